@@ -1,0 +1,129 @@
+"""The batch: what one publish, one read from disk or one turn's worth of PUBs has in common.
+
+A batch is the unit of everything (docs/explanation/life-of-a-message.md): it is appended, checksummed,
+written, cached and fanned out whole. A message is only a position in it, and is cut out when it is sent.
+
+The payload is kept exactly as MPUB carries it, `(size:4, body) * count`, so that neither publishing nor
+reading back from disk has to transform a byte.
+"""
+
+from __future__ import annotations
+
+from binascii import hexlify
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from struct import Struct
+from typing import Final
+
+_FRAME_TYPE_MESSAGE: Final = 2
+_pack_prefix: Final = Struct(">IIqH").pack  # size, frame type, timestamp, attempts; id and body follow
+_MESSAGE_OVERHEAD: Final = 4 + 8 + 2 + 16  # what a frame's size counts besides the body
+
+
+class Receipt:
+    """What a publisher holds until the log has answered.
+
+    `settled` turns true once, when the topic's ack policy is met or the write has failed; `error` is then
+    None or the operating system's text.
+    """
+
+    __slots__ = ("_waiting", "error", "settled")
+
+    def __init__(self) -> None:
+        self.settled = False
+        self.error: str | None = None
+        self._waiting: list[Callable[[], None]] | None = None
+
+    def settle(self, error: str | None = None) -> None:
+        if self.settled:
+            return
+        self.settled = True
+        self.error = error
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            for callback in waiting:
+                callback()
+
+    def when_settled(self, callback: Callable[[], None]) -> None:
+        """Calls back once settled; at once when it already is."""
+        if self.settled:
+            callback()
+        elif self._waiting is None:
+            self._waiting = [callback]
+        else:
+            self._waiting.append(callback)
+
+
+class Batch:
+    """Messages that were published together. `offsets` has count + 1 entries: where each size prefix starts, and the end."""
+
+    __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "offsets", "payload", "timestamp")
+
+    def __init__(
+        self,
+        base_sequence: int,
+        base_id: int,
+        timestamp: int,
+        payload: bytes,
+        offsets: Sequence[int],
+        delay_ms: int = 0,
+    ) -> None:
+        self.base_sequence = base_sequence
+        self.base_id = base_id
+        self.timestamp = timestamp  # wall clock, nanoseconds
+        self.payload = payload
+        self.offsets = offsets
+        self.delay_ms = delay_ms  # 0: not deferred
+        self.count = len(offsets) - 1
+
+    @property
+    def end_sequence(self) -> int:
+        return self.base_sequence + self.count
+
+    @property
+    def body_bytes(self) -> int:
+        return len(self.payload) - 4 * self.count
+
+    def body(self, sequence: int) -> bytes:
+        position = sequence - self.base_sequence
+        return self.payload[self.offsets[position] + 4 : self.offsets[position + 1]]
+
+    def ids(self, first: int, last: int) -> tuple[bytes, ...]:
+        """The wire ids of the sequences [first, last)."""
+        start = self.base_id + first - self.base_sequence
+        return hex_ids(start, last - first)
+
+    def frames(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
+        """Pieces that joined are the message frames of [first, last); `ids` as `ids()` gave them.
+
+        Equal sizes share their prefix: a dictionary look-up costs a fifth of packing it anew.
+        """
+        position = first - self.base_sequence
+        offsets, payload, timestamp = self.offsets, self.payload, self.timestamp
+        pieces: list[bytes] = []
+        prefixes: dict[int, bytes] = {}
+        for message_id, (start, end) in zip(
+            ids, pairwise(offsets[position : position + last - first + 1]), strict=True
+        ):
+            size = end - start
+            prefix = prefixes.get(size)
+            if prefix is None:
+                prefix = prefixes[size] = _pack_prefix(
+                    size - 4 + _MESSAGE_OVERHEAD, _FRAME_TYPE_MESSAGE, timestamp, attempts & 0xFFFF
+                )
+            pieces += (prefix, message_id, payload[start + 4 : end])
+        return pieces
+
+
+@lru_cache(maxsize=512)
+def _id_structs(count: int) -> tuple[Struct, Struct]:
+    return Struct(f">{count}Q"), Struct("16s" * count)
+
+
+def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
+    """`count` consecutive ids from `start`, 16 hex digits each, at a fraction of formatting them one by one."""
+    if count == 1:
+        return (b"%016x" % start,)
+    numbers, texts = _id_structs(count)
+    return texts.unpack(hexlify(numbers.pack(*range(start, start + count))))

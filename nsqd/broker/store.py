@@ -1,0 +1,65 @@
+"""What the broker asks of the disk, declared where it is used.
+
+`nsqd.log` implements this on files, `tests/support` in memory. Nothing here waits: appending fills a
+buffer, a read answers from memory or says "not now", and a shell moves bytes between buffers and files.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from nsqd.broker.batch import Batch, Receipt
+
+# One change of a channel or topic, as the journal keeps it: a word, then its arguments. See changes.py.
+Change = tuple[object, ...]
+
+
+class TopicLog(Protocol):
+    """One topic's messages, addressed by sequence number."""
+
+    @property
+    def first(self) -> int:
+        """The oldest sequence that can still be read."""
+
+    @property
+    def tail(self) -> int:
+        """The sequence that the next message gets."""
+
+    @property
+    def cached_from(self) -> int:
+        """Every sequence in [cached_from, tail) is in memory; what lies before is only on disk."""
+
+    def append(self, batch: Batch, receipt: Receipt) -> None:
+        """Takes the batch into the buffer that the next write empties. Its base_sequence is the tail.
+
+        The receipt is settled when the ack policy is met, or with an error: then the batch is gone and
+        the tail is again what it was.
+        """
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        """The batch that holds this sequence, or None: not in memory now.
+
+        After None the log fetches it, and the store's `on_loaded` is called with the topic's name. Only
+        sequences in [first, tail) may be asked for.
+        """
+
+    def next_readable(self, sequence: int) -> int:
+        """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
+
+    def release(self, sequence: int) -> None:
+        """No channel needs anything before `sequence` any more."""
+
+
+class Store(Protocol):
+    """All topic logs of a data path, and the journal of what changed in topics and channels."""
+
+    def create_log(self, topic: str) -> TopicLog: ...
+
+    def drop_log(self, topic: str) -> None: ...
+
+    def record(self, change: Change, *, urgent: bool) -> None:
+        """Adds a change to the journal. Urgent ones are written in this turn, before anything that
+        results from them is sent; others within 100 ms."""
+
+    def reserve_ids(self, until: int) -> None:
+        """Makes durable that ids below `until` may have been given out."""
