@@ -116,7 +116,10 @@ class Batch:
         return pieces
 
 
-@lru_cache(maxsize=512)
+_MOST_IDS_AT_ONCE: Final = 512
+
+
+@lru_cache(maxsize=_MOST_IDS_AT_ONCE)
 def _id_structs(count: int) -> tuple[Struct, Struct]:
     return Struct(f">{count}Q"), Struct("16s" * count)
 
@@ -125,5 +128,8 @@ def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
     """`count` consecutive ids from `start`, 16 hex digits each, at a fraction of formatting them one by one."""
     if count == 1:
         return (b"%016x" % start,)
+    if count > _MOST_IDS_AT_ONCE:
+        rest = count - _MOST_IDS_AT_ONCE
+        return hex_ids(start, _MOST_IDS_AT_ONCE) + hex_ids(start + _MOST_IDS_AT_ONCE, rest)
     numbers, texts = _id_structs(count)
     return texts.unpack(hexlify(numbers.pack(*range(start, start + count))))

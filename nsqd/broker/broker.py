@@ -1,0 +1,218 @@
+"""The broker: all topics, and what one turn leaves to be done.
+
+A turn sets `now` and `timestamp`, lets clients and operators do things, and then has the broker `seal` what was
+published, and, when the log has written it, `hand_over` to the channels. See docs/decisions/0001.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING
+
+from nsqd.broker.message_id import IdSource
+from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
+from nsqd.broker.topic import Topic
+
+if TYPE_CHECKING:
+    from nsqd.broker.changes import TopicState
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.store import Change, Store, TopicLog
+
+
+class Alarms:
+    """Which channel wants `expire` called when; a channel may stand here more than once, the earliest counts."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Channel]] = []
+        self._serial = 0
+
+    @property
+    def next(self) -> float:
+        return self._heap[0][0] if self._heap else inf
+
+    def add(self, when: float, channel: Channel) -> None:
+        self._serial += 1
+        heappush(self._heap, (when, self._serial, channel))
+
+    def pop_due(self, now: float) -> Iterator[Channel]:
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            when, _, channel = heappop(heap)
+            if channel.alarm == when:  # else it was told to come at another time, or is gone
+                yield channel
+
+
+class Broker:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        ids: IdSource,
+        now: float,
+        timestamp: int,
+        mem_queue_size: int,
+        max_msg_timeout: float,
+        random_percent: Callable[[], int],
+    ) -> None:
+        self.store = store
+        self.ids = ids
+        self.now = now  # monotonic seconds, as of this turn
+        self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
+        self.start_time = timestamp // 1_000_000_000
+        self.mem_queue_size = mem_queue_size
+        self.max_msg_timeout = max_msg_timeout
+        self.random_percent = random_percent  # 0..99
+        self.health: Callable[[], str] = lambda: "OK"
+        self.topics: dict[str, Topic] = {}
+        self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
+        self.unsealed: dict[Topic, None] = {}  # have something published in this turn
+        self.restless: dict[Channel, None] = {}  # may have something to deliver
+        self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
+        self.alarms = Alarms()
+        self.shape = 0  # counts up whenever topics, channels or pauses change
+        self._sealed: dict[Topic, None] = {}
+
+    # Topics
+
+    def find(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def topic(self, name: str) -> Topic:
+        """The topic of this name, made if need be."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
+            self.record_topic(topic, ("topic", name))
+            self.shape_changed()
+        return topic
+
+    def delete_topic(self, name: str) -> bool:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return False
+        topic.close()
+        self._sealed.pop(topic, None)
+        self.record_topic(topic, ("drop", name))
+        self.store.drop_log(name)
+        self.shape_changed()
+        return True
+
+    # The steps of a turn
+
+    def seal(self) -> None:
+        """What was published in this turn goes into the buffers of its logs."""
+        unsealed, self.unsealed = self.unsealed, {}
+        for topic in unsealed:
+            topic.seal(self.timestamp)
+            self._sealed[topic] = None
+
+    def hand_over(self) -> None:
+        """What the logs have taken goes to channels, and from there to whoever has room."""
+        if self._sealed:
+            sealed, self._sealed = self._sealed, {}
+            for topic in sealed:
+                topic.hand_over(self.now)
+        while self.restless:
+            restless, self.restless = self.restless, {}
+            for channel in restless:
+                channel.distribute(self.now)
+
+    def expire(self) -> None:
+        for channel in tuple(self.alarms.pop_due(self.now)):
+            channel.expire(self.now)
+
+    def loaded(self, topic_name: str) -> None:
+        """The log has fetched what somebody asked for."""
+        topic = self.topics.get(topic_name)
+        if topic is not None:
+            for channel in topic.channels.values():
+                channel.wants_attention()
+
+    def record_progress(self) -> None:
+        """Ten times a second: what was finished since, for the journal, and what logs may let go."""
+        changed, self.changed = self.changed, {}
+        for channel in changed:
+            channel.record_progress()
+        for topic in {channel.topic: None for channel in changed}:
+            topic.log.release(topic.low_water())
+
+    def forget(self, channel: Channel) -> None:
+        self.restless.pop(channel, None)
+        self.changed.pop(channel, None)
+
+    # The journal
+
+    def record(self, channel: Channel, change: Change, *, urgent: bool) -> None:
+        if not channel.ephemeral and not channel.topic.ephemeral:
+            self.store.record(change, urgent=urgent)
+
+    def record_topic(self, topic: Topic, change: Change) -> None:
+        if not topic.ephemeral:
+            self.store.record(change, urgent=True)
+
+    def shape_changed(self) -> None:
+        self.shape += 1
+
+    def topology(self) -> dict[str, object]:
+        """The names of all that is durable: the second place where a channel is named."""
+        return {
+            topic.name: {
+                "paused": topic.paused,
+                "channels": {c.name: {"paused": c.paused} for c in topic.channels.values() if not c.ephemeral},
+            }
+            for topic in self.topics.values()
+            if not topic.ephemeral
+        }
+
+    def snapshot_topic(self, name: str) -> Iterable[Change]:
+        topic = self.topics.get(name)
+        return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
+
+    def restore(self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog]) -> None:
+        """Builds topics and channels from what recovery found, every position clamped to its log's tail.
+
+        A topic that only the journal knows begins with an empty log; one that only its log knows has no channels.
+        """
+        for name in {**states, **logs}:
+            log = logs.get(name) or self.store.create_log(name)
+            topic = self.topics[name] = Topic(name, log, self)
+            state = states.get(name)
+            if state is None:
+                topic.handed_over = log.first
+                self.record_topic(topic, ("topic", name))
+                self.record_topic(topic, ("freeze", name, log.first))
+                continue
+            if state.cut(log.tail):
+                self.record_topic(topic, ("cut", name, log.tail))
+            topic.restore(state)
+
+    # Two clocks
+
+    def wall_milliseconds(self, due: int) -> int:
+        """The wall time of a due time in monotonic microseconds."""
+        return (self.timestamp // 1000 + due - int(self.now * 1_000_000)) // 1000 + 1
+
+    def due_from_wall(self, wall_ms: int) -> int:
+        return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000)
+
+    # Seen from outside
+
+    def snapshot(self, topic: str = "", channel: str = "", *, clients: bool = True) -> BrokerSnapshot:
+        """The figures of everything, or of one topic (None when it is unknown) and of one channel."""
+        names = [topic] if topic else sorted(self.topics)
+        topics = None
+        if not topic or topic in self.topics:
+            found = (self.topics[name] for name in names)
+            topics = tuple(
+                t.snapshot(channel=channel, clients=clients) for t in found if not channel or channel in t.channels
+            )
+        producers = None
+        if clients and topics is not None and self.producers:
+            producers = tuple(describe(topic) for describe in self.producers.values())
+        return BrokerSnapshot(
+            health=self.health(), start_time=self.start_time, topics=topics, producers=producers
+        )
+
+

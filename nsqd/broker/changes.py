@@ -1,0 +1,184 @@
+"""The changes that the journal keeps, and how they add up to a state again.
+
+A change is a tuple: a word, the topic, mostly a channel, then its arguments. The cost of keeping state on disk
+follows what changes, never how much is waiting.
+
+    topic     t                              a topic begins, frozen at sequence 0
+    drop      t                              and ends
+    snapshot  t                              what follows replaces all that was known of this topic
+    pause     t, paused
+    freeze    t, H                           H stands still from here on (paused, or no channel left)
+    flow      t                              H follows the tail again
+    park      t, start, count, delay_ms      a deferred batch beyond a frozen H: its clock does not run yet
+    unpark    t                              all parked batches were handed over (as `defer`) or emptied away
+    cut       t, tail                        nothing at or after `tail` was ever written
+    channel   t, c, cursor                   a channel begins
+    nochannel t, c                           and ends
+    hold      t, c, paused
+    empty     t, c, cursor                   everything before the cursor is done with, exceptions too
+    skip      t, c, start, end               never delivered here
+    defer     t, start, count, due_ms        handed over to every channel that existed; cursors pass over it
+    progress  t, c, cursor, [a, b, ...]      the cursor moved here; [a, b) and so on were finished
+    try       t, c, attempts, [sequences]    delivered again, for the attempts-th time
+    wait      t, c, [sequence, attempts, due_ms, ...]   waits for its next delivery (due_ms 0: at once)
+
+Times are wall-clock milliseconds, because they outlive the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+
+
+class ChannelState:
+    """A channel as the journal tells it."""
+
+    def __init__(self, cursor: int) -> None:
+        self.born = cursor
+        self.cursor = cursor
+        self.paused = False
+        self.skips: list[tuple[int, int]] = []
+        self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
+
+    def skip(self, start: int, end: int) -> None:
+        start = max(start, self.cursor)
+        if start < end:
+            self.skips.append((start, end))
+
+    def defer(self, start: int, count: int, due_ms: int) -> None:
+        if start < self.born:  # handed over before this channel existed
+            return
+        self.skip(start, start + count)
+        for sequence in range(start, start + count):
+            self.waiting[sequence] = (0, due_ms)
+
+    def progress(self, cursor: int, finished: list[int]) -> None:
+        done = list(zip(finished[::2], finished[1::2], strict=True))
+        if cursor > self.cursor:
+            passed = [r for r in self.skips if r[0] < cursor] + done
+            for start, end in _gaps(self.cursor, cursor, passed):
+                for sequence in range(start, end):  # in flight when this was written
+                    self.waiting[sequence] = (1, 0)
+            self.skips = [r for r in self.skips if r[1] > cursor]
+            self.cursor = cursor
+        for start, end in done:
+            if end - start > len(self.waiting):
+                self.waiting = {s: w for s, w in self.waiting.items() if not start <= s < end}
+            else:
+                for sequence in range(start, end):
+                    self.waiting.pop(sequence, None)
+
+    def empty(self, cursor: int) -> None:
+        self.cursor = max(cursor, self.cursor)
+        self.skips.clear()
+        self.waiting.clear()
+
+    def cut(self, tail: int) -> bool:
+        """Forgets everything at or after the tail; says whether there was anything."""
+        beyond = [s for s in self.waiting if s >= tail]
+        for sequence in beyond:
+            del self.waiting[sequence]
+        skips = [(start, min(end, tail)) for start, end in self.skips if start < tail]
+        changed = bool(beyond) or self.cursor > tail or self.born > tail or skips != self.skips
+        self.skips = skips
+        self.cursor, self.born = min(self.cursor, tail), min(self.born, tail)
+        return changed
+
+
+class TopicState:
+    """A topic as the journal tells it. `frozen_at` is None while H follows the tail."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.frozen_at: int | None = 0
+        self.parked: list[tuple[int, int, int]] = []  # start, count, delay_ms
+        self.channels: dict[str, ChannelState] = {}
+
+    def cut(self, tail: int) -> bool:
+        """Clamps every position to the recovered tail, or new messages would count as finished."""
+        parked = [p for p in self.parked if p[0] < tail]
+        changed = parked != self.parked or (self.frozen_at is not None and self.frozen_at > tail)
+        self.parked = parked
+        if self.frozen_at is not None:
+            self.frozen_at = min(self.frozen_at, tail)
+        for channel in self.channels.values():
+            changed |= channel.cut(tail)
+        return changed
+
+
+def replay(changes: Iterable[Change]) -> dict[str, TopicState]:
+    """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
+    topics: dict[str, TopicState] = {}
+    for change in changes:
+        _apply(topics, change)
+    return topics
+
+
+def _apply(topics: dict[str, TopicState], change: Any) -> None:
+    match change:
+        case ["snapshot", name] | ["drop", name]:
+            topics.pop(name, None)
+            return
+        case ["topic", name]:
+            topics.setdefault(name, TopicState())
+            return
+    topic = topics.get(change[1])
+    if topic is None:
+        return
+    match change:
+        case ["pause", _, paused]:
+            topic.paused = paused
+        case ["freeze", _, sequence]:
+            topic.frozen_at = sequence
+        case ["flow", _]:
+            topic.frozen_at = None
+        case ["park", _, start, count, delay_ms]:
+            topic.parked.append((start, count, delay_ms))
+        case ["unpark", _]:
+            topic.parked.clear()
+        case ["cut", _, tail]:
+            topic.cut(tail)
+        case ["channel", _, name, cursor]:
+            topic.channels.setdefault(name, ChannelState(cursor))
+        case ["nochannel", _, name]:
+            topic.channels.pop(name, None)
+        case ["defer", _, start, count, due_ms]:
+            for channel in topic.channels.values():
+                channel.defer(start, count, due_ms)
+        case [_, _, str(name), *_]:
+            if (state := topic.channels.get(name)) is not None:
+                _apply_to_channel(state, change)
+
+
+def _apply_to_channel(channel: ChannelState, change: Any) -> None:
+    match change:
+        case ["progress", _, _, cursor, finished]:
+            channel.progress(cursor, finished)
+        case ["wait", _, _, entries]:
+            for sequence, attempts, due_ms in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
+                channel.waiting[sequence] = (attempts, due_ms)
+        case ["try", _, _, attempts, sequences]:
+            for sequence in sequences:
+                channel.waiting[sequence] = (attempts, 0)
+        case ["hold", _, _, paused]:
+            channel.paused = paused
+        case ["empty", _, _, cursor]:
+            channel.empty(cursor)
+        case ["skip", _, _, start, end]:
+            channel.skip(start, end)
+
+
+def _gaps(start: int, end: int, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What of [start, end) no range covers."""
+    for low, high in sorted(ranges):
+        if low > start:
+            yield start, min(low, end)
+        start = max(start, high)
+        if start >= end:
+            return
+    if start < end:
+        yield start, end

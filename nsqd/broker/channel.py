@@ -1,0 +1,435 @@
+"""A channel: a cursor into its topic's log, and a short list of exceptions.
+
+Everything before the cursor is finished, except what is in flight, waits to be tried again, or is deferred. What the
+cursor must pass over ahead of it (deferred batches, emptied stretches, overflow of an ephemeral channel) are skip
+ranges. A message is in exactly one of these places, and leaves only by FIN, empty or delete:
+
+              publish                  take                  FIN
+    (ahead of the cursor) ──────────► in flight ───────────────────► gone
+              │ with a delay        ▲      │ REQ 0, timeout    ▲
+              ▼                     │      ▼                   │
+          deferred ──── due ────► retry ───┘      REQ with a delay: deferred
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from nsqd.broker.in_flight import Delivery, InFlight
+from nsqd.broker.positions import Deferred, Retries, SkipRanges
+from nsqd.broker.snapshot import ChannelSnapshot, LatencySnapshot
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.broker.changes import ChannelState
+    from nsqd.broker.consumer import Consumer
+    from nsqd.broker.store import Change
+    from nsqd.broker.topic import Topic
+
+_WAIT_ENTRIES_PER_CHANGE: Final = 10_000
+_EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
+
+
+class Channel:
+    def __init__(self, name: str, topic: Topic, *, cursor: int, ephemeral: bool) -> None:
+        self.name = name
+        self.topic = topic
+        self.ephemeral = ephemeral
+        self.paused = False
+        self.cursor = cursor
+        self.skips = SkipRanges()
+        self.in_flight = InFlight()
+        self.retries = Retries()
+        self.deferred = Deferred()
+        self.consumers: list[Consumer] = []
+        self.had_consumer = False
+        self.timeout_count = 0
+        self.requeue_count = 0
+        self.delivered_count = 0
+        self.alarm = inf  # when expire() wants to be called next, as last told to the broker
+        self._counted_from = cursor  # message_count is what was handed over since here
+        self._finished: list[tuple[int, int]] = []  # sampled out: finished without having been in flight
+        self._saved_cursor = cursor
+        self._turn = 0  # whose turn it is to be served first
+        self._retry_first = False
+        self._batch: Batch | None = None  # where the cursor stands
+        self._broker = topic.broker
+
+    # What waits
+
+    @property
+    def depth(self) -> int:
+        """Messages that could be taken now."""
+        return self.topic.handed_over - self.cursor - self.skips.total + len(self.retries)
+
+    @property
+    def message_count(self) -> int:
+        return self.topic.handed_over - self._counted_from
+
+    @property
+    def backend_depth(self) -> int:
+        """How much of the depth is no longer in memory."""
+        end = min(self.topic.log.cached_from, self.topic.handed_over)
+        return max(0, min(self.depth, end - self.cursor))
+
+    def low_water(self) -> int:
+        """Nothing before this sequence is needed here any more."""
+        lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.pins.lowest()]
+        return min(low for low in lows if low is not None)
+
+    # Handing over
+
+    def handed_over(self, before: int) -> None:
+        """The topic's messages from `before` on are ours now."""
+        if self.ephemeral and (excess := self.depth - self._broker.mem_queue_size) > 0:
+            # The newest are dropped, as in NSQ; an ephemeral channel never holds up anything.
+            end = self.topic.handed_over
+            self._skip(max(before, end - excess), end)
+        if self.consumers:
+            self.wants_attention()
+
+    def defer(self, start: int, count: int, due: int) -> None:
+        """A batch whose messages wait until `due` (microseconds), also ahead of the cursor."""
+        self.skips.add(start, start + count)
+        for sequence in range(start, start + count):
+            self.deferred.add(due, sequence, 0)
+        self._set_alarm()
+
+    def pass_over(self, start: int, end: int) -> None:
+        """The topic was emptied: these were never handed over to anyone."""
+        self._counted_from += end - start
+        self._skip(start, end)
+
+    def _skip(self, start: int, end: int) -> None:
+        if start < end:
+            self.skips.add(start, end)
+            self._record("skip", start, end)
+
+    # Consumers
+
+    def join(self, consumer: Consumer) -> None:
+        self.consumers.append(consumer)
+        self.had_consumer = True
+        consumer.channel = self
+
+    def leave(self, consumer: Consumer) -> None:
+        """What it has in flight stays there until its deadline, as in NSQ."""
+        self.consumers.remove(consumer)
+        consumer.channel = None
+        if self.ephemeral and not self.consumers:
+            self.topic.delete_channel(self.name)
+
+    def wants_attention(self) -> None:
+        """Someone may have room, or something came: to be looked at when the turn ends."""
+        self._broker.restless[self] = None
+
+    # Delivering
+
+    def distribute(self, now: float) -> None:
+        """Gives what there is to those who have room, in fair shares, until one of the two runs out."""
+        if self.paused:
+            return
+        available = self.depth
+        while available > 0:
+            ready = [consumer for consumer in self.consumers if consumer.room > 0]
+            if not ready:
+                return
+            self._turn = (self._turn + 1) % len(ready)
+            ready = ready[self._turn :] + ready[: self._turn]
+            before = available
+            for position, consumer in enumerate(ready):
+                share = -(-available // (len(ready) - position))
+                available -= self._take(consumer, min(consumer.room, share), now)
+                if available <= 0:
+                    break
+            if available == before:
+                return  # the log must be read first; it will call
+
+    def _take(self, consumer: Consumer, limit: int, now: float) -> int:
+        """Up to `limit` messages for one consumer. Retries and new ones take turns, so that neither starves."""
+        if not self.retries:
+            return self._take_new(consumer, limit, now)
+        if limit == 1:
+            self._retry_first = not self._retry_first
+            first, second = self._take_retries, self._take_new
+            if not self._retry_first:
+                first, second = second, first
+            return first(consumer, 1, now) or second(consumer, 1, now)
+        taken = self._take_retries(consumer, limit - limit // 2, now)
+        taken += self._take_new(consumer, limit - taken, now)
+        return taken + self._take_retries(consumer, limit - taken, now)
+
+    def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
+        log, end = self.topic.log, self.topic.handed_over
+        taken = 0
+        while taken < limit and consumer.room > 0:
+            cursor = self._advance_over_gaps()
+            if cursor >= end:
+                break
+            batch = self._batch
+            if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
+                batch = self._batch = log.batch_at(cursor)
+                if batch is None:
+                    break
+            stop = min(batch.end_sequence, end, cursor + limit - taken)
+            if self.skips.total and (next_skip := self.skips.next_start()) is not None:
+                stop = min(stop, next_skip)
+            self.cursor = stop
+            if stop == batch.end_sequence:
+                self._batch = None
+            taken += stop - cursor
+            if consumer.sample_rate:
+                self._deliver_sample(consumer, batch, cursor, stop, now)
+            else:
+                self._deliver(consumer, batch, cursor, stop, 1, now)
+        if taken:
+            self._broker.changed[self] = None
+        return taken
+
+    def _advance_over_gaps(self) -> int:
+        if self.skips.total:
+            self.cursor = self.skips.pass_over(self.cursor)
+        readable = self.topic.log.next_readable(self.cursor)
+        if readable != self.cursor:  # damage, or an ephemeral channel that others left behind
+            self._finished.append((self.cursor, readable))
+            self.cursor = readable
+        return self.cursor
+
+    def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
+        log = self.topic.log
+        taken = 0
+        while taken < limit and self.retries and consumer.room > 0:
+            sequence, _ = self.retries.peek()
+            if log.next_readable(sequence) != sequence:
+                self.retries.pop_run(1, sequence + 1)
+                self._finished.append((sequence, sequence + 1))
+                continue
+            batch = log.batch_at(sequence)
+            if batch is None:
+                break
+            first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
+            attempts = attempts + 1 & 0xFFFF
+            self._record_urgent("try", attempts, list(range(first, stop)))
+            self._deliver(consumer, batch, first, stop, attempts, now)
+            taken += stop - first
+        return taken
+
+    def _deliver(self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float) -> None:
+        ids = batch.ids(first, stop)
+        count = stop - first
+        offset = batch.base_sequence - batch.base_id
+        delivery = Delivery(consumer, first, count, offset, attempts, now, now + consumer.msg_timeout)
+        self.in_flight.add(ids, delivery)
+        if self.in_flight.next_deadline < self.alarm:
+            self._set_alarm()
+        self.delivered_count += count
+        consumer.in_flight += count
+        consumer.message_count += count
+        consumer.send(batch.frames(first, stop, attempts, ids))
+
+    def _deliver_sample(self, consumer: Consumer, batch: Batch, first: int, stop: int, now: float) -> None:
+        """Passes (rate + 1) % on; the rest is finished here and now, as in NSQ."""
+        keep_from = first
+        for sequence in range(first, stop):
+            if self._broker.random_percent() > consumer.sample_rate:
+                if keep_from < sequence:
+                    self._deliver(consumer, batch, keep_from, sequence, 1, now)
+                self._finished.append((sequence, sequence + 1))
+                keep_from = sequence + 1
+        if keep_from < stop:
+            self._deliver(consumer, batch, keep_from, stop, 1, now)
+
+    # What consumers answer
+
+    def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+        """Returns (id, reason) of what could not be finished."""
+        done, failures = self.in_flight.finish(consumer, ids)
+        if done:
+            consumer.in_flight -= done
+            consumer.finish_count += done
+            self._broker.changed[self] = None
+            self._broker.restless[self] = None
+        return failures
+
+    def requeue(self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float) -> bytes | None:
+        """Returns why it failed, or None."""
+        delivery = self.in_flight.take_out(consumer, message_id)
+        if not isinstance(delivery, Delivery):
+            return delivery
+        self._wait(delivery.sequence_of(message_id), delivery.attempts, delay_ms, now)
+        consumer.in_flight -= 1
+        consumer.requeue_count += 1
+        self.requeue_count += 1
+        self.wants_attention()
+        return None
+
+    def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
+        if delay_ms == 0:
+            self._record_urgent("wait", [sequence, attempts, 0])
+            self.retries.add(sequence, attempts)
+            return
+        due_ms = self._broker.timestamp // 1_000_000 + delay_ms + 1
+        self._record_urgent("wait", [sequence, attempts, due_ms])
+        self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, attempts)
+        self._set_alarm()
+
+    def touch(self, consumer: Consumer, message_id: bytes, *, msg_timeout: float, now: float) -> bytes | None:
+        """Returns why it failed, or None. At the cap it succeeds without giving more time."""
+        delivery = self.in_flight.find(consumer, message_id)
+        if not isinstance(delivery, Delivery):
+            return delivery
+        deadline = min(now + msg_timeout, delivery.delivered_at + self._broker.max_msg_timeout)
+        failure = self.in_flight.touch(consumer, message_id, deadline)
+        self._set_alarm()
+        return failure
+
+    # Time
+
+    def expire(self, now: float) -> None:
+        """Moves what is overdue and what is due to the retries, and asks to be called again in time."""
+        for sequence, delivery in self.in_flight.expire(now):
+            self.retries.add(sequence, delivery.attempts)
+            self.timeout_count += 1
+            delivery.consumer.in_flight -= 1
+        for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
+            self.retries.add(sequence, attempts)
+        self.alarm = inf
+        self._set_alarm(not_before=now + _EXPIRY_GRAIN)
+        if self.consumers:
+            self.wants_attention()
+
+    def _set_alarm(self, not_before: float = 0.0) -> None:
+        when = self.in_flight.next_deadline
+        if (due := self.deferred.next_due()) is not None:
+            when = min(when, due / 1_000_000)
+        when = max(when, not_before)
+        if when < self.alarm:
+            self.alarm = when
+            self._broker.alarms.add(when, self)
+
+    # Operating
+
+    def pause(self) -> None:
+        self._hold(True)
+
+    def unpause(self) -> None:
+        self._hold(False)
+        self.wants_attention()
+
+    def _hold(self, paused: bool) -> None:
+        self.paused = paused
+        self._record_urgent("hold", paused)
+
+    def empty(self) -> None:
+        """Everything handed over so far is done with: waiting, in flight, deferred."""
+        self.in_flight.clear()
+        self.retries.clear()
+        self.deferred.clear()
+        self.skips.clear()
+        self._finished.clear()
+        self._batch = None
+        self.cursor = self._saved_cursor = self.topic.handed_over
+        self.alarm = inf
+        for consumer in self.consumers:
+            consumer.in_flight = 0
+        self._record("empty", self.cursor)
+        self.wants_attention()
+
+    def close(self) -> None:
+        """The channel is being deleted: every consumer's connection ends without a word."""
+        consumers, self.consumers = self.consumers, []
+        for consumer in consumers:
+            consumer.channel = None
+            consumer.close()
+        self._broker.forget(self)
+        self.alarm = inf
+
+    # The journal
+
+    def record_progress(self) -> None:
+        """Tells the journal what was finished and how far the cursor came since last time."""
+        finished = self.in_flight.take_finished()
+        if self._finished:
+            finished = sorted(finished + self._finished)
+            self._finished = []
+        if finished or self.cursor != self._saved_cursor:
+            self._saved_cursor = self.cursor
+            flat = [sequence for bounds in finished for sequence in bounds]
+            self._broker.record(self, ("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
+
+    def _record_urgent(self, word: str, *arguments: object) -> None:
+        # The journal's cursor must not lag behind a sequence that it is told about, or that one would come twice.
+        self.record_progress()
+        self._record(word, *arguments)
+
+    def _record(self, word: str, *arguments: object) -> None:
+        self._broker.record(self, (word, self.topic.name, self.name, *arguments), urgent=True)
+
+    def snapshot_changes(self) -> Iterator[Change]:
+        """What the journal needs to know to begin anew with this channel."""
+        topic, name = self.topic.name, self.name
+        yield "channel", topic, name, self.cursor
+        if self.paused:
+            yield "hold", topic, name, True
+        for start, end in self.skips:
+            yield "skip", topic, name, start, end
+        entries: list[int] = []
+        for sequence, attempts, due_ms in self._all_waiting():
+            entries += (sequence, attempts, due_ms)
+            if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
+                yield "wait", topic, name, entries
+                entries = []
+        if entries:
+            yield "wait", topic, name, entries
+
+    def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
+        for sequence, attempts in self.in_flight.positions():
+            yield sequence, attempts, 0
+        for sequence, attempts in self.retries:
+            yield sequence, attempts, 0
+        for due, sequence, attempts in self.deferred:
+            yield sequence, attempts, self._broker.wall_milliseconds(due)
+
+    def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
+        """Takes up what recovery found. What was in flight is deliverable at once."""
+        self.paused = state.paused
+        for start, end in sorted(state.skips):
+            self.skips.add(start, end)
+        later = []
+        for sequence in sorted(state.waiting):
+            attempts, due_ms = state.waiting[sequence]
+            if due_ms == 0:
+                self.retries.add(sequence, attempts)
+            else:
+                later.append((wall_ms_to_due(due_ms), sequence, attempts))
+        self.deferred.fill(iter(later))
+        self._counted_from = self.topic.handed_over
+        self._set_alarm()
+
+    # Seen from outside
+
+    def snapshot(self, *, clients: bool) -> ChannelSnapshot:
+        return ChannelSnapshot(
+            channel_name=self.name,
+            depth=self.depth,
+            backend_depth=self.backend_depth,
+            in_flight_count=len(self.in_flight),
+            deferred_count=len(self.deferred),
+            message_count=self.message_count,
+            zone_local_msg_count=0,
+            region_local_msg_count=0,
+            global_msg_count=self.delivered_count,
+            requeue_count=self.requeue_count,
+            timeout_count=self.timeout_count,
+            client_count=len(self.consumers),
+            clients=[consumer.describe() for consumer in self.consumers] if clients else None,
+            paused=self.paused,
+            e2e_processing_latency=LatencySnapshot(count=0, percentiles=None),
+        )
+
+
+def microseconds(now: float) -> int:
+    """Rounded up, so that nothing is ever early."""
+    return int(now * 1_000_000) + 1

@@ -1,0 +1,49 @@
+"""A consumer: one client's subscription, as its channel sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.snapshot import ClientSnapshot
+
+# A consumer that does not read gets no more than about this; RDY 2,500 of large messages would be gigabytes.
+MOST_UNSENT_BYTES: Final = 1 << 20
+
+
+class Consumer:
+    """What a channel must know of a client: how much it may have, and where to put it.
+
+    `send` takes the pieces of message frames; `close` ends the connection without a word (the channel was deleted).
+    """
+
+    def __init__(
+        self,
+        *,
+        send: Callable[[list[bytes]], None],
+        close: Callable[[], None],
+        describe: Callable[[], ClientSnapshot],
+        msg_timeout: float,
+        sample_rate: int = 0,
+    ) -> None:
+        self.send = send
+        self.close = close
+        self.describe = describe
+        self.msg_timeout = msg_timeout  # seconds, for new deliveries
+        self.sample_rate = sample_rate
+        self.channel: Channel | None = None
+        self.ready_count = 0
+        self.in_flight = 0
+        self.unsent_bytes = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+
+    @property
+    def room(self) -> int:
+        """How many messages it may get now."""
+        if self.unsent_bytes > MOST_UNSENT_BYTES:
+            return 0
+        return self.ready_count - self.in_flight

@@ -1,0 +1,195 @@
+"""What is with consumers right now: positions, not bodies.
+
+A *delivery* is a chunk of neighbouring messages that one consumer got at one time; they share its deadline. One
+dictionary leads from a message's wire id to its delivery, so a chunk is entered and a run of FINs is taken out at
+the speed of `dict`, without a Python object for each message.
+"""
+
+from __future__ import annotations
+
+from binascii import unhexlify
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import repeat
+from math import inf
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqd.broker.consumer import Consumer
+
+NOT_IN_FLIGHT: Final = b"ID not in flight"
+NOT_OWNER: Final = b"client does not own message"
+
+
+class Delivery:
+    """Neighbouring messages given to one consumer at one time. A message's sequence is its id plus `offset`."""
+
+    __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset")
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        first: int,
+        count: int,
+        offset: int,
+        attempts: int,
+        delivered_at: float,
+        deadline: float,
+    ) -> None:
+        self.consumer = consumer
+        self.first = first
+        self.left = count
+        self.offset = offset
+        self.attempts = attempts
+        self.delivered_at = delivered_at
+        self.deadline = deadline
+
+    def sequence_of(self, message_id: bytes) -> int:
+        return int(message_id, 16) + self.offset
+
+
+class InFlight:
+    """All deliveries of one channel, and which messages were finished since somebody last asked."""
+
+    __slots__ = ("_entries", "_finished", "next_deadline")
+
+    def __init__(self) -> None:
+        self._entries: dict[bytes, Delivery] = {}
+        self._finished: dict[int, list[bytes]] = {}  # offset -> ids
+        self.next_deadline = inf  # no delivery ends before this; it may be too early, never too late
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, ids: Sequence[bytes], delivery: Delivery) -> None:
+        if len(ids) == 1:
+            self._entries[ids[0]] = delivery
+        else:
+            self._entries.update(dict.fromkeys(ids, delivery))
+        self.next_deadline = min(self.next_deadline, delivery.deadline)
+
+    def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """Takes out what this consumer has finished: how many that were, and (id, reason) of the others."""
+        if len(ids) == 1:  # the usual case of a consumer with few messages in hand
+            delivery = self._entries.pop(ids[0], None)
+            if delivery is None or delivery.consumer is not consumer:
+                return self._finish_some(consumer, ids, [delivery])
+            delivery.left -= 1
+            self._finished.setdefault(delivery.offset, []).append(ids[0])
+            return 1, []
+        deliveries = list(map(self._entries.pop, ids, repeat(None)))
+        first = deliveries[0]
+        if first is not None and first.consumer is consumer and deliveries.count(first) == len(ids):
+            first.left -= len(ids)
+            self._finished.setdefault(first.offset, []).extend(ids)
+            return len(ids), []
+        return self._finish_some(consumer, ids, deliveries)
+
+    def _finish_some(
+        self, consumer: Consumer, ids: Sequence[bytes], deliveries: Sequence[Delivery | None]
+    ) -> tuple[int, list[tuple[bytes, bytes]]]:
+        done, failures = 0, []
+        for message_id, delivery in zip(ids, deliveries, strict=True):
+            if delivery is None:
+                failures.append((message_id, NOT_IN_FLIGHT))
+            elif delivery.consumer is not consumer:
+                self._entries[message_id] = delivery
+                failures.append((message_id, NOT_OWNER))
+            else:
+                delivery.left -= 1
+                self._finished.setdefault(delivery.offset, []).append(message_id)
+                done += 1
+        return done, failures
+
+    def take_out(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
+        """Removes one message of this consumer, to be queued again; or says why it cannot."""
+        delivery = self.find(consumer, message_id)
+        if isinstance(delivery, Delivery):
+            del self._entries[message_id]
+            delivery.left -= 1
+        return delivery
+
+    def touch(self, consumer: Consumer, message_id: bytes, deadline: float) -> bytes | None:
+        """Gives one message a deadline of its own; or says why it cannot."""
+        delivery = self.find(consumer, message_id)
+        if not isinstance(delivery, Delivery):
+            return delivery
+        delivery.left -= 1
+        sequence = delivery.sequence_of(message_id)
+        own = Delivery(consumer, sequence, 1, delivery.offset, delivery.attempts, delivery.delivered_at, deadline)
+        self._entries[message_id] = own
+        self.next_deadline = min(self.next_deadline, deadline)
+        return None
+
+    def find(self, consumer: Consumer, message_id: bytes) -> Delivery | bytes:
+        delivery = self._entries.get(message_id)
+        if delivery is None:
+            return NOT_IN_FLIGHT
+        if delivery.consumer is not consumer:
+            return NOT_OWNER
+        return delivery
+
+    def expire(self, now: float) -> list[tuple[int, Delivery]]:
+        """Takes out every message whose deadline has come, as (sequence, delivery), oldest delivery first.
+
+        All living deliveries are looked at, but only when the earliest deadline has really come: with consumers
+        that finish their work that is about once in a message timeout.
+        """
+        if now < self.next_deadline:
+            return []
+        overdue = []
+        for message_id, delivery in self._entries.items():
+            if delivery.deadline <= now:
+                overdue.append((message_id, delivery))
+        expired = []
+        for message_id, delivery in overdue:
+            del self._entries[message_id]
+            delivery.left -= 1
+            expired.append((delivery.sequence_of(message_id), delivery))
+        self.next_deadline = min((delivery.deadline for delivery in set(self._entries.values())), default=inf)
+        return expired
+
+    def lowest(self) -> int | None:
+        """No message in flight has a lower sequence."""
+        return min((delivery.first for delivery in set(self._entries.values())), default=None)
+
+    def positions(self) -> Iterator[tuple[int, int]]:
+        """(sequence, attempts) of everything in flight."""
+        for message_id, delivery in self._entries.items():
+            yield delivery.sequence_of(message_id), delivery.attempts
+
+    def take_finished(self) -> list[tuple[int, int]]:
+        """The sequences finished since the last call, as ascending [start, end) ranges."""
+        ranges: list[tuple[int, int]] = []
+        for offset, ids in self._finished.items():
+            ranges += _ranges(ids, offset)
+        self._finished.clear()
+        return sorted(ranges) if len(ranges) > 1 else ranges
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._finished.clear()
+        self.next_deadline = inf
+
+
+@lru_cache(maxsize=512)
+def _numbers(count: int) -> Struct:
+    return Struct(f">{count}Q")
+
+
+def _ranges(ids: list[bytes], offset: int) -> list[tuple[int, int]]:
+    numbers = sorted(_numbers(len(ids)).unpack(unhexlify(b"".join(ids))))
+    first, last = numbers[0] + offset, numbers[-1] + offset
+    if last - first + 1 == len(numbers):  # no holes: each id is finished only once
+        return [(first, last + 1)]
+    ranges = []
+    start = previous = first
+    for number in numbers[1:]:
+        sequence = number + offset
+        if sequence != previous + 1:
+            ranges.append((start, previous + 1))
+            start = sequence
+        previous = sequence
+    ranges.append((start, previous + 1))
+    return ranges

@@ -1,0 +1,302 @@
+"""A topic: one log, and the channels that read it.
+
+`handed_over` (H in the documents) says up to where the log belongs to the channels. While there is a channel and no
+pause it follows the tail; otherwise it stands still, and what is published waits behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from common.wire.names import is_ephemeral
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.channel import Channel, microseconds
+from nsqd.broker.snapshot import LatencySnapshot, TopicSnapshot
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.changes import TopicState
+    from nsqd.broker.store import Change, TopicLog
+
+
+class Refused(Exception):
+    """The topic takes no messages; `cause` is what the client is told."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
+class _Draft:
+    """A batch to be: what it holds is known, its place in the log not yet."""
+
+    __slots__ = ("delay_ms", "offsets", "payload", "receipt")
+
+    def __init__(self, payload: bytes, offsets: Sequence[int], delay_ms: int, receipt: Receipt) -> None:
+        self.payload = payload
+        self.offsets = offsets
+        self.delay_ms = delay_ms
+        self.receipt = receipt
+
+
+class Topic:
+    def __init__(self, name: str, log: TopicLog, broker: Broker) -> None:
+        self.name = name
+        self.log = log
+        self.broker = broker
+        self.ephemeral = is_ephemeral(name)
+        self.paused = False
+        self.closing = False
+        self.channels: dict[str, Channel] = {}
+        self.handed_over = log.tail
+        self.message_count = 0
+        self.message_bytes = 0
+        self._written_tail = log.tail
+        self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
+        self._singles_receipt = Receipt()
+        self._drafts: list[_Draft] = []
+        self._sealed: list[tuple[Batch, Receipt]] = []
+        self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
+
+    @property
+    def flowing(self) -> bool:
+        """Whether H follows the tail."""
+        return not self.paused and bool(self.channels)
+
+    @property
+    def depth(self) -> int:
+        return self._written_tail - self.handed_over
+
+    @property
+    def backend_depth(self) -> int:
+        return max(0, min(self.depth, self.log.cached_from - self.handed_over))
+
+    # Publishing
+
+    def publish_one(self, sized_body: bytes, delay_ms: int = 0) -> Receipt:
+        """One message, its four bytes of size in front. Those of one turn share a batch and a receipt."""
+        if self.closing:
+            raise Refused("exiting")
+        if delay_ms:
+            return self.publish(sized_body, (0, len(sized_body)), delay_ms)
+        if not self._singles:
+            self._singles_receipt = Receipt()
+            self.broker.unsealed[self] = None
+        self._singles.append(sized_body)
+        return self._singles_receipt
+
+    def publish(self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0) -> Receipt:
+        if self.closing:
+            raise Refused("exiting")
+        self._close_singles()
+        receipt = Receipt()
+        self._drafts.append(_Draft(payload, offsets, delay_ms, receipt))
+        self.broker.unsealed[self] = None
+        return receipt
+
+    def _close_singles(self) -> None:
+        singles = self._singles
+        if not singles:
+            return
+        self._singles = []
+        if len(singles) == 1:
+            payload = singles[0]
+            offsets = [0, len(payload)]
+        else:
+            payload = b"".join(singles)
+            offsets = [0]
+            end = 0
+            for sized_body in singles:
+                end += len(sized_body)
+                offsets.append(end)
+        self._drafts.append(_Draft(payload, offsets, 0, self._singles_receipt))
+
+    def seal(self, timestamp: int) -> None:
+        """Gives this turn's publishes their place in the log's buffer."""
+        self._close_singles()
+        drafts, self._drafts = self._drafts, []
+        for draft in drafts:
+            count = len(draft.offsets) - 1
+            base_id = self.broker.ids.take(count)
+            batch = Batch(self.log.tail, base_id, timestamp, draft.payload, draft.offsets, draft.delay_ms)
+            if batch.delay_ms:
+                self._record_deferral(batch)
+            if self.ephemeral:
+                self.log.release(self.low_water())
+            self.log.append(batch, draft.receipt)
+            self._sealed.append((batch, draft.receipt))
+
+    def _record_deferral(self, batch: Batch) -> None:
+        """Before the batch itself is written: after a crash in between there is nothing that could be early."""
+        if self.flowing:
+            due_ms = batch.timestamp // 1_000_000 + batch.delay_ms + 1
+            self._record("defer", batch.base_sequence, batch.count, due_ms)
+        else:
+            self._record("park", batch.base_sequence, batch.count, batch.delay_ms)
+
+    def hand_over(self, now: float) -> None:
+        """What the log has taken is accounted for and, if the topic flows, given to the channels."""
+        sealed, self._sealed = self._sealed, []
+        failed = False
+        for batch, receipt in sealed:
+            if receipt.error is not None:
+                failed = True
+                continue
+            self.message_count += batch.count
+            self.message_bytes += batch.body_bytes
+            if batch.delay_ms and batch.base_sequence < self.log.tail:
+                self._parked.append((batch.base_sequence, batch.count, batch.delay_ms))
+        self._written_tail = self.log.tail
+        if failed:
+            self._record("cut", self._written_tail)
+        if self.flowing:
+            self._advance(now)
+
+    def _advance(self, now: float) -> None:
+        before, self.handed_over = self.handed_over, self._written_tail
+        for start, count, delay_ms in self._parked:
+            due = microseconds(now) + delay_ms * 1000
+            for channel in self.channels.values():
+                channel.defer(start, count, due)
+        self._parked.clear()
+        for channel in tuple(self.channels.values()):
+            channel.handed_over(before)
+
+    def _start_flowing(self) -> None:
+        """A first channel came, or the pause ended: the clocks of parked deferrals start now."""
+        now_ms = self.broker.timestamp // 1_000_000
+        for start, count, delay_ms in self._parked:
+            self._record("defer", start, count, now_ms + delay_ms + 1)
+        if self._parked:
+            self._record("unpark")
+        self._record("flow")
+        self._advance(self.broker.now)
+
+    def low_water(self) -> int:
+        """Nothing before this sequence is needed by any channel, or would be by a new one."""
+        low = self.handed_over
+        for channel in self.channels.values():
+            if not channel.ephemeral or self.ephemeral:
+                low = min(low, channel.low_water())
+        return low
+
+    # Channels
+
+    def channel(self, name: str) -> Channel:
+        """The channel of this name, made if need be. The first one gets what has waited."""
+        channel = self.channels.get(name)
+        if channel is None:
+            was_flowing = self.flowing
+            channel = Channel(name, self, cursor=self.handed_over, ephemeral=is_ephemeral(name))
+            self.channels[name] = channel
+            self.broker.record(channel, ("channel", self.name, name, channel.cursor), urgent=True)
+            if self.flowing and not was_flowing:
+                self._start_flowing()
+            self.broker.shape_changed()
+        return channel
+
+    def delete_channel(self, name: str) -> bool:
+        channel = self.channels.pop(name, None)
+        if channel is None:
+            return False
+        self.broker.record(channel, ("nochannel", self.name, name), urgent=True)
+        channel.close()
+        if not self.channels:
+            if not self.paused:
+                self._record("freeze", self.handed_over)
+            if self.ephemeral:
+                self.broker.delete_topic(self.name)
+        self.broker.shape_changed()
+        return True
+
+    # Operating
+
+    def pause(self) -> None:
+        if not self.paused:
+            was_flowing = self.flowing
+            self.paused = True
+            self._record("pause", True)
+            if was_flowing:
+                self._record("freeze", self.handed_over)
+            self.broker.shape_changed()
+
+    def unpause(self) -> None:
+        if self.paused:
+            self.paused = False
+            self._record("pause", False)
+            if self.flowing:
+                self._start_flowing()
+            self.broker.shape_changed()
+
+    def empty(self) -> None:
+        """Drops what no channel has got yet; channels keep theirs, and history stays readable."""
+        before, self.handed_over = self.handed_over, self._written_tail
+        if before == self.handed_over:
+            return
+        self._parked.clear()
+        for channel in self.channels.values():
+            channel.pass_over(before, self.handed_over)
+        self._record("unpark")
+        self._record("freeze", self.handed_over)
+
+    def close(self) -> None:
+        """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""
+        self.closing = True
+        self._singles.clear()
+        self._singles_receipt.settle("exiting")
+        for draft in self._drafts:
+            draft.receipt.settle("exiting")
+        self._drafts.clear()
+        self.broker.unsealed.pop(self, None)
+        for channel in self.channels.values():
+            channel.close()
+
+    # The journal
+
+    def _record(self, word: str, *arguments: object) -> None:
+        self.broker.record_topic(self, (word, self.name, *arguments))
+
+    def snapshot_changes(self) -> Iterator[Change]:
+        """What the journal needs to know to begin anew with this topic."""
+        yield "topic", self.name
+        if self.paused:
+            yield "pause", self.name, True
+        if self.flowing:
+            yield "flow", self.name
+        else:
+            yield "freeze", self.name, self.handed_over
+        for start, count, delay_ms in self._parked:
+            yield "park", self.name, start, count, delay_ms
+        for channel in self.channels.values():
+            if not channel.ephemeral:
+                yield from channel.snapshot_changes()
+
+    def restore(self, state: TopicState) -> None:
+        """Takes up what recovery found."""
+        self.paused = state.paused
+        for name, channel_state in state.channels.items():
+            self.channels[name] = Channel(name, self, cursor=channel_state.cursor, ephemeral=is_ephemeral(name))
+        if state.frozen_at is not None and not self.flowing:
+            self.handed_over = state.frozen_at
+        self._parked = list(state.parked)
+        for name, channel_state in state.channels.items():
+            self.channels[name].restore(channel_state, self.broker.due_from_wall)
+
+    # Seen from outside
+
+    def snapshot(self, *, channel: str, clients: bool) -> TopicSnapshot:
+        return TopicSnapshot(
+            topic_name=self.name,
+            channels=tuple(
+                self.channels[name].snapshot(clients=clients)
+                for name in sorted(self.channels)
+                if not channel or name == channel
+            ),
+            depth=self.depth,
+            backend_depth=self.backend_depth,
+            message_count=self.message_count,
+            message_bytes=self.message_bytes,
+            paused=self.paused,
+            e2e_processing_latency=LatencySnapshot(count=0, percentiles=None),
+        )
