@@ -1,0 +1,91 @@
+"""What the broker tells of itself: frozen records, in the order in which `/stats` prints them.
+
+HTTP, statsd and tests read the same ones. Nothing here computes; `None` and an empty tuple are different
+answers, because NSQ prints `null` for the one and `[]` for the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySnapshot:
+    """From publication to FIN. Percentiles are (quantile, nanoseconds); None when none are configured."""
+
+    count: int
+    percentiles: tuple[tuple[float, float], ...] | None
+
+
+NO_LATENCY = LatencySnapshot(count=0, percentiles=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSnapshot:
+    """One connection, as a consumer, a producer or both."""
+
+    client_id: str
+    hostname: str
+    version: str = "V2"
+    remote_address: str
+    state: int
+    ready_count: int = 0
+    in_flight_count: int = 0
+    message_count: int = 0
+    finish_count: int = 0
+    requeue_count: int = 0
+    connect_ts: int  # Unix seconds
+    sample_rate: int = 0
+    deflate: bool = False
+    snappy: bool = False
+    user_agent: str = ""
+    authed: bool = False
+    auth_identity: str = ""
+    auth_identity_url: str = ""
+    topology_zone: str = ""
+    topology_region: str = ""
+    pub_counts: tuple[tuple[str, int], ...] = ()  # at most one (topic, count): NSQ shows no more
+    tls: bool = False
+    tls_cipher_suite: str = ""
+    tls_version: str = ""
+    tls_negotiated_protocol: str = ""
+    tls_negotiated_protocol_is_mutual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelSnapshot:
+    channel_name: str
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    zone_local_msg_count: int = 0
+    region_local_msg_count: int = 0
+    global_msg_count: int = 0
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    clients: tuple[ClientSnapshot, ...] | None  # None: they were not asked for
+    paused: bool
+    e2e_processing_latency: LatencySnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSnapshot:
+    topic_name: str
+    channels: tuple[ChannelSnapshot, ...]
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    paused: bool
+    e2e_processing_latency: LatencySnapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerSnapshot:
+    health: str  # "OK", or "NOK - " and the cause
+    start_time: int  # Unix seconds
+    topics: tuple[TopicSnapshot, ...] | None  # sorted by name; None: no topic has the name that was asked for
+    producers: tuple[ClientSnapshot, ...] | None  # None: there are none, or they were not asked for
