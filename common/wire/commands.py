@@ -1,0 +1,480 @@
+"""Commands: what clients say. A line of words, and after some words a payload.
+
+    FIN 0123456789abcdef\\n
+    PUB topic\\n        i32 size, body
+    MPUB topic\\n       i32 body size, i32 count, (i32 size, body) * count
+
+`CommandReader` cuts a stream into commands, whatever the packet borders. What a command means, and when it is
+allowed, is the protocol's business; the reader asks it once, through `admit`, before it accepts a payload.
+
+How the bytes flow through the reader:
+
+    receive() -> _line   while no newline has come: half a line
+              -> _data   what next_command() cuts, without copying it first
+                   |
+                   +-> _half   a payload that is still arriving, with all of it so far
+
+Most commands arrive whole and are cut from the very object that the socket returned. The other two are bytearrays,
+so that a payload in small pieces costs no more than its length, and each piece is looked at once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from common.wire.faults import Fault, ProtocolError
+from common.wire.limits import Limits
+from common.wire.mpub import count_missing, cut_messages, cut_mpub_body, message_missing, read_count
+from common.wire.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = [
+    "MAGIC",
+    "Body",
+    "Command",
+    "CommandReader",
+    "Finishes",
+    "Limits",
+    "Line",
+    "LineTooLong",
+    "Publication",
+    "Publications",
+    "auth",
+    "cls",
+    "cut_mpub_body",
+    "dpub",
+    "fin",
+    "identify",
+    "mpub",
+    "nop",
+    "parse_decimal",
+    "pub",
+    "rdy",
+    "req",
+    "sub",
+    "to_signed64",
+    "touch",
+]
+
+MAGIC: Final = b"  V2"  # what a client sends before its first command
+
+
+class Line(Record):
+    """A command without a payload, or a word that nobody knows. params[0] is the word."""
+
+    __slots__ = ("params",)
+
+    def __init__(self, params: list[bytes]) -> None:
+        self.params = params
+
+
+class Finishes(Record):
+    """One or more FINs that arrived together, each with nothing but an id of 16 bytes."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self, ids: tuple[bytes, ...]) -> None:
+        self.ids = ids
+
+
+class Body(Record):
+    """IDENTIFY or AUTH."""
+
+    __slots__ = ("body", "params")
+
+    def __init__(self, params: list[bytes], body: bytes) -> None:
+        self.params = params
+        self.body = body
+
+
+class Publication(Record):
+    """PUB or DPUB. The payload includes the four bytes of its size, as the log keeps it so."""
+
+    __slots__ = ("params", "payload")
+
+    def __init__(self, params: list[bytes], payload: bytes) -> None:
+        self.params = params
+        self.payload = payload
+
+
+class Publications(Record):
+    """MPUB. The payload is what follows the count; `offsets` has count + 1 entries: where in the payload each size
+    starts, and the end."""
+
+    __slots__ = ("offsets", "params", "payload")
+
+    def __init__(self, params: list[bytes], payload: bytes, offsets: list[int]) -> None:
+        self.params = params
+        self.payload = payload
+        self.offsets = offsets
+
+
+Command = Line | Finishes | Body | Publication | Publications
+
+
+class LineTooLong(Exception):
+    """No newline within the limit. The connection is closed without an answer, as NSQ does it."""
+
+
+class CommandReader:
+    """A client's stream, cut into commands.
+
+    `admit` is called once for each command that has a payload, when its line is complete and before anything of the
+    payload is looked at. It may raise ProtocolError. After an exception the reader is dead.
+    """
+
+    __slots__ = ("_admit", "_at", "_data", "_half", "_limits", "_line", "_max_line", "_max_message")
+
+    def __init__(self, limits: Limits, admit: Callable[[list[bytes]], None]) -> None:
+        self._limits = limits
+        self._max_line = limits.max_line
+        self._max_message = limits.max_message
+        self._admit = admit
+        self._data = b""
+        self._at = 0
+        self._line = bytearray()
+        self._half: _HalfBody | _HalfMpub | None = None
+
+    def receive(self, data: bytes) -> None:
+        if self._line:
+            self._line += data
+            if data.find(b"\n") < 0 and len(self._line) < self._max_line:
+                return
+            data = bytes(self._line)
+            self._line.clear()
+        if self._at < len(self._data):  # somebody received twice before reading
+            data = self._data[self._at :] + data
+        self._data = data
+        self._at = 0
+
+    def next_command(self) -> Command | None:
+        """The next whole command; None: more bytes are needed.
+
+        Raises ProtocolError as soon as a size is known to be wrong, and LineTooLong.
+        """
+        if self._half is not None:
+            return self._resume(self._half)
+        data = self._data
+        at = self._at
+        if data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at)):
+            self._at = at + _FIN_SIZE * len(ids)
+            return Finishes(ids)
+        end = data.find(b"\n", at, at + self._max_line)
+        if end < 0:
+            self._hold_line()
+            return None
+        # The byte before an empty line belongs to something else, but then the slice is empty either way.
+        params = data[at : end - 1 if data[end - 1] == _CARRIAGE_RETURN else end].split(b" ")
+        start = end + 1
+        form = _PAYLOADS.get(params[0])
+        if form is None:
+            self._at = start
+            return Line(params)
+        self._admit(params)
+        if form is _MESSAGE:
+            # All of it is here and right: the usual case, and worth its own lines at a microsecond a message.
+            stop = start + _SIZE
+            if stop <= len(data):
+                size = _unpack_size(data, start)[0]
+                stop += size
+                if 0 < size <= self._max_message and stop <= len(data):
+                    self._at = stop
+                    return Publication(params, data[start:stop])
+        self._at = start
+        return self._begin(params, form)
+
+    def end(self) -> ProtocolError | None:
+        """What to answer when nothing more comes: the stream has ended, or the read deadline has passed.
+
+        None between commands and in the middle of a line; half a payload is an error.
+        """
+        return None if self._half is None else self._half.missing()
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes were received and not yet returned in a command."""
+        held = 0 if self._half is None else len(self._half.held)
+        return len(self._data) - self._at + len(self._line) + held
+
+    @property
+    def idle(self) -> bool:
+        """Whether everything received has been returned, so that the next byte begins a command."""
+        return self._half is None and not self.buffered
+
+    def _hold_line(self) -> None:
+        if len(self._data) - self._at >= self._max_line:
+            raise LineTooLong
+        self._line += memoryview(self._data)[self._at :]
+        self._forget_data()
+
+    def _begin(self, params: list[bytes], form: _Form) -> Command | None:
+        """Cuts the payload that starts at `_at`, or holds what is there of it."""
+        half = _HalfMpub(params, self._limits) if form is _MESSAGES else _HalfBody(params, form, self._limits)
+        command = half.cut(self._data, self._at)
+        if command is None:
+            half.held += memoryview(self._data)[self._at :]
+            self._half = half
+            self._forget_data()
+        else:
+            self._at = half.end
+        return command
+
+    def _resume(self, half: _HalfBody | _HalfMpub) -> Command | None:
+        if self._at == len(self._data):
+            return None
+        half.held += memoryview(self._data)[self._at :]
+        command = half.cut(half.held, 0)
+        if command is None:
+            self._forget_data()
+        else:
+            self._at = len(self._data) - (len(half.held) - half.end)
+            self._half = None
+        return command
+
+    def _forget_data(self) -> None:
+        # An idle connection must not keep the last buffer alive.
+        self._data = b""
+        self._at = 0
+
+
+# FIN: the one command that consumers send for every message, so a run of them is cut at once.
+
+_FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
+_MOST_FINISHES: Final = 512  # in one command; bounds the structs below
+_SHORT_RUN: Final = 16  # where the pattern stops being quicker than the columns, as measured
+_is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
+
+
+def _cut_finishes(data: bytes, at: int) -> tuple[bytes, ...]:
+    """The ids of the plain FINs that begin at `at`; none when the first is not plain, or not whole."""
+    count = _count_finishes(data, at, min((len(data) - at) // _FIN_SIZE, _MOST_FINISHES))
+    if count == 1:
+        return (data[at + 4 : at + 20],)
+    if count == 0:
+        return ()
+    return _id_struct(count).unpack_from(data, at)
+
+
+def _count_finishes(data: bytes, at: int, candidates: int) -> int:
+    if candidates > _SHORT_RUN:
+        # Look at the bytes as lines of 21: were they all FINs, then each column of "FIN " and of the newline holds
+        # the same byte all the way down, and no further space, CR or newline is anywhere.
+        newlines = data[at + 20 : at + _FIN_SIZE * candidates : _FIN_SIZE]
+        count = candidates - len(newlines.lstrip(b"\n"))
+        run = data[at : at + _FIN_SIZE * count]
+        if (
+            run[::_FIN_SIZE] == b"F" * count
+            and run[1::_FIN_SIZE] == b"I" * count
+            and run[2::_FIN_SIZE] == b"N" * count
+            and run[3::_FIN_SIZE] == b" " * count
+            and run.count(b" ") == count
+            and run.count(b"\n") == count
+            and run.find(b"\r") < 0
+        ):
+            return count
+    match = _is_fins(data, at, at + _FIN_SIZE * candidates)
+    return 0 if match is None else (match.end() - at) // _FIN_SIZE
+
+
+@lru_cache(maxsize=_MOST_FINISHES)
+def _id_struct(count: int) -> Struct:
+    return Struct("4x16sx" * count)
+
+
+# Payloads
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What differs between payloads of one size and one body: mostly how errors call them."""
+
+    fault: Fault
+    body: bytes
+    whole: bytes
+
+
+_MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
+_DOCUMENT: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
+_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # its first size is worded like a document's
+
+_PAYLOADS: Final = {
+    b"PUB": _MESSAGE,
+    b"DPUB": _MESSAGE,
+    b"MPUB": _MESSAGES,
+    b"IDENTIFY": _DOCUMENT,
+    b"AUTH": _DOCUMENT,
+}
+
+_CARRIAGE_RETURN: Final = 13
+_SIZE: Final = 4
+_unpack_size: Final = Struct(">i").unpack_from
+
+
+class _HalfBody:
+    """PUB, DPUB, IDENTIFY or AUTH whose line is complete and whose payload may not be."""
+
+    __slots__ = ("_form", "_limit", "_params", "end", "held")
+
+    def __init__(self, params: list[bytes], form: _Form, limits: Limits) -> None:
+        self.held = bytearray()
+        self.end = 0  # where the payload stopped in the data that were cut
+        self._params = params
+        self._form = form
+        self._limit = limits.max_message if form is _MESSAGE else limits.max_body
+
+    def cut(self, data: bytes | bytearray, start: int) -> Body | Publication | None:
+        if len(data) < start + _SIZE:
+            return None
+        size = _read_size(data, start, self._params[0], self._form, self._limit)
+        end = start + _SIZE + size
+        if len(data) < end:
+            return None
+        self.end = end
+        if self._form is _MESSAGE:
+            return Publication(self._params, _copy(data, start, end))
+        return Body(self._params, _copy(data, start + _SIZE, end))
+
+    def missing(self) -> ProtocolError:
+        return _body_missing(self._params[0], self._form, len(self.held))
+
+
+class _HalfMpub:
+    """An MPUB whose line is complete and whose payload may not be."""
+
+    __slots__ = ("_count", "_limits", "_offsets", "_params", "end", "held")
+
+    def __init__(self, params: list[bytes], limits: Limits) -> None:
+        self.held = bytearray()
+        self.end = 0
+        self._params = params
+        self._limits = limits
+        self._count = 0  # 0: not read yet
+        self._offsets = [0]
+
+    def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
+        first = start + 2 * _SIZE
+        if not self._count:
+            if len(data) < start + _SIZE:
+                return None
+            _read_size(data, start, b"MPUB", _MESSAGES, self._limits.max_body)
+            if len(data) < first:
+                return None
+            self._count = read_count(data, start + _SIZE, self._limits)
+        offsets = self._offsets
+        if not cut_messages(data, first, self._count, offsets, self._limits):
+            return None
+        self.end = first + offsets[-1]
+        return Publications(self._params, _copy(data, first, self.end), offsets)
+
+    def missing(self) -> ProtocolError:
+        length = len(self.held)
+        if length < _SIZE:
+            return _body_missing(b"MPUB", _MESSAGES, length)
+        if length < 2 * _SIZE:
+            return count_missing()
+        return message_missing(length - 2 * _SIZE, self._offsets)
+
+
+def _read_size(data: bytes | bytearray, at: int, word: bytes, form: _Form, limit: int) -> int:
+    size: int = _unpack_size(data, at)[0]
+    if size > limit:
+        raise ProtocolError(form.fault, b"%b %b too big %d > %d" % (word, form.whole, size, limit))
+    if size <= 0:
+        raise ProtocolError(form.fault, b"%b invalid %b size %d" % (word, form.body, size))
+    return size
+
+
+def _body_missing(word: bytes, form: _Form, length: int) -> ProtocolError:
+    what = form.body + b" size" if length < _SIZE else form.body
+    return ProtocolError(form.fault, b"%b failed to read %b" % (word, what))
+
+
+def _copy(data: bytes | bytearray, start: int, end: int) -> bytes:
+    # Slicing a bytearray first would copy its bytes twice.
+    return data[start:end] if isinstance(data, bytes) else bytes(memoryview(data)[start:end])
+
+
+# Numbers in parameters
+
+_64_BITS: Final = (1 << 64) - 1
+
+
+def parse_decimal(raw: bytes) -> int | None:
+    """NSQ's decimal parameter: digits only, empty is 0, and what exceeds 64 bits wraps. None: not a number."""
+    if not raw:
+        return 0
+    if not raw.isdigit():
+        return None
+    # 10**64 is a multiple of 2**64, so digits further left do not count; and int() refuses very long texts.
+    return int(raw[-64:]) & _64_BITS
+
+
+def to_signed64(value: int) -> int:
+    """What 64 bits mean when they are taken as signed."""
+    value &= _64_BITS
+    return value - (1 << 64) if value >> 63 else value
+
+
+# What clients and tests send
+
+
+def identify(body: bytes) -> bytes:
+    return b"IDENTIFY\n" + _sized(body)
+
+
+def auth(secret: bytes) -> bytes:
+    return b"AUTH\n" + _sized(secret)
+
+
+def sub(topic: str, channel: str) -> bytes:
+    return b"SUB %b %b\n" % (topic.encode(), channel.encode())
+
+
+def pub(topic: str, body: bytes) -> bytes:
+    return b"PUB %b\n" % topic.encode() + _sized(body)
+
+
+def dpub(topic: str, ms: int, body: bytes) -> bytes:
+    return b"DPUB %b %d\n" % (topic.encode(), ms) + _sized(body)
+
+
+def mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
+    messages = [_sized(body) for body in bodies]
+    return b"MPUB %b\n" % topic.encode() + _sized(_pack_size(len(messages)) + b"".join(messages))
+
+
+def rdy(count: int) -> bytes:
+    return b"RDY %d\n" % count
+
+
+def fin(message_id: bytes) -> bytes:
+    return b"FIN %b\n" % message_id
+
+
+def req(message_id: bytes, ms: int) -> bytes:
+    return b"REQ %b %d\n" % (message_id, ms)
+
+
+def touch(message_id: bytes) -> bytes:
+    return b"TOUCH %b\n" % message_id
+
+
+def cls() -> bytes:
+    return b"CLS\n"
+
+
+def nop() -> bytes:
+    return b"NOP\n"
+
+
+_pack_size: Final = Struct(">i").pack
+
+
+def _sized(body: bytes) -> bytes:
+    return _pack_size(len(body)) + body

@@ -1,0 +1,43 @@
+"""A message as a message frame carries it.
+
+0        8         10       26
++--------+---------+--------+--------
+|  i64   |   u16   |   16   |  rest
++--------+---------+--------+--------
+timestamp  attempts    id      body
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from common.wire.record import Record
+
+HEADER_SIZE: Final = 26
+ID_SIZE: Final = 16
+
+_header: Final = Struct(">qH16s")
+
+
+class Message(Record):
+    __slots__ = ("attempts", "body", "id", "timestamp")
+
+    def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
+        self.timestamp = timestamp  # when it was published, wall clock, nanoseconds
+        self.attempts = attempts  # 1 on the first delivery
+        self.id = id  # 16 hex digits
+        self.body = body
+
+
+def decode_message(data: bytes) -> Message:
+    """Raises ValueError when the data is too short for a message."""
+    if len(data) < HEADER_SIZE:
+        raise ValueError(f"message too short {len(data)} < {HEADER_SIZE}")
+    timestamp, attempts, message_id = _header.unpack_from(data)
+    return Message(timestamp, attempts, message_id, data[HEADER_SIZE:])
+
+
+def encode_message(message: Message) -> bytes:
+    # Attempts are 16 bits on the wire and wrap, as the original's do.
+    return _header.pack(message.timestamp, message.attempts & 0xFFFF, message.id) + message.body
