@@ -1,0 +1,116 @@
+"""Logging as NSQ does it: one line for each event on stderr, or one JSON object where a machine reads them.
+
+    [nsqd] 2024/05/01 09:30:00.123456 INFO: TCP: listening on [::]:4150
+
+Modules log to `logging.getLogger(__name__)`; only a daemon's main configures. Our own packages log at
+the level that was asked for, libraries never below WARNING: what a library does is no event of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Final, Self, TextIO
+
+OUR_PACKAGES: Final = ("common", "nsqd", "nsqlookupd", "nsqadmin")
+LOG_FORMATS: Final = ("nsq", "json")
+
+
+class LogLevel(IntEnum):
+    """NSQ's levels. The numbers are what `/config/log_level` answers."""
+
+    DEBUG = 1
+    INFO = 2
+    WARN = 3
+    ERROR = 4
+    FATAL = 5
+
+    @classmethod
+    def parse(cls, word: str) -> Self:
+        """`word` in any case; a ValueError says which words there are."""
+        try:
+            return cls[word.upper()]
+        except KeyError:
+            words = ", ".join(level.word for level in cls)
+            raise ValueError(f"invalid log level '{word}' ({words})") from None
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+_OF_LOGGING: Final[Mapping[LogLevel, int]] = {
+    LogLevel.DEBUG: logging.DEBUG,
+    LogLevel.INFO: logging.INFO,
+    LogLevel.WARN: logging.WARNING,
+    LogLevel.ERROR: logging.ERROR,
+    LogLevel.FATAL: logging.CRITICAL,
+}
+_WORDS: Final[Mapping[int, str]] = {
+    logging.DEBUG: "DEBUG",
+    logging.INFO: "INFO",
+    logging.WARNING: "WARNING",
+    logging.ERROR: "ERROR",
+    logging.CRITICAL: "FATAL",
+}
+
+
+def configure(*, prefix: str, level: LogLevel, log_format: str = "nsq", stream: TextIO | None = None) -> None:
+    """Sends all logging to `stream` (stderr). May be called again: the last call holds."""
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.setFormatter(JsonFormatter() if log_format == "json" else NsqFormatter(prefix))
+    logging.getLogger().handlers[:] = [handler]
+    set_level(level)
+
+
+def set_level(level: LogLevel) -> None:
+    """Changes the level of everything, now; `PUT /config/log_level` ends here."""
+    threshold = _OF_LOGGING[level]
+    logging.getLogger().setLevel(max(threshold, logging.WARNING))
+    for package in OUR_PACKAGES:
+        logging.getLogger(package).setLevel(threshold)
+
+
+class NsqFormatter(logging.Formatter):
+    """`<prefix>YYYY/MM/DD HH:MM:SS.uuuuuu LEVEL: message` in local time; a traceback follows on its own lines."""
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self._prefix = prefix
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.fromtimestamp(record.created).strftime("%Y/%m/%d %H:%M:%S.%f")
+        line = f"{self._prefix}{moment} {_word_of(record)}: {_on_one_line(record.getMessage())}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: ts (RFC 3339, UTC), level, logger, message, and exception where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
+            "level": _word_of(record).lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
+
+
+def _word_of(record: logging.LogRecord) -> str:
+    return _WORDS.get(record.levelno, record.levelname)
+
+
+def _on_one_line(message: str) -> str:
+    # What a client sent may be quoted in a message; it must not be able to forge the next line of the log.
+    if "\n" in message or "\r" in message:
+        return message.replace("\r", "\\r").replace("\n", "\\n")
+    return message

@@ -1,0 +1,161 @@
+"""Addresses and listening sockets, with the meanings and the error texts of NSQ.
+
+An address is TCP when it splits as host:port (an IPv6 host stands in brackets), and otherwise the path
+of a unix socket. Serving what these listeners accept is not done here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from common.startup import StartupError
+
+# Go asks the kernel for its own maximum, whose default is this; the kernel cuts it down where it is less.
+BACKLOG: Final = 4096
+
+# Python has no single type for what getsockname() gives.
+SocketName = Any
+
+
+class AddressError(ValueError):
+    """This text cannot be listened on or connected to; the message says why, as Go does."""
+
+
+class ListenError(StartupError):
+    """A listener could not be opened: `listen (<address>) failed - <cause>`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen or connect: host and port, or a unix socket's path (then the others are empty)."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def is_unix(self) -> bool:
+        return bool(self.path)
+
+    def __str__(self) -> str:
+        return self.path if self.is_unix else join_host_port(self.host, self.port)
+
+
+def parse_address(text: str) -> Address:
+    """What `--tcp-address` and its like mean. An empty text is an AddressError: the caller knows what that disables."""
+    if not text:
+        raise AddressError("empty address")
+    parts = _split_host_port(text)
+    if parts is None:
+        return Address(path=text)
+    host, port = parts
+    if port and not (port.isascii() and port.isdigit()):
+        raise AddressError(f"lookup tcp/{port}: unknown port")
+    number = int(port or "0")
+    if number > 0xFFFF:
+        raise AddressError(f"address {port}: invalid port")
+    return Address(host=host, port=number)
+
+
+def bind(address: Address | str) -> socket.socket:
+    """A listening, non-blocking socket; ListenError when there can be none, also for a text that is no address.
+
+    Port 0 takes any free port, which `listening_port()` tells. Close it with `close_listener()`.
+    """
+    network = "tcp"
+    try:
+        where = parse_address(address) if isinstance(address, str) else address
+        network = "unix" if where.is_unix else "tcp"
+        return _open(socket.AF_UNIX, where.path) if where.is_unix else _open_tcp(where)
+    except AddressError as error:
+        raise ListenError(f"listen ({address}) failed - listen {network}: {error}") from error
+    except OSError as error:
+        raise ListenError(f"listen ({address}) failed - listen {network} {address}: {_cause(error)}") from error
+
+
+def close_listener(listener: socket.socket) -> None:
+    """Closes it, and removes the file of a unix socket: the next start would find its address in use."""
+    path = listener.getsockname() if listener.family == socket.AF_UNIX and listener.fileno() >= 0 else ""
+    listener.close()
+    if path:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def format_peer(connection: socket.socket) -> str:
+    """Who is at the other end, as NSQ prints it; `@` on a unix socket. Still true after the peer has gone: `?`."""
+    if connection.family == socket.AF_UNIX:
+        return "@"
+    try:
+        return format_name(connection.getpeername())
+    except OSError:
+        return "?"
+
+
+def format_listener(listener: socket.socket) -> str:
+    """Where it listens, as the log and `listening on` print it."""
+    return format_name(listener.getsockname())
+
+
+def format_name(name: SocketName) -> str:
+    """A socket name or an `accept()` result as text. IPv4 that came over an IPv6 socket is printed as IPv4."""
+    if isinstance(name, tuple):
+        host, port = str(name[0]), int(name[1])
+        return join_host_port(host.removeprefix("::ffff:") if "." in host else host, port)
+    return name or "@"  # a unix client has no name
+
+
+def listening_port(listener: socket.socket) -> int:
+    """The real port, as `/info` and registrations say it; -1 for a unix socket."""
+    return -1 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
+
+
+def join_host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _split_host_port(text: str) -> tuple[str, str] | None:
+    if text.startswith("["):
+        host, bracket, port = text[1:].partition("]:")
+        return (host, port) if bracket and not set(host + port) & set("[]") and ":" not in port else None
+    host, colon, port = text.partition(":")
+    return (host, port) if colon and not set(host + port) & set("[]:") else None
+
+
+def _open_tcp(address: Address) -> socket.socket:
+    # Go opens a wildcard, 0.0.0.0 too, for both families where the machine has both, so an NSQ with default
+    # addresses is reachable in an IPv6-only cluster and by `localhost` as ::1. Ours must be, too.
+    if address.host in ("", "0.0.0.0", "::"):
+        if socket.has_dualstack_ipv6():
+            return _open(socket.AF_INET6, ("::", address.port), only_ipv6=False)
+        return _open(socket.AF_INET, ("0.0.0.0", address.port))
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    # IPv4 first where a name has both, as Go does.
+    family, _, _, _, name = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return _open(family, name)
+
+
+def _open(family: int, name: SocketName, *, only_ipv6: bool = True) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
+        # A unix path that exists is "address already in use", as in NSQ: it may be the socket of a broker that lives.
+        listener.bind(name)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _cause(error: OSError) -> str:
+    text = (error.strerror or str(error)).lower()  # Go's texts are the C library's in lower case
+    return f"lookup: {text}" if isinstance(error, socket.gaierror) else f"bind: {text}"

@@ -1,0 +1,282 @@
+"""The settings of nsqd: NSQ's, under their own names and with their own defaults, and a few of ours.
+
+A setting that NSQ has and that changes nothing here says so in its text.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass, replace
+from enum import IntEnum, StrEnum
+from hashlib import md5
+from typing import Final
+from zlib import crc32
+
+from common.options import (
+    BOOLEAN,
+    DURATION,
+    FLOATS,
+    HOUR,
+    MICROSECOND,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    STRINGS,
+    BaseOptions,
+    Kind,
+    Nanoseconds,
+    computed_option,
+    one_of,
+    option,
+    own_words,
+)
+from common.startup import StartupError
+
+MAX_NODE_ID: Final = 1024  # ten bits of every message id
+
+
+class Ack(StrEnum):
+    """When a publisher gets its OK."""
+
+    MEMORY = "memory"  # at once: NSQ's promise
+    WRITTEN = "written"  # after write(): survives a crash of nsqd
+    SYNCED = "synced"  # after fdatasync(): survives a power cut
+
+
+class TlsRequired(IntEnum):
+    """Who must use TLS. The numbers are what `/config/tls_required` answers."""
+
+    NO = 0
+    EXCEPT_HTTP = 1  # "tcp-https": plain HTTP stays allowed
+    YES = 2
+
+    @property
+    def word(self) -> str:
+        return ("false", "tcp-https", "true")[self]
+
+
+class TlsVersion(IntEnum):
+    """The numbers are those on the wire, and what `/config/tls_min_version` answers."""
+
+    TLS_1_0 = 0x0301
+    TLS_1_1 = 0x0302
+    TLS_1_2 = 0x0303
+    TLS_1_3 = 0x0304
+
+    @property
+    def word(self) -> str:
+        return f"tls1.{self - TlsVersion.TLS_1_0}"
+
+
+def _parse_tls_required(text: str) -> TlsRequired:
+    if text.lower() == "tcp-https":
+        return TlsRequired.EXCEPT_HTTP
+    return TlsRequired.YES if BOOLEAN.parse(text.lower()) else TlsRequired.NO
+
+
+def _parse_tls_version(text: str) -> TlsVersion:
+    if not text:
+        return TlsVersion.TLS_1_0
+    for version in TlsVersion:
+        if text.lower() == version.word:
+            return version
+    raise ValueError(f"unknown tlsVersionOption {text!r}")
+
+
+def _parse_topic_ack(text: str) -> tuple[str, ...]:
+    topic, _, word = text.rpartition("=")
+    if not topic or word not in list(Ack):
+        raise ValueError(f"must be TOPIC={'|'.join(Ack)}")
+    return (text,)
+
+
+def _convert_topic_acks(value: object) -> tuple[str, ...]:
+    return sum(map(_parse_topic_ack, STRINGS.convert(value)), ())
+
+
+TLS_REQUIRED: Final = own_words(
+    "value", _parse_tls_required, show=lambda it: it.word, render=lambda it: str(it.value), is_bare=True
+)
+TLS_VERSION: Final = own_words("value", _parse_tls_version, show=lambda it: it.word, render=lambda it: str(it.value))
+TOPIC_ACKS: Final[Kind[tuple[str, ...]]] = replace(STRINGS, parse=_parse_topic_ack, convert=_convert_topic_acks)
+
+
+def default_node_id() -> int:
+    """As NSQ derives it from the hostname, so that a node keeps its id when it moves over."""
+    return crc32(md5(platform.node().encode(), usedforsecurity=False).digest()) % MAX_NODE_ID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(BaseOptions):
+    # addresses
+    tcp_address: str = option(
+        "0.0.0.0:4150", "address to listen on for TCP clients: <addr>:<port>, or the path of a unix socket"
+    )
+    http_address: str = option(
+        "0.0.0.0:4151",
+        "address to listen on for HTTP clients: <addr>:<port>, or the path of a unix socket; empty: no HTTP",
+    )
+    https_address: str = option(
+        "0.0.0.0:4152", "address to listen on for HTTPS clients, once --tls-cert is given; empty: no HTTPS"
+    )
+    broadcast_address: str = computed_option(
+        platform.node, "the hostname", "address that is registered with nsqlookupd"
+    )
+    broadcast_tcp_port: int = option(0, "TCP port that is registered with nsqlookupd; 0: the port listened on")
+    broadcast_http_port: int = option(0, "HTTP port that is registered with nsqlookupd; 0: the port listened on")
+    lookupd_tcp_address: tuple[str, ...] = option(
+        (), "TCP address of an nsqlookupd to register with", toml="nsqlookupd_tcp_addresses", at_run_time=True
+    )
+    http_client_connect_timeout: Nanoseconds = option(
+        2 * SECOND, "how long to wait for an HTTP connection to nsqlookupd or the authorization server", kind=DURATION
+    )
+    http_client_request_timeout: Nanoseconds = option(
+        5 * SECOND, "how long to wait for an HTTP answer of nsqlookupd or the authorization server", kind=DURATION
+    )
+    topology_region: str = option("", "region that this nsqd is in; consumers of the same one are told so")
+    topology_zone: str = option("", "zone that this nsqd is in; consumers of the same one are told so")
+
+    # the node, its data and its log
+    node_id: int = computed_option(
+        default_node_id,
+        "from the hostname",
+        "unique part of this node's message ids",
+        toml="id",
+        at_least=0,
+        below=MAX_NODE_ID,
+    )
+    data_path: str = option("", "folder for messages; empty: the current one")
+    log_prefix: str = option("[nsqd] ", "what each line of the log begins with")
+    drain_timeout: Nanoseconds = option(
+        5 * SECOND, "how long clients may take to end after a signal to stop", kind=DURATION, at_least=0
+    )
+
+    # memory and disk
+    mem_queue_size: int = option(
+        10_000, "messages to keep in memory, per topic; the log on disk has them all", at_least=0
+    )
+    mem_queue_bytes: int = option(16 << 20, "bytes of messages to keep in memory, per topic", at_least=0)
+    max_bytes_per_file: int = option(104_857_600, "size at which a topic's log begins a new file, in bytes", at_least=1)
+    sync_every: int = option(2500, "messages written after which a sync to disk is due", at_least=1)
+    sync_timeout: Nanoseconds = option(2 * SECOND, "time after which a sync to disk is due", kind=DURATION, at_least=1)
+    ack: str = option(
+        Ack.WRITTEN.value,
+        "when a publisher gets its OK: memory (at once, as NSQ does), written (a crash of nsqd loses nothing), or "
+        "synced (a power cut loses nothing)",
+        kind=one_of(*Ack),
+    )
+    topic_ack: tuple[str, ...] = option((), "another --ack for one topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
+    queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
+    queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")
+
+    # messages
+    msg_timeout: Nanoseconds = option(
+        MINUTE, "time a consumer has to finish a message before it comes back", kind=DURATION
+    )
+    max_msg_timeout: Nanoseconds = option(15 * MINUTE, "longest time that a consumer may ask for", kind=DURATION)
+    max_msg_size: int = option(1_048_576, "largest message, in bytes", at_least=1)
+    max_req_timeout: Nanoseconds = option(HOUR, "longest delay of a requeue", kind=DURATION)
+    max_defer_timeout: Nanoseconds = option(
+        0, "longest delay of a deferred publish; 0: as --max-req-timeout", kind=DURATION, at_least=0
+    )
+    max_body_size: int = option(5_242_880, "largest command body, in bytes", at_least=1)
+
+    # clients
+    max_heartbeat_interval: Nanoseconds = option(
+        MINUTE, "longest time between heartbeats that a client may ask for", kind=DURATION
+    )
+    max_rdy_count: int = option(2500, "highest RDY of a client")
+    max_output_buffer_size: int = option(65_536, "largest output buffer that a client may ask for, in bytes")
+    max_output_buffer_timeout: Nanoseconds = option(
+        30 * SECOND, "longest time between flushes that a client may ask for", kind=DURATION
+    )
+    min_output_buffer_timeout: Nanoseconds = option(
+        25 * MILLISECOND, "shortest time between flushes that a client may ask for", kind=DURATION
+    )
+    output_buffer_timeout: Nanoseconds = option(
+        250 * MILLISECOND, "default of the time between flushes that clients are told", kind=DURATION, at_least=1
+    )
+    max_channel_consumers: int = option(0, "most consumers on one channel; 0: no limit")
+    busy_poll: Nanoseconds = option(
+        100 * MICROSECOND,
+        "how long to go on asking for work before going to sleep, where a wake-up costs more; 0: sleep at once",
+        kind=DURATION,
+        at_least=0,
+    )
+
+    # statsd
+    statsd_address: str = option("", "UDP <addr>:<port> of a statsd daemon to push metrics to")
+    statsd_prefix: str = option("nsq.%s", "what each metric's name begins with; %s is this host and port")
+    statsd_interval: Nanoseconds = option(MINUTE, "time between pushes to statsd", kind=DURATION, at_least=1)
+    statsd_mem_stats: bool = option(True, "push metrics of memory and garbage collection too")
+    statsd_udp_packet_size: int = option(508, "largest packet for statsd, in bytes")
+    statsd_exclude_ephemeral: bool = option(False, "leave out ephemeral topics and channels")
+
+    # end to end latency
+    e2e_processing_latency_percentile: tuple[float, ...] = option(
+        (),
+        "percentile of the time from publish to finish to keep track of, above 0 and up to 1, also comma separated",
+        kind=FLOATS,
+        toml="e2e_processing_latency_percentiles",
+    )
+    e2e_processing_latency_window_time: Nanoseconds = option(
+        10 * MINUTE, "how far back these percentiles look", kind=DURATION
+    )
+
+    # TLS, compression, authorization
+    tls_cert: str = option("", "path to the certificate file")
+    tls_key: str = option("", "path to the key file")
+    tls_client_auth_policy: str = option(
+        "",
+        "whether clients need a certificate: require (any), or require-verify (one that --tls-root-ca-file vouches for)",
+    )
+    tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
+    tls_required: TlsRequired = option(
+        TlsRequired.NO,
+        "whether clients must use TLS: true, false, or tcp-https (all but plain HTTP)",
+        kind=TLS_REQUIRED,
+    )
+    tls_min_version: TlsVersion = option(
+        TlsVersion.TLS_1_0, "lowest TLS version: tls1.0, tls1.1, tls1.2, or tls1.3", kind=TLS_VERSION
+    )
+    deflate: bool = option(True, "let clients ask for deflate compression")
+    max_deflate_level: int = option(
+        6, "highest deflate level that a client may ask for; each level costs more CPU", at_least=1, at_most=9
+    )
+    snappy: bool = option(True, "let clients ask for snappy compression")
+    auth_http_address: tuple[str, ...] = option(
+        (), "<addr>:<port> or URL of an authorization server; clients then have to AUTH", toml="auth_http_addresses"
+    )
+    auth_http_request_method: str = option("get", "how to ask the authorization server: get or post")
+
+    # accepted, without effect
+    enable_experiment: tuple[str, ...] = option((), "experiment to switch on; unknown names are ignored")
+    verbose: bool = option(False, "use --log-level=debug", deprecated=True)
+    worker_id: bool = option(False, "use --node-id", deprecated=True)
+
+    def checked(self) -> Options:
+        """NSQ's own checks, with its words, and what follows from an option for another."""
+        # NSQ lets any policy, also one it does not know, imply that TLS is required.
+        is_raised = bool(self.tls_client_auth_policy) and self.tls_required is TlsRequired.NO
+        options = replace(self, tls_required=TlsRequired.YES) if is_raised else self
+        if options.tls_required is not TlsRequired.NO and not (options.tls_cert and options.tls_key):
+            raise StartupError("cannot require TLS client connections without TLS key and cert")
+        if self.auth_http_request_method not in ("get", "post"):
+            raise StartupError("--auth-http-request-method must be post or get")
+        for percentile in self.e2e_processing_latency_percentile:
+            if not 0 < percentile <= 1:
+                raise StartupError(f"invalid E2E processing latency percentile: {percentile:f}")
+        return options
+
+    def ack_of(self, topic: str) -> Ack:
+        """`--topic-ack` of this topic, the last one given, or else `--ack`."""
+        for entry in reversed(self.topic_ack):
+            name, _, word = entry.rpartition("=")
+            if name == topic:
+                return Ack(word)
+        return Ack(self.ack)
+
+    @property
+    def defer_limit(self) -> Nanoseconds:
+        """The longest delay of a deferred publish."""
+        return self.max_defer_timeout or self.max_req_timeout
