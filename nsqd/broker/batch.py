@@ -94,6 +94,12 @@ class Batch:
         start = self.base_id + first - self.base_sequence
         return hex_ids(start, last - first)
 
+    def frames_size(self, first: int, last: int) -> int:
+        """How many bytes the frames of [first, last) have."""
+        position = first - self.base_sequence
+        count = last - first
+        return self.offsets[position + count] - self.offsets[position] + count * _MESSAGE_OVERHEAD
+
     def frames(self, first: int, last: int, attempts: int, ids: Sequence[bytes]) -> list[bytes]:
         """Pieces that joined are the message frames of [first, last); `ids` as `ids()` gave them.
 

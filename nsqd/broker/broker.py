@@ -71,7 +71,7 @@ class Broker:
         self.restless: dict[Channel, None] = {}  # may have something to deliver
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
         self.alarms = Alarms()
-        self.shape = 0  # counts up whenever topics, channels or pauses change
+        self.shape_unsaved = False  # topics, channels or pauses changed
         self._sealed: dict[Topic, None] = {}
 
     # Topics
@@ -153,7 +153,7 @@ class Broker:
             self.store.record(change, urgent=True)
 
     def shape_changed(self) -> None:
-        self.shape += 1
+        self.shape_unsaved = True
 
     def topology(self) -> dict[str, object]:
         """The names of all that is durable: the second place where a channel is named."""

@@ -227,6 +227,7 @@ class Channel:
         self.delivered_count += count
         consumer.in_flight += count
         consumer.message_count += count
+        consumer.unsent_bytes += batch.frames_size(first, stop)
         consumer.send(batch.frames(first, stop, attempts, ids))
 
     def _deliver_sample(self, consumer: Consumer, batch: Batch, first: int, stop: int, now: float) -> None:

@@ -1,11 +1,12 @@
 """What the broker tells of itself: frozen records, in the order in which `/stats` prints them.
 
-HTTP, statsd and tests read the same ones. Nothing here computes; `None` and an empty tuple are different
+HTTP, statsd and tests read the same ones. Nothing here computes; `None` and an empty sequence are different
 answers, because NSQ prints `null` for the one and `[]` for the other.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -66,7 +67,7 @@ class ChannelSnapshot:
     requeue_count: int
     timeout_count: int
     client_count: int
-    clients: tuple[ClientSnapshot, ...] | None  # None: they were not asked for
+    clients: Sequence[ClientSnapshot] | None  # None: they were not asked for
     paused: bool
     e2e_processing_latency: LatencySnapshot
 
@@ -74,7 +75,7 @@ class ChannelSnapshot:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSnapshot:
     topic_name: str
-    channels: tuple[ChannelSnapshot, ...]
+    channels: Sequence[ChannelSnapshot]
     depth: int
     backend_depth: int
     message_count: int
@@ -87,5 +88,5 @@ class TopicSnapshot:
 class BrokerSnapshot:
     health: str  # "OK", or "NOK - " and the cause
     start_time: int  # Unix seconds
-    topics: tuple[TopicSnapshot, ...] | None  # sorted by name; None: no topic has the name that was asked for
-    producers: tuple[ClientSnapshot, ...] | None  # None: there are none, or they were not asked for
+    topics: Sequence[TopicSnapshot] | None  # sorted by name; None: no topic has the name that was asked for
+    producers: Sequence[ClientSnapshot] | None  # None: there are none, or they were not asked for

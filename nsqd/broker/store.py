@@ -29,11 +29,15 @@ class TopicLog(Protocol):
     def cached_from(self) -> int:
         """Every sequence in [cached_from, tail) is in memory; what lies before is only on disk."""
 
+    def has_room(self, count: int, size: int) -> bool:
+        """Whether so many messages of so many bytes fit. Only logs that live in memory ever say no."""
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Takes the batch into the buffer that the next write empties. Its base_sequence is the tail.
 
         The receipt is settled when the ack policy is met, or with an error: then the batch is gone and
-        the tail is again what it was.
+        the tail is again what it was. A log in memory that has no room drops the batch and settles it as
+        written, as NSQ does; its tail stays.
         """
 
     def batch_at(self, sequence: int) -> Batch | None:

@@ -56,7 +56,7 @@ class Topic:
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
         self._singles_receipt = Receipt()
         self._drafts: list[_Draft] = []
-        self._sealed: list[tuple[Batch, Receipt]] = []
+        self._sealed: list[tuple[Batch, Receipt, bool]] = []  # and whether the log has a place for it
         self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
 
     @property
@@ -120,12 +120,12 @@ class Topic:
             count = len(draft.offsets) - 1
             base_id = self.broker.ids.take(count)
             batch = Batch(self.log.tail, base_id, timestamp, draft.payload, draft.offsets, draft.delay_ms)
+            if not self.log.has_room(count, len(batch.payload)):
+                self.log.release(self.low_water())
             if batch.delay_ms:
                 self._record_deferral(batch)
-            if self.ephemeral:
-                self.log.release(self.low_water())
             self.log.append(batch, draft.receipt)
-            self._sealed.append((batch, draft.receipt))
+            self._sealed.append((batch, draft.receipt, self.log.tail > batch.base_sequence))
 
     def _record_deferral(self, batch: Batch) -> None:
         """Before the batch itself is written: after a crash in between there is nothing that could be early."""
@@ -139,13 +139,13 @@ class Topic:
         """What the log has taken is accounted for and, if the topic flows, given to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
-        for batch, receipt in sealed:
+        for batch, receipt, placed in sealed:
             if receipt.error is not None:
                 failed = True
                 continue
             self.message_count += batch.count
             self.message_bytes += batch.body_bytes
-            if batch.delay_ms and batch.base_sequence < self.log.tail:
+            if batch.delay_ms and placed:
                 self._parked.append((batch.base_sequence, batch.count, batch.delay_ms))
         self._written_tail = self.log.tail
         if failed:

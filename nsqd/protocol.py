@@ -1,0 +1,555 @@
+"""One client as nsqd sees it: bytes in, bytes out, nothing awaited.
+
+What is allowed when is the table LEGAL. Bodies are checked in two steps, as the protocol demands: `_admit` looks at state,
+parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
+
+Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
+until the log has answered; message frames never wait.
+
+TLS and compression will sit between the socket and `receive`/`bytes_to_send`, and negotiate in `_identify`; AUTH will be
+asked in `_admit` and `_subscribe`, where NSQ's order of checks has it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from math import inf
+from typing import TYPE_CHECKING, Final, Literal
+
+from common.wire.commands import (
+    Body,
+    Command,
+    CommandReader,
+    Finishes,
+    Limits,
+    Line,
+    LineTooLong,
+    Publication,
+    Publications,
+    parse_decimal,
+    to_signed64,
+)
+from common.wire.faults import Fault, ProtocolError
+from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
+from common.wire.identify import ClientSettings, ServerFeatures, apply_identify, decode_identify, negotiate
+from common.wire.names import decode_name
+from common.wire.quoting import quote
+from nsqd.broker.consumer import Consumer
+from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.topic import Refused, Topic
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Receipt
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.channel import Channel
+
+MAGIC: Final = b"  V2"
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_UINT64: Final = (1 << 64) - 1
+
+
+class State(IntEnum):
+    """As /stats shows them; CLOSED is ours."""
+
+    INIT = 0
+    SUBSCRIBED = 3
+    CLOSING = 4
+    CLOSED = 5
+
+
+OPEN: Final = frozenset({State.INIT, State.SUBSCRIBED, State.CLOSING})
+CONSUMING: Final = frozenset({State.SUBSCRIBED, State.CLOSING})
+LEGAL: Final = {
+    b"IDENTIFY": frozenset({State.INIT}),
+    b"AUTH": frozenset({State.INIT}),
+    b"SUB": frozenset({State.INIT}),
+    b"RDY": CONSUMING,  # ignored while closing
+    b"FIN": CONSUMING,
+    b"REQ": CONSUMING,
+    b"TOUCH": CONSUMING,
+    b"CLS": frozenset({State.SUBSCRIBED}),
+    b"PUB": OPEN,
+    b"MPUB": OPEN,
+    b"DPUB": OPEN,
+    b"NOP": OPEN,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRules:
+    """What nsqd's options say about clients."""
+
+    limits: Limits
+    features: ServerFeatures
+    defaults: ClientSettings
+    max_req_timeout_ms: int
+    max_defer_timeout_ms: int
+    max_channel_consumers: int
+
+
+Note = Callable[[Literal["info", "error"], bytes], None]  # something for the log, which only a shell can write
+
+
+class _Held:
+    """Responses that wait for a receipt: the publish's own, and what came after it."""
+
+    __slots__ = ("command", "frames", "receipt", "watched")
+
+    def __init__(self, receipt: Receipt, command: bytes) -> None:
+        self.receipt = receipt
+        self.command = command
+        self.frames = [OK_FRAME]
+        self.watched = False
+
+
+class ClientProtocol:
+    def __init__(
+        self,
+        broker: Broker,
+        rules: ClientRules,
+        *,
+        remote_address: str,
+        remote_host: str,
+        wake: Callable[[], None],
+        note: Note,
+    ) -> None:
+        self.state = State.INIT
+        # Until it identifies itself, a client is called by its address.
+        self.settings = replace(rules.defaults, client_id=remote_host, hostname=remote_host)  # the latest IDENTIFY's
+        self._delivery = self.settings  # the first IDENTIFY's: delivery never looks at a later one
+        self._identified = False
+        self._broker = broker
+        self._rules = rules
+        self._wake = wake
+        self._note = note
+        self._remote_address = remote_address
+        self._connected = broker.timestamp // 1_000_000_000
+        self._magic: bytes | None = b""
+        self._reader = CommandReader(rules.limits, self._admit)
+        self._out: list[bytes] = []
+        self._held: deque[_Held] = deque()
+        self._heartbeat_at = inf
+        self._read_deadline = inf
+        self._consumer: Consumer | None = None
+        self._channel: Channel | None = None
+        self._pub_counts: dict[str, int] = {}
+        self._topic: Topic | None = None  # of the last publish
+        self._topic_raw = b""
+        self._delay_ms = 0
+        self._closed_abruptly = False
+
+    # Between the socket and the commands
+
+    def receive(self, data: bytes, now: float) -> None:
+        if self._magic is not None:
+            data = self._read_magic(data, now)
+        if not data or self.state is State.CLOSED:
+            return
+        reader = self._reader
+        reader.receive(data)
+        complete = False
+        try:
+            while (command := reader.next_command()) is not None:
+                complete = True
+                self._handle(command, now)
+                if self._is_closed():
+                    break
+        except ProtocolError as error:
+            self._fail(error)
+        except LineTooLong:
+            self._note("error", b"failed to read command - line too long")
+            self.close()
+        if complete:
+            self._restart_read_deadline(now)
+        self._wake()
+
+    def _read_magic(self, data: bytes, now: float) -> bytes:
+        magic = (self._magic or b"") + data[:4]
+        rest = data[4 - len(self._magic or b"") :]
+        magic = magic[:4]
+        self._magic = magic
+        if len(magic) < 4:
+            return b""
+        if magic != MAGIC:
+            self._fail(ProtocolError(Fault.BAD_PROTOCOL))
+            self._wake()
+            return b""
+        self._magic = None
+        self._heartbeat_at = now + self.settings.heartbeat_interval_ms / 1000
+        self._restart_read_deadline(now)
+        return rest
+
+    def end(self) -> None:
+        """The peer will send nothing more."""
+        self._cut_off(b"EOF")
+
+    def _cut_off(self, reason: bytes) -> None:
+        if self.state is State.CLOSED:
+            return
+        if self._magic is None and (error := self._reader.end()) is not None:
+            self._fail(error)
+        else:
+            self._note("info", b"exiting: " + reason)
+            self.close()
+        self._wake()
+
+    def bytes_to_send(self) -> list[bytes]:
+        """Pieces of what may be sent now; they are the caller's."""
+        held = self._held
+        while held and held[0].receipt.settled:
+            first = held.popleft()
+            if first.receipt.error is None:
+                self._out += first.frames
+            else:
+                held.clear()
+                cause = first.command + b" failed " + first.receipt.error.encode()
+                self._fail(ProtocolError(Fault(f"E_{first.command.decode()}_FAILED"), cause))
+        if held and not held[0].watched:
+            held[0].watched = True
+            held[0].receipt.when_settled(self._wake)
+        out, self._out = self._out, []
+        return out
+
+    def sent(self, unsent: int) -> None:
+        """So many bytes still lie in front of the socket."""
+        consumer = self._consumer
+        if consumer is not None:
+            had_room = consumer.room > 0
+            consumer.unsent_bytes = unsent
+            if not had_room and consumer.room > 0 and self._channel is not None:
+                self._channel.wants_attention()
+
+    def _is_closed(self) -> bool:  # a call, because any handler may have changed the state
+        return self.state is State.CLOSED
+
+    @property
+    def finished(self) -> bool:
+        """Whether the connection is to be closed as soon as everything is sent."""
+        return self.state is State.CLOSED and (not self._held or self._closed_abruptly)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether it is to be closed at once, without sending what is left."""
+        return self._closed_abruptly
+
+    def close(self) -> None:
+        """No more commands. What is owed may still be sent."""
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self._heartbeat_at = self._read_deadline = inf
+        self._broker.producers.pop(self, None)
+        consumer = self._consumer
+        if consumer is not None and consumer.channel is not None:
+            consumer.channel.leave(consumer)
+
+    def abort(self) -> None:
+        """The channel was deleted, or the peer is gone: close without a word."""
+        self._closed_abruptly = True
+        self.close()
+        self._held.clear()
+        self._out.clear()
+        self._wake()
+
+    # Time
+
+    @property
+    def next_deadline(self) -> float:
+        return min(self._heartbeat_at, self._read_deadline)
+
+    @property
+    def write_timeout(self) -> float:
+        """How long the peer may take to read what it is sent, in seconds."""
+        interval = self.settings.heartbeat_interval_ms
+        return interval / 1000 if interval > 0 else inf
+
+    def tick(self, now: float) -> None:
+        """A deadline may have come."""
+        if now >= self._read_deadline:
+            self._cut_off(b"read timeout")
+        elif now >= self._heartbeat_at:
+            self._heartbeat_at = max(now, self._heartbeat_at + self._delivery.heartbeat_interval_ms / 1000)
+            self._respond(HEARTBEAT_FRAME)
+            self._wake()
+
+    def _restart_read_deadline(self, now: float) -> None:
+        interval = self.settings.heartbeat_interval_ms
+        self._read_deadline = now + 2 * interval / 1000 if interval > 0 and self.state is not State.CLOSED else inf
+
+    # What goes out
+
+    def _respond(self, frame: bytes) -> None:
+        if self._held:
+            self._held[-1].frames.append(frame)
+        else:
+            self._out.append(frame)
+
+    def _owe(self, receipt: Receipt, command: bytes) -> None:
+        """An OK that may be sent when the receipt allows it."""
+        held = self._held
+        if held and held[-1].receipt is receipt:
+            held[-1].frames.append(OK_FRAME)
+        else:
+            held.append(_Held(receipt, command))
+
+    def _fail(self, error: ProtocolError) -> None:
+        self._note("error", error.data)
+        self._respond(error_frame(error))
+        if error.fatal:
+            self.close()
+
+    def _send_messages(self, pieces: list[bytes]) -> None:
+        self._out += pieces
+        self._wake()
+
+    # Commands
+
+    def _admit(self, params: list[bytes]) -> None:
+        """State, parameters and topic of a command with a body, before the body is looked at."""
+        word = params[0]
+        self._check_state(word)
+        if word == b"PUB" or word == b"MPUB" or word == b"DPUB":  # noqa: PLR1714 - quicker than a set of bytes
+            self._admit_publish(word, params)
+        elif word == b"AUTH" and len(params) != 1:
+            raise ProtocolError(Fault.INVALID, "AUTH invalid number of parameters")
+
+    def _admit_publish(self, word: bytes, params: list[bytes]) -> None:
+        if len(params) < (3 if word == b"DPUB" else 2):
+            raise ProtocolError(Fault.INVALID, word + b" insufficient number of parameters")
+        raw = params[1]
+        if raw != self._topic_raw or self._topic is None or self._topic.closing:
+            name = decode_name(raw)
+            if name is None:
+                # The doubled code of MPUB is NSQ's, and clients may compare it.
+                prefix = b"E_BAD_TOPIC " if word == b"MPUB" else b""
+                detail = prefix + word + b" topic name " + quote(raw) + b" is not valid"
+                raise ProtocolError(Fault.BAD_TOPIC, detail)
+            self._topic, self._topic_raw = self._broker.find(name), raw
+        if word == b"DPUB":
+            self._delay_ms = self._parse_delay(params[2])
+        elif word == b"MPUB" and self._topic is None:
+            self._topic = self._broker.topic(raw.decode())  # also when the body turns out bad, as in NSQ
+
+    def _parse_delay(self, raw: bytes) -> int:
+        delay_ms = parse_decimal(raw)
+        if delay_ms is None:
+            raise ProtocolError(Fault.INVALID, b"DPUB could not parse timeout " + raw)
+        most = self._rules.max_defer_timeout_ms
+        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)
+        if not 0 <= duration <= most * _NANOSECONDS_PER_MS:
+            raise ProtocolError(Fault.INVALID, f"DPUB timeout {delay_ms} out of range 0-{most}")
+        return duration // _NANOSECONDS_PER_MS
+
+    def _check_state(self, word: bytes) -> None:
+        if self.state not in LEGAL[word]:
+            raise ProtocolError(Fault.INVALID, b"cannot " + word + b" in current state")
+
+    def _handle(self, command: Command, now: float) -> None:
+        match command:
+            case Publication():
+                self._publish(command)
+            case Finishes():
+                self._finish(command.ids)
+            case Publications():
+                self._publish_many(command)
+            case Line():
+                self._handle_line(command.params, now)
+            case Body():
+                if command.params[0] == b"IDENTIFY":
+                    self._identify(command.body, now)
+                else:
+                    raise ProtocolError(Fault.AUTH_DISABLED, "AUTH disabled")
+
+    def _handle_line(self, params: list[bytes], now: float) -> None:
+        word = params[0]
+        if word not in LEGAL:
+            raise ProtocolError(Fault.INVALID, b"invalid command " + word)
+        self._check_state(word)
+        match word:
+            case b"RDY":
+                self._set_ready(params)
+            case b"FIN":
+                self._finish([_message_id(params, needed=2)])
+            case b"REQ":
+                self._requeue(params, now)
+            case b"TOUCH":
+                self._touch(params, now)
+            case b"SUB":
+                self._subscribe(params)
+            case b"CLS":
+                self._start_closing()
+
+    # Publishing
+
+    def _publish(self, command: Publication) -> None:
+        word = command.params[0]
+        delay_ms = self._delay_ms if word == b"DPUB" else 0
+        topic = self._topic or self._make_topic()
+        try:
+            receipt = topic.publish_one(command.payload, delay_ms)
+        except Refused as refused:
+            raise _publish_failed(word, refused.cause) from refused
+        self._count_publish(topic.name, 1)
+        self._owe(receipt, word)
+
+    def _publish_many(self, command: Publications) -> None:
+        topic = self._topic or self._make_topic()
+        try:
+            receipt = topic.publish(command.payload, command.offsets)
+        except Refused as refused:
+            raise _publish_failed(b"MPUB", refused.cause) from refused
+        self._count_publish(topic.name, len(command.offsets) - 1)
+        self._owe(receipt, b"MPUB")
+
+    def _make_topic(self) -> Topic:
+        self._topic = self._broker.topic(self._topic_raw.decode())
+        return self._topic
+
+    def _count_publish(self, topic: str, count: int) -> None:
+        counts = self._pub_counts
+        if not counts:
+            self._broker.producers[self] = self.describe
+        counts[topic] = counts.get(topic, 0) + count
+
+    # Consuming
+
+    def _subscribe(self, params: list[bytes]) -> None:
+        if self.settings.heartbeat_interval_ms <= 0:
+            raise ProtocolError(Fault.INVALID, "cannot SUB with heartbeats disabled")
+        if len(params) < 3:
+            raise ProtocolError(Fault.INVALID, "SUB insufficient number of parameters")
+        topic_name, channel_name = decode_name(params[1]), decode_name(params[2])
+        if topic_name is None:
+            raise ProtocolError(Fault.BAD_TOPIC, b"SUB topic name " + quote(params[1]) + b" is not valid")
+        if channel_name is None:
+            raise ProtocolError(Fault.BAD_CHANNEL, b"SUB channel name " + quote(params[2]) + b" is not valid")
+        channel = self._broker.topic(topic_name).channel(channel_name)
+        most = self._rules.max_channel_consumers
+        if most and len(channel.consumers) >= most:
+            detail = f"SUB failed consumers for {topic_name}:{channel_name} exceeds limit of {most}"
+            raise ProtocolError(Fault.SUB_FAILED, detail)
+        self._consumer = Consumer(
+            send=self._send_messages,
+            close=self.abort,
+            describe=self.describe,
+            msg_timeout=self._delivery.msg_timeout_ms / 1000,
+            sample_rate=self._delivery.sample_rate,
+        )
+        self._channel = channel
+        channel.join(self._consumer)
+        self.state = State.SUBSCRIBED
+        self._respond(OK_FRAME)
+
+    def _subscription(self) -> tuple[Consumer, Channel]:
+        assert self._consumer is not None
+        assert self._channel is not None
+        return self._consumer, self._channel
+
+    def _set_ready(self, params: list[bytes]) -> None:
+        if self.state is State.CLOSING:
+            self._note("info", b"ignoring RDY after CLS in state ClientStateV2Closing")
+            return
+        raw = params[1] if len(params) > 1 else b"1"
+        parsed = parse_decimal(raw)
+        if parsed is None:
+            raise ProtocolError(Fault.INVALID, b"RDY could not parse count " + raw)
+        count, most = to_signed64(parsed), self._rules.features.max_rdy_count
+        if not 0 <= count <= most:
+            raise ProtocolError(Fault.INVALID, f"RDY count {count} out of range 0-{most}")
+        consumer, channel = self._subscription()
+        consumer.ready_count = count
+        channel.wants_attention()
+
+    def _finish(self, ids: Sequence[bytes]) -> None:
+        if self.state not in CONSUMING:
+            self._check_state(b"FIN")
+        consumer, channel = self._subscription()
+        for message_id, reason in channel.finish(consumer, ids):
+            self._fail_softly(Fault.FIN_FAILED, b"FIN", message_id, reason)
+
+    def _requeue(self, params: list[bytes], now: float) -> None:
+        message_id = _message_id(params, needed=3)
+        delay_ms = parse_decimal(params[2])
+        if delay_ms is None:
+            raise ProtocolError(Fault.INVALID, b"REQ could not parse timeout " + params[2])
+        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)
+        most = self._rules.max_req_timeout_ms * _NANOSECONDS_PER_MS
+        clamped = min(max(duration, 0), most)
+        if clamped != duration:
+            self._note("info", b"REQ timeout %d out of range 0-%d. Setting to %d" % (duration, most, clamped))
+        consumer, channel = self._subscription()
+        if reason := channel.requeue(consumer, message_id, clamped // _NANOSECONDS_PER_MS, now):
+            self._fail_softly(Fault.REQ_FAILED, b"REQ", message_id, reason)
+
+    def _touch(self, params: list[bytes], now: float) -> None:
+        message_id = _message_id(params, needed=2)
+        consumer, channel = self._subscription()
+        timeout = self.settings.msg_timeout_ms / 1000
+        if reason := channel.touch(consumer, message_id, msg_timeout=timeout, now=now):
+            self._fail_softly(Fault.TOUCH_FAILED, b"TOUCH", message_id, reason)
+
+    def _fail_softly(self, fault: Fault, word: bytes, message_id: bytes, reason: bytes) -> None:
+        self._fail(ProtocolError(fault, word + b" " + message_id + b" failed " + reason, fatal=False))
+
+    def _start_closing(self) -> None:
+        consumer, _ = self._subscription()
+        consumer.ready_count = 0
+        self.state = State.CLOSING
+        self._respond(CLOSE_WAIT_FRAME)
+
+    # IDENTIFY
+
+    def _identify(self, body: bytes, now: float) -> None:
+        request = decode_identify(body)
+        self._note("info", b"IDENTIFY: " + body)
+        self.settings = apply_identify(self.settings, request, self._rules.features)
+        negotiation = negotiate(request, self.settings, self._rules.features)
+        if not self._identified:
+            self._identified = True
+            self._delivery = self.settings
+            interval = self.settings.heartbeat_interval_ms
+            self._heartbeat_at = now + interval / 1000 if interval > 0 else inf
+        self._respond(OK_FRAME if negotiation.reply is None else response_frame(negotiation.reply))
+
+    # Seen from outside
+
+    def describe(self, topic: str = "") -> ClientSnapshot:
+        """`topic` chooses which publish count is shown; there is at most one."""
+        consumer, settings = self._consumer, self.settings
+        counts = self._pub_counts
+        shown = topic or next(iter(counts), "")
+        return ClientSnapshot(
+            client_id=settings.client_id,
+            hostname=settings.hostname,
+            version="V2",
+            remote_address=self._remote_address,
+            state=int(self.state),
+            ready_count=consumer.ready_count if consumer else 0,
+            in_flight_count=consumer.in_flight if consumer else 0,
+            message_count=consumer.message_count if consumer else 0,
+            finish_count=consumer.finish_count if consumer else 0,
+            requeue_count=consumer.requeue_count if consumer else 0,
+            connect_ts=self._connected,
+            sample_rate=settings.sample_rate,
+            deflate=False,
+            snappy=False,
+            user_agent=settings.user_agent,
+            topology_zone=settings.topology_zone,
+            topology_region=settings.topology_region,
+            pub_counts=((shown, counts[shown]),) if shown in counts else (),
+        )
+
+
+def _message_id(params: list[bytes], *, needed: int) -> bytes:
+    if len(params) < needed:
+        raise ProtocolError(Fault.INVALID, params[0] + b" insufficient number of params")
+    if len(params[1]) != 16:
+        raise ProtocolError(Fault.INVALID, "invalid message ID")
+    return params[1]
+
+
+def _publish_failed(word: bytes, cause: str) -> ProtocolError:
+    return ProtocolError(Fault(f"E_{word.decode()}_FAILED"), word + b" failed " + cause.encode())

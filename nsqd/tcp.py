@@ -1,0 +1,72 @@
+"""NSQ clients over TCP or a unix socket: what ties a socket to its protocol and to the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from common.options import MILLISECOND
+from common.poller import Connection, Handler, MakeHandler
+from common.version import NSQ_VERSION
+from common.wire.commands import Limits
+from common.wire.identify import ClientSettings, ServerFeatures
+from nsqd.broker.broker import Broker
+from nsqd.options import Options
+from nsqd.protocol import ClientProtocol, ClientRules
+
+log = logging.getLogger(__name__)
+
+
+def rules_of(options: Options) -> ClientRules:
+    features = ServerFeatures(
+        max_rdy_count=options.max_rdy_count,
+        version=NSQ_VERSION,
+        max_msg_timeout_ms=options.max_msg_timeout // MILLISECOND,
+        max_heartbeat_interval_ms=options.max_heartbeat_interval // MILLISECOND,
+        max_output_buffer_size=options.max_output_buffer_size,
+        min_output_buffer_timeout_ms=options.min_output_buffer_timeout // MILLISECOND,
+        max_output_buffer_timeout_ms=options.max_output_buffer_timeout // MILLISECOND,
+        max_deflate_level=options.max_deflate_level,
+        tls=False,
+        snappy=False,
+        deflate=False,
+        auth_required=False,
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
+    )
+    defaults = ClientSettings(
+        output_buffer_timeout_ms=options.output_buffer_timeout // MILLISECOND,
+        msg_timeout_ms=options.msg_timeout // MILLISECOND,
+    )
+    return ClientRules(
+        limits=limits_of(options),
+        features=features,
+        defaults=defaults,
+        max_req_timeout_ms=options.max_req_timeout // MILLISECOND,
+        max_defer_timeout_ms=(options.max_defer_timeout or options.max_req_timeout) // MILLISECOND,
+        max_channel_consumers=options.max_channel_consumers,
+    )
+
+
+def limits_of(options: Options) -> Limits:
+    return Limits(max_message=options.max_msg_size, max_body=options.max_body_size)
+
+
+def client_maker(broker: Broker, rules: ClientRules) -> MakeHandler:
+    """Makes the handler of each new connection."""
+
+    def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+        peer = connection.peer
+        log.info("TCP: new client(%s)", peer)
+
+        def note(level: Literal["info", "error"], text: bytes) -> None:
+            if level == "error":
+                log.error("[%s] - %s", peer, text.decode("utf-8", "backslashreplace"))
+            else:
+                log.info("[%s] %s", peer, text.decode("utf-8", "backslashreplace"))
+
+        host = "" if peer == "@" else peer.rpartition(":")[0]
+        return ClientProtocol(broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note)
+
+    return make

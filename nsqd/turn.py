@@ -1,0 +1,64 @@
+"""One turn: what came in is decided, then written, then delivered, then sent.
+
+Everything that enters the broker (ready sockets, an HTTP call, a deadline) stands between `begin` and `finish`. Nothing in
+here waits, so turns never overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from time import monotonic, time_ns
+from typing import Protocol
+
+import trio
+
+from nsqd.broker.broker import Broker
+
+
+class TurnStore(Protocol):
+    """What a turn asks of the disk."""
+
+    def write_logs(self) -> None:
+        """One write for each log that got something; settles receipts."""
+
+    def write_journal(self, *, force: bool = False) -> None:
+        """Writes the journal's buffer if something urgent is in it."""
+
+    def sync(self) -> Awaitable[None]: ...
+
+
+class Turn:
+    def __init__(self, broker: Broker, store: TurnStore) -> None:
+        self._broker = broker
+        self._store = store
+        self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
+        self.alarm_came_closer = trio.Event()
+        self.progress_made = trio.Event()
+        self.timers_sleep_until = 0.0
+
+    def begin(self) -> float:
+        broker = self._broker
+        broker.now = monotonic()
+        broker.timestamp = time_ns()
+        return broker.now
+
+    def finish(self) -> None:
+        broker, store = self._broker, self._store
+        while True:
+            broker.seal()
+            store.write_journal()  # deferrals must be known before their batches can be seen
+            store.write_logs()
+            broker.hand_over()
+            store.write_journal()
+            self.flush()
+            # Sending makes room, and a client found dead may have been the last of an ephemeral channel.
+            if not broker.restless and not broker.unsealed:
+                break
+        if broker.alarms.next < self.timers_sleep_until:
+            self.alarm_came_closer.set()
+        if broker.changed or broker.shape_unsaved:
+            self.progress_made.set()
+
+    async def durable(self) -> None:
+        """Waits until everything decided so far is on disk."""
+        await self._store.sync()
