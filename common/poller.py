@@ -4,7 +4,7 @@ A trio task for each connection costs two wake-ups, an epoll_ctl and a task swit
 costs one poll, and everything that is ready is served in one *turn* (docs/decisions/0001). What a connection does with its bytes
 is its handler's business, plain synchronous code.
 
-A bug in a handler ends that one connection: see `_contain`, the one place that catches everything.
+A bug in a handler ends that one connection: see `_guarded`, the one place that catches everything.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import logging
 import os
 import select
 import socket
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
@@ -46,6 +46,10 @@ class Handler(Protocol):
 
     def sent(self, unsent: int) -> None:
         """Everything but the last `unsent` bytes is with the operating system."""
+
+    @property
+    def reading(self) -> bool:
+        """Whether it wants more now; what comes all the same is its to keep."""
 
     @property
     def finished(self) -> bool:
@@ -152,7 +156,7 @@ class Poller:
         self._watch_deadlines(connection)
 
     def release(self, connection: Connection) -> socket.socket:
-        """Gives the socket away; whoever gets it serves it from now on."""
+        """Gives the socket away; whoever gets it serves it from now on. Handlers may do so in `receive` and `sent`."""
         self._forget(connection)
         return connection.sock
 
@@ -160,8 +164,11 @@ class Poller:
         for connection in tuple(self._connections.values()):
             self._drop(connection)
 
+    def _is_ours(self, connection: Connection) -> bool:
+        return self._connections.get(connection.fd) is connection
+
     def _drop(self, connection: Connection) -> None:
-        if self._connections.get(connection.fd) is connection:
+        if self._is_ours(connection):
             self._forget(connection)
             connection.sock.close()
             connection.handler.abort()
@@ -206,11 +213,22 @@ class Poller:
             connection = connections.get(fd)
             if connection is None:
                 continue
-            if event & select.EPOLLOUT:
-                self._send(connection)
-            if event & ~select.EPOLLOUT:
-                self._read(connection, event, now)
+            self._guarded(connection, self._serve_one, event, now)
         self._turn.finish()
+
+    def _guarded(self, connection: Connection, step: Callable[..., None], *arguments: float) -> None:
+        """One step for one connection. If it fails, that is our bug, and only this connection pays for it."""
+        try:
+            step(connection, *arguments)
+        except Exception:
+            log.exception("client(%s) - internal error, connection dropped", connection.peer)
+            self._drop(connection)
+
+    def _serve_one(self, connection: Connection, event: int, now: float) -> None:
+        if event & select.EPOLLOUT:
+            self._send(connection)
+        if event & ~select.EPOLLOUT:
+            self._read(connection, event, now)
 
     def _read(self, connection: Connection, event: int, now: float) -> None:
         if not connection.reading:
@@ -224,34 +242,26 @@ class Poller:
         except OSError:
             self._drop(connection)
             return
-        with self._contain(connection):
-            if count:
-                connection.handler.receive(bytes(self._view[:count]), now)
-            else:
-                self._stop_reading(connection)
-                connection.handler.end()
+        if count:
+            connection.handler.receive(bytes(self._view[:count]), now)
+        else:
+            self._stop_reading(connection)
+            connection.handler.end()
 
     def _stop_reading(self, connection: Connection) -> None:
         connection.reading = False
         self._want(connection)
 
     def _want(self, connection: Connection) -> None:
+        """Tells the epoll what this connection waits for."""
         events = 0
-        if connection.reading and len(connection.unsent) <= _MOST_UNSENT:
+        if connection.reading and len(connection.unsent) <= _MOST_UNSENT and connection.handler.reading:
             events |= select.EPOLLIN
         if connection.unsent:
             events |= select.EPOLLOUT
         if events != connection.events:
             connection.events = events
             self._epoll.modify(connection.fd, events)
-
-    @contextmanager
-    def _contain(self, connection: Connection) -> Generator[None]:
-        try:
-            yield
-        except Exception:
-            log.exception("client(%s) - internal error, connection dropped", connection.peer)
-            self._drop(connection)
 
     # Sending
 
@@ -261,26 +271,25 @@ class Poller:
             marked, self._marked = self._marked, []
             for connection in marked:
                 connection.marked = False
-                if self._connections.get(connection.fd) is connection:
-                    self._flush_one(connection)
+                if self._is_ours(connection):
+                    self._guarded(connection, self._flush_one)
 
     def _flush_one(self, connection: Connection) -> None:
-        with self._contain(connection):
-            handler = connection.handler
-            if handler.aborted:
-                self._drop(connection)
-                return
-            if pieces := handler.bytes_to_send():
-                if connection.unsent:
-                    pieces.insert(0, bytes(connection.unsent))
-                data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                connection.unsent = memoryview(data)
-                self._send(connection)
-            elif not connection.unsent and handler.finished:
-                self._drop(connection)
-                return
+        handler = connection.handler
+        if handler.aborted:
+            self._drop(connection)
+            return
+        if pieces := handler.bytes_to_send():
+            if connection.unsent:
+                pieces.insert(0, bytes(connection.unsent))
+            connection.unsent = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            self._send(connection)
+        elif not connection.unsent and handler.finished:
+            self._drop(connection)
+        if self._is_ours(connection):
             if connection.reading and handler.finished:
-                self._stop_reading(connection)
+                connection.reading = False
+            self._want(connection)
             self._watch_deadlines(connection)
 
     def _send(self, connection: Connection) -> None:
@@ -296,6 +305,8 @@ class Poller:
         progress = len(unsent) < len(connection.unsent)
         connection.unsent = unsent
         connection.handler.sent(len(unsent))
+        if not self._is_ours(connection):
+            return
         if not unsent:
             connection.stuck_since = inf
             if connection.handler.finished:
@@ -309,11 +320,9 @@ class Poller:
     # Time
 
     def _deadline(self, connection: Connection) -> float:
-        handler = connection.handler
-        deadline = handler.next_deadline
+        deadline = connection.handler.next_deadline
         if connection.stuck_since != inf:
-            patience = min(handler.write_timeout, _CLOSE_TIMEOUT) if handler.finished else handler.write_timeout
-            deadline = min(deadline, connection.stuck_since + patience)
+            deadline = min(deadline, connection.stuck_since + _patience(connection.handler))
         return deadline
 
     def _watch_deadlines(self, connection: Connection) -> None:
@@ -339,16 +348,22 @@ class Poller:
     def _ring(self, now: float) -> None:
         while self._alarms and self._alarms[0][0] <= now:
             when, _, connection = heappop(self._alarms)
-            if connection.alarm != when or self._connections.get(connection.fd) is not connection:
+            if connection.alarm != when or not self._is_ours(connection):
                 continue
             connection.alarm = inf
             if self._deadline(connection) <= now:
-                with self._contain(connection):
-                    if now >= connection.stuck_since + connection.handler.write_timeout or (
-                        connection.handler.finished and now >= connection.stuck_since + _CLOSE_TIMEOUT
-                    ):
-                        log.info("client(%s) - does not read, connection dropped", connection.peer)
-                        self._drop(connection)
-                        continue
-                    connection.handler.tick(now)
-            self._watch_deadlines(connection)
+                self._guarded(connection, self._ring_one, now)
+            if self._is_ours(connection):
+                self._watch_deadlines(connection)
+
+    def _ring_one(self, connection: Connection, now: float) -> None:
+        if now >= connection.stuck_since + _patience(connection.handler):
+            log.info("client(%s) - does not read, connection dropped", connection.peer)
+            self._drop(connection)
+        else:
+            connection.handler.tick(now)
+
+
+def _patience(handler: Handler) -> float:
+    """How long a peer may leave unread what it was sent."""
+    return min(handler.write_timeout, _CLOSE_TIMEOUT) if handler.finished else handler.write_timeout

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
 
 MAGIC: Final = b"  V2"
+_MOST_HELD: Final = 1024  # publishes of one client that wait for the log
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _UINT64: Final = (1 << 64) - 1
 
@@ -222,6 +223,11 @@ class ClientProtocol:
             if not had_room and consumer.room > 0 and self._channel is not None:
                 self._channel.wants_attention()
 
+    @property
+    def reading(self) -> bool:
+        """A client that does not wait for its OKs is held back, so that what we owe it stays bounded."""
+        return len(self._held) < _MOST_HELD
+
     def _is_closed(self) -> bool:  # a call, because any handler may have changed the state
         return self.state is State.CLOSED
 
@@ -311,7 +317,7 @@ class ClientProtocol:
         """State, parameters and topic of a command with a body, before the body is looked at."""
         word = params[0]
         self._check_state(word)
-        if word == b"PUB" or word == b"MPUB" or word == b"DPUB":  # noqa: PLR1714 - quicker than a set of bytes
+        if word == b"PUB" or word == b"MPUB" or word == b"DPUB":
             self._admit_publish(word, params)
         elif word == b"AUTH" and len(params) != 1:
             raise ProtocolError(Fault.INVALID, "AUTH invalid number of parameters")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from common.options import MILLISECOND
-from common.poller import Connection, Handler, MakeHandler
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, ServerFeatures
-from nsqd.broker.broker import Broker
-from nsqd.options import Options
 from nsqd.protocol import ClientProtocol, ClientRules
+
+if TYPE_CHECKING:
+    from common.poller import Connection, Handler, MakeHandler
+    from nsqd.broker.broker import Broker
+    from nsqd.options import Options
 
 log = logging.getLogger(__name__)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from nsqd.broker.broker import Broker
-from nsqd.turn import Turn
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+    from nsqd.turn import Turn
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own it keeps FINs less than 100 ms behind
 

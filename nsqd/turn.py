@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from time import monotonic, time_ns
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from nsqd.broker.broker import Broker
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
 
 
 class TurnStore(Protocol):

@@ -11,13 +11,13 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
-from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
 
 if TYPE_CHECKING:
     from nsqd.broker.changes import TopicState
     from nsqd.broker.channel import Channel
+    from nsqd.broker.message_id import IdSource
     from nsqd.broker.store import Change, Store, TopicLog
 
 
@@ -211,8 +211,4 @@ class Broker:
         producers = None
         if clients and topics is not None and self.producers:
             producers = tuple(describe(topic) for describe in self.producers.values())
-        return BrokerSnapshot(
-            health=self.health(), start_time=self.start_time, topics=topics, producers=producers
-        )
-
-
+        return BrokerSnapshot(health=self.health(), start_time=self.start_time, topics=topics, producers=producers)

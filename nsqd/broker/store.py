@@ -6,9 +6,10 @@ buffer, a read answers from memory or says "not now", and a shell moves bytes be
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from nsqd.broker.batch import Batch, Receipt
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch, Receipt
 
 # One change of a channel or topic, as the journal keeps it: a word, then its arguments. See changes.py.
 Change = tuple[object, ...]
