@@ -1,0 +1,9 @@
+"""nsqd over HTTP: publishing's short path on the poller, and the ASGI application for everything."""
+
+from __future__ import annotations
+
+from nsqd.http.api import NodeInfo, make_app
+from nsqd.http.publishing import Publishing
+from nsqd.http.quick import QuickHttp, QuickRoutes
+
+__all__ = ["NodeInfo", "Publishing", "QuickHttp", "QuickRoutes", "make_app"]

@@ -1,0 +1,399 @@
+"""NSQ's way of answering over HTTP, as one ASGI application: routes, arguments, answers, errors, the log line.
+
+nsqd and nsqlookupd use it whole; its parts (`parse_query`, `Response`, `wire_head`) also serve whoever writes to
+sockets without ASGI. What an endpoint does is not known here, nor which server carries the application.
+
+Routing follows the router of NSQ's releases: a path that only another method has is 405, a path that differs from
+a route of the *same* method by case, doubled slashes, dots or a trailing slash is a redirect, anything else is 404.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
+from html import escape
+from http import HTTPStatus
+from operator import itemgetter
+from posixpath import normpath
+from time import perf_counter_ns, time
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote_to_bytes
+
+from common.net import join_host_port
+from common.nsq_json import dumps
+from common.options import format_duration
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+# What ASGI hands to an application; its values have no common type.
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+Headers = tuple[tuple[bytes, bytes], ...]
+
+JSON: Final = (b"content-type", b"application/json; charset=utf-8")
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+HTML: Final = (b"content-type", b"text/html; charset=utf-8")
+# go-nsq decides by this header whether a body is the bare object or the envelope of NSQ before 1.0.
+V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
+
+# How much of a request's body is dropped after an answer that did not wait for it. Closing with unread data makes the
+# kernel send a reset, and a client that is still writing would never see the answer.
+_MOST_TO_DROP: Final = 8 * 1024 * 1024
+
+_BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
+_PHRASES: Final = {413: b"Request Entity Too Large"}  # Python's words for it changed in 3.13, Go's did not
+_MINIMAL_CONTENT: Final = b"400 Bad Request"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """An answer. `headers` are those that a handler sets; `sniffed` stands behind Content-Length, where Go puts the
+    type that it guessed itself."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Headers = ()
+    sniffed: tuple[bytes, bytes] | None = None
+    close: bool = False  # the rest of the request will not be read
+
+
+class HttpError(Exception):
+    """What a handler raises, or returns, to answer with `{"message":"<code>"}`."""
+
+    def __init__(self, status: int, code: str, *, close: bool = False) -> None:
+        super().__init__(status, code)
+        self.status = status
+        self.code = code
+        self.close = close
+
+    @property
+    def response(self) -> Response:
+        return _error_response(self.status, self.code, self.close)
+
+
+class ClientGone(Exception):
+    """The peer left before its request was complete: there is nobody to answer."""
+
+
+@lru_cache(maxsize=256)
+def _error_response(status: int, code: str, close: bool) -> Response:
+    return Response(status, dumps({"message": code}), (JSON, V1), close=close)
+
+
+def text(content: str | bytes) -> Response:
+    body = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
+    return Response(body=body, headers=(V1,), sniffed=TEXT if body else None)
+
+
+def json(value: object) -> Response:
+    return Response(body=dumps(value), headers=(JSON, V1))
+
+
+def plain(content: str, *, status: int = 200) -> Response:
+    """Text without NSQ's header, as `/ping` answers."""
+    return Response(status, content.encode(), sniffed=TEXT)
+
+
+EMPTY: Final = text("")
+
+
+def wire_head(response: Response, *, date: bytes, version: bytes = b"1.1", connection: bytes = b"") -> bytes:
+    """Status line and headers, spelled and ordered as Go does it."""
+    lines = [b"HTTP/%s %d %s" % (version, response.status, phrase(response.status))]
+    lines += [b"%s: %s" % (canonical(name), value) for name, value in response_headers(response, date=date)]
+    if connection:
+        lines.append(b"Connection: " + connection)
+    return b"\r\n".join([*lines, b"", b""])
+
+
+def response_headers(response: Response, *, date: bytes = b"") -> list[tuple[bytes, bytes]]:
+    headers = sorted(response.headers, key=itemgetter(0))
+    if date:
+        headers.append((b"date", date))
+    headers.append((b"content-length", b"%d" % len(response.body)))
+    if response.sniffed is not None:
+        headers.append(response.sniffed)
+    return headers
+
+
+@lru_cache(maxsize=256)
+def canonical(name: bytes) -> bytes:
+    """`x-nsq-content-type` → `X-Nsq-Content-Type`."""
+    return b"-".join(word.capitalize() for word in name.split(b"-"))
+
+
+def phrase(status: int) -> bytes:
+    return _PHRASES.get(status) or HTTPStatus(status).phrase.encode()
+
+
+# The answer to what is no HTTP at all: Go's, which has neither date nor length.
+BAD_REQUEST: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+    + _MINIMAL_CONTENT
+)
+HEADERS_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Connection: close\r\n\r\n431 Request Header Fields Too Large"
+)
+
+
+class HttpDate:
+    """The Date header's value, formatted once a second."""
+
+    def __init__(self, clock: Callable[[], float] = time) -> None:
+        self._clock = clock
+        self._second = 0
+        self._text = b""
+
+    def __call__(self) -> bytes:
+        second = int(self._clock())
+        if second != self._second:
+            self._second = second
+            self._text = formatdate(second, usegmt=True).encode()
+        return self._text
+
+
+def parse_query(query: bytes) -> dict[str, str]:
+    """The arguments, the first of each name. Strict as Go: one bad escape or `;` anywhere spoils all of them.
+
+    Bytes that are no UTF-8 come as lone surrogates, so that no two different arguments become equal.
+    """
+    if _BAD_QUERY.search(query):
+        raise HttpError(400, "INVALID_REQUEST")
+    arguments: dict[str, str] = {}
+    for piece in query.split(b"&"):
+        if piece:
+            name, _, value = piece.partition(b"=")
+            arguments.setdefault(_unescape(name), _unescape(value))
+    return arguments
+
+
+def _unescape(escaped: bytes) -> str:
+    return unquote_to_bytes(escaped.replace(b"+", b" ")).decode("utf-8", "surrogateescape")
+
+
+class Request:
+    """One request, as a handler sees it."""
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self._receive = receive
+        self._reading = False
+        self._complete = False  # all of the body has been read
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.query_string: bytes = scope["query_string"]
+        raw_path: bytes = scope.get("raw_path") or quote(self.path).encode()
+        self.uri = (raw_path + b"?" + self.query_string if self.query_string else raw_path).decode("latin-1")
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        client = scope.get("client")
+        self.remote = join_host_port(client[0], client[1]) if client else "@"
+        self.argument = ""  # what stood in the path where the route has `:name`
+
+    def query(self) -> dict[str, str]:
+        """See `parse_query`."""
+        return parse_query(self.query_string)
+
+    @property
+    def content_length(self) -> int | None:
+        """As announced; None for a chunked body. The server has checked that it is a number."""
+        length = self.headers.get(b"content-length")
+        return None if length is None else int(length)
+
+    @property
+    def withholds_body(self) -> bool:
+        """The peer waits for a "100 Continue" that it has not got: whether a body follows at all is then its choice."""
+        return self.headers.get(b"expect", b"").lower() == b"100-continue" and not self._reading
+
+    async def read(self, limit: int) -> bytes:
+        """The body, or its first `limit` + 1 bytes: one more than `limit` tells that there was too much.
+
+        This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile.
+        """
+        self._reading = True
+        pieces: list[bytes] = []
+        size = 0
+        while not self._complete and size <= limit:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            piece: bytes = message.get("body", b"")
+            pieces.append(piece)
+            size += len(piece)
+            self._complete = not message.get("more_body", False)
+        return b"".join(pieces)[: limit + 1]
+
+    async def drop_rest(self) -> None:
+        """Reads on and forgets, within reason: see `_MOST_TO_DROP`."""
+        dropped = 0
+        while not self._complete and dropped < _MOST_TO_DROP:
+            message = await self._receive()
+            dropped += len(message.get("body", b""))
+            self._complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """`path` is exact, or ends in one `/:name` that takes any single word."""
+
+    method: str
+    path: str
+    handler: Handler = field(repr=False)
+    logged: bool = True
+
+
+class HttpApi:
+    """The ASGI application of some routes.
+
+    `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
+    bounds it in time. Without it nothing is dropped.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        *,
+        log: Logger,
+        linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._table = _Table(routes)
+        self._log = log
+        self._linger = linger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"this application speaks HTTP only, not {scope['type']}")
+        started = perf_counter_ns()
+        request = Request(scope, receive)
+        try:
+            response, logged = await self._answer(request)
+        except ClientGone:
+            return
+        await self._send(request, response, send)
+        if logged:
+            duration = format_duration(perf_counter_ns() - started)
+            self._log.info("%d %s %s (%s) %s", response.status, request.method, request.uri, request.remote, duration)
+
+    async def _answer(self, request: Request) -> tuple[Response, bool]:
+        """The answer, and whether NSQ logs it."""
+        found = self._table.find(request.method, request.path)
+        if found is not None:
+            route, request.argument = found
+            return await self._handle(route.handler, request), route.logged
+        target = self._table.redirect(request.method, request.path)
+        if target is not None:
+            return _redirect(request, target), False
+        allowed = self._table.allowed(request.path)
+        if not allowed:
+            return HttpError(404, "NOT_FOUND").response, True
+        allow = (b"allow", ", ".join(allowed).encode())
+        if request.method == "OPTIONS":
+            return Response(headers=(allow,)), False
+        refusal = HttpError(405, "METHOD_NOT_ALLOWED").response
+        return Response(refusal.status, refusal.body, (allow, *refusal.headers)), True
+
+    async def _handle(self, handler: Handler, request: Request) -> Response:
+        try:
+            return await handler(request)
+        except HttpError as error:
+            return error.response
+        except ClientGone:
+            raise
+        except Exception as error:  # a bug of ours must not take the connection with it: NSQ answers, and so do we
+            self._log.exception("panic in HTTP handler - %s", error)
+            return HttpError(500, "INTERNAL_ERROR").response
+
+    async def _send(self, request: Request, response: Response, send: Send) -> None:
+        headers = response_headers(response)
+        close = response.close or request.withholds_body
+        if close:
+            headers.append((b"connection", b"close"))
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        if close and self._linger is not None:
+            await send({"type": "http.response.body", "body": response.body, "more_body": True})
+            await self._linger(request.drop_rest)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        else:
+            await send({"type": "http.response.body", "body": response.body, "more_body": False})
+
+
+class _Table:
+    """Which route a path means, and which it nearly means."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self._exact: dict[tuple[str, str], Route] = {}
+        self._words: dict[tuple[str, str], Route] = {}  # by what stands before `/:name`
+        for route in routes:
+            before, colon, _ = route.path.partition("/:")
+            (self._words if colon else self._exact)[route.method, before] = route
+        self._by_lower: dict[tuple[str, str], str] = {
+            (method, path.lower()): path for method, path in [*self._exact, *self._words]
+        }
+        self._methods = sorted({method for method, _ in [*self._exact, *self._words]})
+
+    def find(self, method: str, path: str) -> tuple[Route, str] | None:
+        route = self._exact.get((method, path))
+        if route is not None:
+            return route, ""
+        before, _, word = path.rpartition("/")
+        route = self._words.get((method, before))
+        return (route, word) if route is not None and word else None
+
+    def allowed(self, path: str) -> list[str]:
+        """The methods of this very path and OPTIONS, sorted; empty when no method has it."""
+        methods = [method for method in self._methods if self.find(method, path) is not None]
+        return sorted([*methods, "OPTIONS"]) if methods else []
+
+    def redirect(self, method: str, path: str) -> str | None:
+        """The route's own path, for one of the same method that was nearly met."""
+        if path == "/":
+            return None
+        other = _toggle_slash(path)
+        if self.find(method, other) is not None:
+            return other
+        clean = _clean(path)
+        return self._spelled(method, clean) or self._spelled(method, _toggle_slash(clean))
+
+    def _spelled(self, method: str, path: str) -> str | None:
+        spelled = self._by_lower.get((method, path.lower()))
+        if (method, spelled) in self._exact:
+            return spelled
+        before, _, word = path.rpartition("/")
+        spelled = self._by_lower.get((method, before.lower()))
+        return f"{spelled}/{word}" if word and (method, spelled) in self._words else None
+
+
+def _toggle_slash(path: str) -> str:
+    return path[:-1] if path.endswith("/") else path + "/"
+
+
+def _clean(path: str) -> str:
+    clean = "/" + normpath("/" + path).lstrip("/")
+    return clean + "/" if path.endswith("/") and clean != "/" else clean
+
+
+def _redirect(request: Request, path: str) -> Response:
+    # Releases of NSQ redirect methods other than GET with 307; only newer router libraries say 308.
+    location = quote(path, safe="/:@!$&'()*+,;=~")
+    if request.query_string:
+        location += "?" + request.query_string.decode("latin-1")
+    header = (b"location", location.encode("latin-1"))
+    if request.method != "GET":
+        return Response(307, headers=(header,))
+    link = escape(location).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    body = f'<a href="{link}">Moved Permanently</a>.\n\n'
+    return Response(301, body.encode("latin-1"), (HTML, header))
+
+
+def truth(arguments: Mapping[str, str], name: str) -> bool:
+    """`false` and `0` are no; anything else, and nothing at all, is yes."""
+    return arguments.get(name) not in ("false", "0")

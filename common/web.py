@@ -1,0 +1,297 @@
+"""uvicorn inside the trio loop: the only module that knows asyncio.
+
+uvicorn's own server is not used, only its HTTP protocol class. It would listen by itself, tick ten times a second
+(an idle daemon is to use no CPU), and take over signals. Here sockets come connected: from `serve`, or from whoever has
+read some bytes of a connection already and then found that it needs the application (`Web.adopt`).
+
+    open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──► uvicorn's parser ──► app(scope, ...)
+                                                                                 run_trio(fn)  ◄──┘
+
+Handlers run as asyncio tasks on the loop that trio-asyncio keeps inside trio. They may call the cores directly, and
+await trio-coloured functions through `run_trio`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
+
+import httptools
+import trio
+import trio_asyncio
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from common.http_api import BAD_REQUEST, HEADERS_TOO_LARGE, HttpDate, canonical
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+    from common.http_api import Message, Receive, Scope, Send
+
+App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+_log = logging.getLogger(__name__)
+
+# What Go's server takes; httptools itself would collect headers without end.
+MOST_HEADER_BYTES: Final = 1024 * 1024
+# How long a shutdown waits for answers that are under way.
+GRACE: Final = 5.0
+# How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
+LINGER: Final = 0.5
+_OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
+
+
+async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
+    """Awaits a trio-coloured function from an ASGI handler. Cancelling the handler cancels it."""
+    return cast(T, await trio_asyncio.trio_as_aio(function)(*arguments))
+
+
+async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
+    """For `HttpApi`: lets it drop what a refused client still sends, for as long as Go's server would."""
+    try:
+        await asyncio.wait_for(drop_rest(), LINGER)
+    except TimeoutError:
+        pass
+
+
+@asynccontextmanager
+async def open_web(app: App) -> AsyncIterator[Web]:
+    """A `Web` that serves until the block ends; then idle connections are closed, and busy ones after their answer."""
+    async with trio_asyncio.open_loop() as loop:
+        loop.set_exception_handler(_contain)
+        web = Web(app, loop)
+        try:
+            yield web
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE):
+                await web.close()
+            web.abort()
+
+
+async def serve(
+    app: App,
+    listeners: Sequence[socket.socket],
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves listening, non-blocking sockets until cancelled. The listeners stay the caller's to close."""
+    async with open_web(app) as web, trio.open_nursery() as nursery:
+        for listener in listeners:
+            nursery.start_soon(_accept, listener, web)
+        task_status.started()
+
+
+class Web:
+    """The connections of one application."""
+
+    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._config = Config(
+            _spelled_as_go(app, HttpDate()),
+            http=HttpToolsProtocol,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+        )
+        self._config.load()
+        self._state = ServerState()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._all_closed = trio.Event()
+        self._closing = False
+
+    @property
+    def connections(self) -> int:
+        return len(self._state.connections)
+
+    def adopt(self, sock: socket.socket, received: bytes = b"") -> None:
+        """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it."""
+        if self._closing:
+            sock.close()
+            return
+
+        def connection() -> _Connection:
+            return _Connection(self._config, self._state, self._loop, self._connection_lost, received)
+
+        async def open_connection() -> None:
+            try:
+                await self._loop.connect_accepted_socket(connection, sock)
+            except OSError:  # it went while it was handed over
+                sock.close()
+
+        task = self._loop.create_task(open_connection())
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    async def close(self) -> None:
+        """Closes every connection when its answer has been given, and waits for that. Trio-coloured."""
+        self._closing = True
+        if self._opening:
+            await trio_asyncio.aio_as_trio(asyncio.wait)(self._opening)
+        connections = cast("set[_Connection]", self._state.connections)
+        for connection in tuple(connections):
+            connection.shutdown()
+        if connections:
+            await self._all_closed.wait()
+
+    def abort(self) -> None:
+        """Closes what is left, now."""
+        for connection in tuple(self._state.connections):
+            cast(_Connection, connection).transport.abort()
+
+    def _connection_lost(self) -> None:
+        if self._closing and not self._state.connections:
+            self._all_closed.set()
+
+
+class _Connection(HttpToolsProtocol):
+    """uvicorn's connection, without its idle timeout and with Go's manners towards odd requests."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        loop: asyncio.AbstractEventLoop,
+        lost: Callable[[], None],
+        received: bytes,
+    ) -> None:
+        super().__init__(config, state, {}, loop)
+        self._lost = lost
+        self._received = received
+        self._head_bytes = 0  # of a head that is not complete yet
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        # Before the transport reads for itself, so that nothing can overtake what was read already.
+        received, self._received = self._received, b""
+        if received:
+            self.data_received(received)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
+        """Whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
+        newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
+        if newest is None or newest.response_complete or newest.more_body:
+            return False
+        newest.keep_alive = False
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            # We know nothing to upgrade to: like Go we answer the request as if it had not asked.
+            self.parser = httptools.HttpRequestParser(self)
+            rest = data[upgrade.args[0] :]
+            if rest:
+                self.data_received(rest)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+        else:
+            if self._head_bytes > MOST_HEADER_BYTES:
+                self._refuse(HEADERS_TOO_LARGE)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._head_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        self._head_bytes = 0
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(BAD_REQUEST)
+
+    def on_response_complete(self) -> None:
+        """As uvicorn's, but no timer is set: NSQ keeps idle connections, and trio-asyncio keeps cancelled timers."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+
+    def _refuse(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()
+
+
+class _Name(bytes):
+    """A header's name that keeps its spelling: uvicorn compares in lower case and then writes what it compared."""
+
+    def lower(self) -> _Name:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, bytes) and bytes.lower(self) == other.lower()
+
+    def __hash__(self) -> int:
+        return hash(bytes.lower(self))
+
+
+def _spelled_as_go(app: App, date: HttpDate) -> App:
+    """Adds the date, and lets headers appear on the wire as Go writes them."""
+
+    async def spelled(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_spelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers: list[tuple[bytes, bytes]] = list(message["headers"])
+                names = [name for name, _ in headers]
+                if b"date" not in names:
+                    at = names.index(b"content-length") if b"content-length" in names else len(names)
+                    headers.insert(at, (b"date", date()))
+                message = {**message, "headers": [(_Name(canonical(name)), value) for name, value in headers]}
+            await send(message)
+
+        await app(scope, receive, send_spelled)
+
+    return spelled
+
+
+async def _accept(listener: socket.socket, web: Web) -> None:
+    while True:
+        await trio.lowlevel.wait_readable(listener)
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            continue
+        except OSError as error:
+            if error.errno in _OUT_OF_DESCRIPTORS:
+                _log.error("accept failed - %s", error)
+                await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # clients wait in the backlog meanwhile
+            continue  # else: a client that left before it was accepted
+        sock.setblocking(False)
+        web.adopt(sock)
+
+
+def _contain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """One connection's bug stays its own; trio-asyncio's handler would end the whole daemon."""
+    error = context.get("exception")
+    _log.error("HTTP connection failed - %s", context.get("message"), exc_info=error)

@@ -1,0 +1,420 @@
+"""nsqd's HTTP API: every endpoint of NSQ's, as handlers that call the broker.
+
+Handlers run under an asyncio server, but the broker has no colour, so they call it directly. What has changed something
+does so inside one turn (docs/decisions/0001), and awaits the disk through `run_trio` where NSQ's answer promises it.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import trio
+
+from common.daemon import banner
+from common.http_api import (
+    EMPTY,
+    TEXT,
+    HttpApi,
+    HttpError,
+    Request,
+    Response,
+    Route,
+    json,
+    parse_query,
+    plain,
+    text,
+    truth,
+)
+from common.options import change, table_of
+from common.version import NSQ_VERSION
+from common.wire.names import is_valid_name
+from common.wire.quoting import quote
+from nsqd.http.memory import memory_now
+from nsqd.http.quick import OK, ping_answer
+from nsqd.http.stats_json import stats_json
+from nsqd.http.stats_text import stats_text
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from nsqd.broker.batch import Receipt
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.topic import Topic
+    from nsqd.http.publishing import Publishing
+    from nsqd.options import Options
+
+log = logging.getLogger(__name__)
+
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+_is_integer: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
+_INT64: Final = range(-(2**63), 2**63)
+_LONGEST_FORM: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeInfo:
+    """What `/info` says beyond the options. Ports are those really listened on: -1 for a unix socket, 0 for none."""
+
+    hostname: str
+    tcp_port: int
+    http_port: int
+
+
+class Turn(Protocol):
+    """What surrounds everything that enters the broker."""
+
+    def begin(self) -> float: ...
+
+    def finish(self) -> None: ...
+
+    async def durable(self) -> None:
+        """Everything that was decided so far is on disk. Trio-coloured."""
+
+
+class Settings(Protocol):
+    """The options of now, and the place where new ones take effect."""
+
+    @property
+    def options(self) -> Options: ...
+
+    def replace(self, options: Options, /) -> None: ...
+
+
+class Bridge(Protocol):
+    """Awaits a trio-coloured function from a handler: `common.web.run_trio`."""
+
+    async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
+
+
+def make_app(
+    broker: Broker,
+    turn: Turn,
+    settings: Settings,
+    publishing: Publishing,
+    node: NodeInfo,
+    *,
+    run_trio: Bridge,
+    linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+) -> HttpApi:
+    """The ASGI application. `run_trio` and `linger` are `common.web`'s, or a test's."""
+    calls = _Calls(broker, turn, run_trio)
+    endpoints = _Endpoints(calls, settings, publishing, node)
+    topics = _TopicEndpoints(calls)
+    channels = _ChannelEndpoints(calls)
+    routes = [
+        Route("GET", "/ping", endpoints.ping),
+        Route("GET", "/info", endpoints.info),
+        Route("GET", "/stats", endpoints.stats),
+        Route("POST", "/pub", endpoints.pub, logged=False),
+        Route("POST", "/mpub", endpoints.mpub, logged=False),
+        Route("POST", "/topic/create", topics.create),
+        Route("POST", "/topic/delete", topics.delete),
+        Route("POST", "/topic/empty", topics.empty),
+        Route("POST", "/topic/pause", topics.pause),
+        Route("POST", "/topic/unpause", topics.unpause),
+        Route("POST", "/channel/create", channels.create),
+        Route("POST", "/channel/delete", channels.delete),
+        Route("POST", "/channel/empty", channels.empty),
+        Route("POST", "/channel/pause", channels.pause),
+        Route("POST", "/channel/unpause", channels.unpause),
+        Route("GET", "/config/:option", endpoints.get_option),
+        Route("PUT", "/config/:option", endpoints.put_option),
+        Route("GET", "/debug/pprof/cmdline", show_command_line, logged=False),
+        Route("GET", "/debug/pprof/symbol", show_symbols, logged=False),
+        Route("POST", "/debug/pprof/symbol", show_symbols, logged=False),
+        Route("PUT", "/debug/setblockrate", set_block_rate),
+        Route("POST", "/debug/freememory", free_memory),
+    ]
+    return HttpApi(routes, log=log, linger=linger)
+
+
+class _Calls:
+    """How handlers enter the broker."""
+
+    def __init__(self, broker: Broker, turn: Turn, run_trio: Bridge) -> None:
+        self.broker = broker
+        self._turn = turn
+        self._run_trio = run_trio
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Synchronous calls only: what is decided inside is written, delivered and sent at its end."""
+        self._turn.begin()
+        try:
+            yield
+        finally:
+            self._turn.finish()
+
+    async def durable(self) -> None:
+        await self._run_trio(self._turn.durable)
+
+    async def settled(self, receipt: Receipt) -> None:
+        if not receipt.settled:
+            event = trio.Event()
+            receipt.when_settled(event.set)
+            await self._run_trio(event.wait)
+
+
+class _Endpoints:
+    """What is about the whole node, and publishing."""
+
+    def __init__(self, calls: _Calls, settings: Settings, publishing: Publishing, node: NodeInfo) -> None:
+        self._calls = calls
+        self._broker = calls.broker
+        self._settings = settings
+        self._publishing = publishing
+        self._node = node
+
+    async def ping(self, request: Request) -> Response:
+        return ping_answer(self._broker.health())
+
+    async def info(self, request: Request) -> Response:
+        options = self._settings.options
+        return json(
+            {
+                "version": NSQ_VERSION,
+                "broadcast_address": options.broadcast_address,
+                "hostname": self._node.hostname,
+                "http_port": self._node.http_port,
+                "tcp_port": self._node.tcp_port,
+                "start_time": self._broker.start_time,
+                "max_heartbeat_interval": options.max_heartbeat_interval,
+                "max_output_buffer_size": options.max_output_buffer_size,
+                "max_output_buffer_timeout": options.max_output_buffer_timeout,
+                "max_deflate_level": options.max_deflate_level,
+                "topology_zone": options.topology_zone,
+                "topology_region": options.topology_region,
+            }
+        )
+
+    async def stats(self, request: Request) -> Response:
+        query = request.query()
+        snapshot = self._broker.snapshot(
+            query.get("topic", ""), query.get("channel", ""), clients=truth(query, "include_clients")
+        )
+        memory = memory_now() if truth(query, "include_mem") else None
+        if query.get("format") == "json":
+            return json(stats_json(snapshot, memory, version=NSQ_VERSION))
+        return text(stats_text(snapshot, memory, version=banner("nsqd"), timestamp=time_ns()))
+
+    async def pub(self, request: Request) -> Response:
+        publishing = self._publishing
+        refusal = publishing.pub_length(request.content_length or 0)
+        if refusal is not None:
+            return refusal.response
+        body = await request.read(publishing.limits.max_message)
+        with self._calls.turn():
+            answer = publishing.pub(request.query_string, len(body).to_bytes(4, "big") + body)
+        return await self._published(answer)
+
+    async def mpub(self, request: Request) -> Response:
+        publishing = self._publishing
+        refusal = publishing.mpub_length(request.content_length or 0)
+        if refusal is None:
+            with self._calls.turn():
+                refusal = publishing.mpub_query(request.query_string)
+        if refusal is not None:
+            return refusal.response
+        body = await request.read(publishing.limits.max_body)
+        with self._calls.turn():
+            answer = publishing.mpub(request.query_string, body)
+        return await self._published(answer)
+
+    async def _published(self, answer: Receipt | HttpError) -> Response:
+        if isinstance(answer, HttpError):
+            return answer.response
+        await self._calls.settled(answer)
+        # NSQ says EXITING whatever the reason.
+        return OK if answer.error is None else HttpError(503, "EXITING").response
+
+    async def get_option(self, request: Request) -> Response:
+        return _show_option(self._settings.options, request.argument)
+
+    async def put_option(self, request: Request) -> Response:
+        limit = self._publishing.limits.max_message
+        body = await request.read(limit)
+        if not 0 < len(body) <= limit:
+            raise HttpError(413, "INVALID_VALUE")
+        key = request.argument
+        try:
+            value = body.decode()
+            options = change(self._settings.options, key, value)
+        except KeyError:
+            raise HttpError(400, "INVALID_OPTION") from None
+        except ValueError:
+            raise HttpError(400, "INVALID_VALUE") from None
+        self._settings.replace(options)
+        # A list that was set to null is none at all to NSQ, and printed so.
+        return json(None) if value.strip() == "null" else _show_option(options, key)
+
+
+class _TopicEndpoints:
+    """The name is checked where NSQ checks it, and elsewhere simply not found."""
+
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+        self._broker = calls.broker
+
+    async def create(self, request: Request) -> Response:
+        name = _topic_name(request)
+        _check(name, "INVALID_TOPIC")
+        with self._calls.turn():
+            self._broker.topic(name)
+        return EMPTY
+
+    async def delete(self, request: Request) -> Response:
+        name = _topic_name(request)
+        with self._calls.turn():
+            found = self._broker.delete_topic(name)
+        if not found:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        await self._calls.durable()
+        return EMPTY
+
+    async def empty(self, request: Request) -> Response:
+        name = _topic_name(request)
+        _check(name, "INVALID_TOPIC")
+        return await self._do(name, lambda topic: topic.empty())
+
+    async def pause(self, request: Request) -> Response:
+        return await self._do(_topic_name(request), lambda topic: topic.pause())
+
+    async def unpause(self, request: Request) -> Response:
+        return await self._do(_topic_name(request), lambda topic: topic.unpause())
+
+    async def _do(self, name: str, action: Callable[[Topic], None]) -> Response:
+        with self._calls.turn():
+            action(_find_topic(self._broker, name))
+        await self._calls.durable()
+        return EMPTY
+
+
+class _ChannelEndpoints:
+    def __init__(self, calls: _Calls) -> None:
+        self._calls = calls
+        self._broker = calls.broker
+
+    async def create(self, request: Request) -> Response:
+        topic_name, name = _channel_name(request)
+        with self._calls.turn():
+            _find_topic(self._broker, topic_name).channel(name)
+        return EMPTY
+
+    async def delete(self, request: Request) -> Response:
+        topic_name, name = _channel_name(request)
+        with self._calls.turn():
+            found = _find_topic(self._broker, topic_name).delete_channel(name)
+        if not found:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        await self._calls.durable()
+        return EMPTY
+
+    async def empty(self, request: Request) -> Response:
+        return await self._do(request, lambda channel: channel.empty())
+
+    async def pause(self, request: Request) -> Response:
+        return await self._do(request, lambda channel: channel.pause())
+
+    async def unpause(self, request: Request) -> Response:
+        return await self._do(request, lambda channel: channel.unpause())
+
+    async def _do(self, request: Request, action: Callable[[Channel], None]) -> Response:
+        topic_name, name = _channel_name(request)
+        with self._calls.turn():
+            channel = _find_topic(self._broker, topic_name).channels.get(name)
+            if channel is None:
+                raise HttpError(404, "CHANNEL_NOT_FOUND")
+            action(channel)
+        await self._calls.durable()
+        return EMPTY
+
+
+def _topic_name(request: Request) -> str:
+    name = request.query().get("topic")
+    if name is None:
+        raise HttpError(400, "MISSING_ARG_TOPIC")
+    return name
+
+
+def _channel_name(request: Request) -> tuple[str, str]:
+    topic = _topic_name(request)
+    _check(topic, "INVALID_ARG_TOPIC")
+    channel = request.query().get("channel")
+    if channel is None:
+        raise HttpError(400, "MISSING_ARG_CHANNEL")
+    _check(channel, "INVALID_ARG_CHANNEL")
+    return topic, channel
+
+
+def _check(name: str, code: str) -> None:
+    if not is_valid_name(name):
+        raise HttpError(400, code)
+
+
+def _find_topic(broker: Broker, name: str) -> Topic:
+    topic = broker.find(name)
+    if topic is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return topic
+
+
+def _show_option(options: Options, key: str) -> Response:
+    """Text raw, everything else as JSON."""
+    for row in table_of(type(options)):
+        if row.key == key and not row.is_deprecated:
+            value: Any = getattr(options, row.name)
+            return text(value) if isinstance(value, str) else json(value)
+    raise HttpError(400, "INVALID_OPTION")
+
+
+# What Go's runtime offers under /debug and has a meaning here. Two of these answer 500 after having done what they
+# were asked: a bug that NSQ never mended, and by which tools may know them.
+
+
+async def show_command_line(request: Request) -> Response:
+    return Response(body="\0".join(sys.argv).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
+
+
+async def show_symbols(request: Request) -> Response:
+    return Response(body=b"num_symbols: 1\n", headers=(TEXT, _NOSNIFF))
+
+
+async def set_block_rate(request: Request) -> Response:
+    """There is no profile of blocking to set the rate of; what is checked is checked."""
+    rate = (await _form_value(request, "rate")) or ""
+    if not _is_integer(rate):
+        cause = "invalid syntax"
+    elif int(rate[:30]) not in _INT64:
+        cause = "value out of range"
+    else:
+        raise HttpError(500, "INTERNAL_ERROR")
+    quoted = quote(rate.encode("utf-8", "surrogateescape")).decode()
+    answer = plain(f"invalid block rate : strconv.Atoi: parsing {quoted}: {cause}", status=400)
+    return Response(400, answer.body, (_NOSNIFF,), answer.sniffed)
+
+
+async def free_memory(request: Request) -> Response:
+    gc.collect()
+    raise HttpError(500, "INTERNAL_ERROR")
+
+
+async def _form_value(request: Request, name: str) -> str | None:
+    """From a form in the body, or else from the query; what cannot be parsed counts as absent."""
+    content_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    form = await request.read(_LONGEST_FORM) if content_type == b"application/x-www-form-urlencoded" else b""
+    for source in (form, request.query_string):
+        try:
+            value = parse_query(source).get(name)
+        except HttpError:
+            continue
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,116 @@
+"""`/stats?format=json`: the broker's snapshot as NSQ spells it. Order and omissions matter to byte-for-byte readers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.http.memory import MemorySnapshot
+
+Object = dict[str, object]
+
+_ONLY_IF_SET: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+
+
+def stats_json(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str) -> Object:
+    stats: Object = {
+        "version": version,
+        "health": snapshot.health,
+        "start_time": snapshot.start_time,
+        "topics": None if snapshot.topics is None else [_topic(topic) for topic in snapshot.topics],
+    }
+    if memory is not None:
+        stats["memory"] = asdict(memory)
+    stats["producers"] = _clients(snapshot.producers)
+    return stats
+
+
+def _topic(topic: TopicSnapshot) -> Object:
+    return {
+        "topic_name": topic.topic_name,
+        "channels": [_channel(channel) for channel in topic.channels],
+        "depth": topic.depth,
+        "backend_depth": topic.backend_depth,
+        "message_count": topic.message_count,
+        "message_bytes": topic.message_bytes,
+        "paused": topic.paused,
+        "e2e_processing_latency": _latency(topic.e2e_processing_latency),
+    }
+
+
+def _channel(channel: ChannelSnapshot) -> Object:
+    described: Object = {
+        "channel_name": channel.channel_name,
+        "depth": channel.depth,
+        "backend_depth": channel.backend_depth,
+        "in_flight_count": channel.in_flight_count,
+        "deferred_count": channel.deferred_count,
+        "message_count": channel.message_count,
+    }
+    for name in _ONLY_IF_SET:
+        if count := getattr(channel, name):
+            described[name] = count
+    described |= {
+        "requeue_count": channel.requeue_count,
+        "timeout_count": channel.timeout_count,
+        "client_count": channel.client_count,
+        "clients": _clients(channel.clients),
+        "paused": channel.paused,
+        "e2e_processing_latency": _latency(channel.e2e_processing_latency),
+    }
+    return described
+
+
+def _clients(clients: Sequence[ClientSnapshot] | None) -> list[Object] | None:
+    return None if clients is None else [_client(client) for client in clients]
+
+
+def _client(client: ClientSnapshot) -> Object:
+    described: Object = {
+        "client_id": client.client_id,
+        "hostname": client.hostname,
+        "version": client.version,
+        "remote_address": client.remote_address,
+        "state": client.state,
+        "ready_count": client.ready_count,
+        "in_flight_count": client.in_flight_count,
+        "message_count": client.message_count,
+        "finish_count": client.finish_count,
+        "requeue_count": client.requeue_count,
+        "connect_ts": client.connect_ts,
+        "sample_rate": client.sample_rate,
+        "deflate": client.deflate,
+        "snappy": client.snappy,
+        "user_agent": client.user_agent,
+    }
+    if client.authed:
+        described["authed"] = True
+    if client.auth_identity:
+        described["auth_identity"] = client.auth_identity
+    if client.auth_identity_url:
+        described["auth_identity_url"] = client.auth_identity_url
+    described |= {"topology_zone": client.topology_zone, "topology_region": client.topology_region}
+    if client.pub_counts:
+        described["pub_counts"] = [{"topic": topic, "count": count} for topic, count in client.pub_counts]
+    described |= {
+        "tls": client.tls,
+        "tls_cipher_suite": client.tls_cipher_suite,
+        "tls_version": client.tls_version,
+        "tls_negotiated_protocol": client.tls_negotiated_protocol,
+        "tls_negotiated_protocol_is_mutual": client.tls_negotiated_protocol_is_mutual,
+    }
+    return described
+
+
+def _latency(latency: LatencySnapshot) -> Object:
+    percentiles = latency.percentiles
+    return {
+        "count": latency.count,
+        "percentiles": None
+        if percentiles is None
+        else [{"quantile": quantile, "value": value} for quantile, value in percentiles],
+    }
