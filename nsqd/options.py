@@ -110,14 +110,16 @@ def default_node_id() -> int:
 class Options(BaseOptions):
     # addresses
     tcp_address: str = option(
-        "0.0.0.0:4150", "address to listen on for TCP clients: <addr>:<port>, or the path of a unix socket"
+        "0.0.0.0:4150", "address to listen on for TCP clients: host:port, or the path of a unix socket"
     )
     http_address: str = option(
         "0.0.0.0:4151",
-        "address to listen on for HTTP clients: <addr>:<port>, or the path of a unix socket; empty: no HTTP",
+        "address to listen on for HTTP clients: host:port, or the path of a unix socket; empty: no HTTP",
     )
     https_address: str = option(
-        "0.0.0.0:4152", "address to listen on for HTTPS clients, once --tls-cert is given; empty: no HTTPS"
+        "0.0.0.0:4152",
+        "address to listen on for HTTPS clients, once --tls-cert is given; empty: no HTTPS",
+        planned=True,
     )
     broadcast_address: str = computed_option(
         platform.node, "the hostname", "address that is registered with nsqlookupd"
@@ -125,13 +127,23 @@ class Options(BaseOptions):
     broadcast_tcp_port: int = option(0, "TCP port that is registered with nsqlookupd; 0: the port listened on")
     broadcast_http_port: int = option(0, "HTTP port that is registered with nsqlookupd; 0: the port listened on")
     lookupd_tcp_address: tuple[str, ...] = option(
-        (), "TCP address of an nsqlookupd to register with", toml="nsqlookupd_tcp_addresses", at_run_time=True
+        (),
+        "TCP address of an nsqlookupd to register with",
+        toml="nsqlookupd_tcp_addresses",
+        at_run_time=True,
+        planned=True,
     )
     http_client_connect_timeout: Nanoseconds = option(
-        2 * SECOND, "how long to wait for an HTTP connection to nsqlookupd or the authorization server", kind=DURATION
+        2 * SECOND,
+        "how long to wait for an HTTP connection to nsqlookupd or the authorization server",
+        kind=DURATION,
+        planned=True,
     )
     http_client_request_timeout: Nanoseconds = option(
-        5 * SECOND, "how long to wait for an HTTP answer of nsqlookupd or the authorization server", kind=DURATION
+        5 * SECOND,
+        "how long to wait for an HTTP answer of nsqlookupd or the authorization server",
+        kind=DURATION,
+        planned=True,
     )
     topology_region: str = option("", "region that this nsqd is in; consumers of the same one are told so")
     topology_zone: str = option("", "zone that this nsqd is in; consumers of the same one are told so")
@@ -205,12 +217,14 @@ class Options(BaseOptions):
     )
 
     # statsd
-    statsd_address: str = option("", "UDP <addr>:<port> of a statsd daemon to push metrics to")
-    statsd_prefix: str = option("nsq.%s", "what each metric's name begins with; %s is this host and port")
-    statsd_interval: Nanoseconds = option(MINUTE, "time between pushes to statsd", kind=DURATION, at_least=1)
-    statsd_mem_stats: bool = option(True, "push metrics of memory and garbage collection too")
-    statsd_udp_packet_size: int = option(508, "largest packet for statsd, in bytes")
-    statsd_exclude_ephemeral: bool = option(False, "leave out ephemeral topics and channels")
+    statsd_address: str = option("", "UDP host:port of a statsd daemon to push metrics to", planned=True)
+    statsd_prefix: str = option("nsq.%s", "what each metric's name begins with; %s is this host and port", planned=True)
+    statsd_interval: Nanoseconds = option(
+        MINUTE, "time between pushes to statsd", kind=DURATION, at_least=1, planned=True
+    )
+    statsd_mem_stats: bool = option(True, "push metrics of memory and garbage collection too", planned=True)
+    statsd_udp_packet_size: int = option(508, "largest packet for statsd, in bytes", planned=True)
+    statsd_exclude_ephemeral: bool = option(False, "leave out ephemeral topics and channels", planned=True)
 
     # end to end latency
     e2e_processing_latency_percentile: tuple[float, ...] = option(
@@ -218,36 +232,46 @@ class Options(BaseOptions):
         "percentile of the time from publish to finish to keep track of, above 0 and up to 1, also comma separated",
         kind=FLOATS,
         toml="e2e_processing_latency_percentiles",
+        planned=True,
     )
     e2e_processing_latency_window_time: Nanoseconds = option(
-        10 * MINUTE, "how far back these percentiles look", kind=DURATION
+        10 * MINUTE, "how far back these percentiles look", kind=DURATION, planned=True
     )
 
     # TLS, compression, authorization
-    tls_cert: str = option("", "path to the certificate file")
-    tls_key: str = option("", "path to the key file")
+    tls_cert: str = option("", "path to the certificate file", planned=True)
+    tls_key: str = option("", "path to the key file", planned=True)
     tls_client_auth_policy: str = option(
         "",
         "whether clients need a certificate: require (any), or require-verify (one that --tls-root-ca-file vouches for)",
+        planned=True,
     )
-    tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
+    tls_root_ca_file: str = option("", "path to the certificates that vouch for others", planned=True)
     tls_required: TlsRequired = option(
         TlsRequired.NO,
         "whether clients must use TLS: true, false, or tcp-https (all but plain HTTP)",
         kind=TLS_REQUIRED,
+        planned=True,
     )
     tls_min_version: TlsVersion = option(
-        TlsVersion.TLS_1_0, "lowest TLS version: tls1.0, tls1.1, tls1.2, or tls1.3", kind=TLS_VERSION
+        TlsVersion.TLS_1_0, "lowest TLS version: tls1.0, tls1.1, tls1.2, or tls1.3", kind=TLS_VERSION, planned=True
     )
-    deflate: bool = option(True, "let clients ask for deflate compression")
+    deflate: bool = option(True, "let clients ask for deflate compression", planned=True)
     max_deflate_level: int = option(
-        6, "highest deflate level that a client may ask for; each level costs more CPU", at_least=1, at_most=9
+        6,
+        "highest deflate level that a client may ask for; each level costs more CPU",
+        at_least=1,
+        at_most=9,
+        planned=True,
     )
-    snappy: bool = option(True, "let clients ask for snappy compression")
+    snappy: bool = option(True, "let clients ask for snappy compression", planned=True)
     auth_http_address: tuple[str, ...] = option(
-        (), "<addr>:<port> or URL of an authorization server; clients then have to AUTH", toml="auth_http_addresses"
+        (),
+        "host:port or URL of an authorization server; clients then have to AUTH",
+        toml="auth_http_addresses",
+        planned=True,
     )
-    auth_http_request_method: str = option("get", "how to ask the authorization server: get or post")
+    auth_http_request_method: str = option("get", "how to ask the authorization server: get or post", planned=True)
 
     # accepted, without effect
     enable_experiment: tuple[str, ...] = option((), "experiment to switch on; unknown names are ignored")
@@ -261,6 +285,9 @@ class Options(BaseOptions):
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self
         if options.tls_required is not TlsRequired.NO and not (options.tls_cert and options.tls_key):
             raise StartupError("cannot require TLS client connections without TLS key and cert")
+        if self.tls_cert or self.tls_key or self.auth_http_address:
+            # Until both are there: who asks for them must not be served in clear, or by everyone.
+            raise StartupError("TLS and AUTH are not supported yet")
         if self.auth_http_request_method not in ("get", "post"):
             raise StartupError("--auth-http-request-method must be post or get")
         for percentile in self.e2e_processing_latency_percentile:
