@@ -65,7 +65,7 @@ def run_daemon(
         sys.stderr.write(f"{request.usage}\n")
         return 0
     except options.VersionRequested:
-        sys.stdout.write(f"{banner(program)}\n")
+        sys.stdout.write(f"{version_line(program)}\n")
         return 0
     except options.UsageError as error:
         sys.stderr.write(f"{error.message}\n{error.usage}\n")
@@ -80,7 +80,7 @@ def run_daemon(
     return _run(program, run, chosen)
 
 
-def banner(program: str) -> str:
+def version_line(program: str) -> str:
     """`nsqd v1.3.0 (built w/python3.11.7)`: what `--version` says, and the first line of the log."""
     return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
 

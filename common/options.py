@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
+from common import nsq_json
 from common.logs import LOG_FORMATS, LogLevel
 from common.startup import StartupError
 from common.wire.quoting import quote
@@ -232,9 +233,8 @@ def _convert_by_text(parse: Callable[[str], T]) -> Callable[[object], T]:
     return lambda value: parse(str(value).lower() if isinstance(value, bool) else str(value))
 
 
-def _render_list(values: Sequence[str] | Sequence[float]) -> str:
-    whole = [int(value) if isinstance(value, float) and value.is_integer() else value for value in values]
-    return json.dumps(whole, ensure_ascii=False, separators=(",", ":"))
+def _render_list(values: Sequence[object]) -> str:
+    return nsq_json.dumps(values).decode()
 
 
 def _show_boolean(value: bool) -> str:

@@ -1,0 +1,71 @@
+"""Are the documents true: generated pages up to date, links and commands real, names of tests too."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts.reference import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def local_links(document: Path) -> Iterator[Path]:
+    for target in LINK.findall(document.read_text(encoding="utf-8")):
+        if "://" not in target and not target.startswith("mailto:"):
+            yield (document.parent / target).resolve()
+
+
+@pytest.mark.parametrize("path", pages())
+def test_generated_pages_are_up_to_date(path: Path) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == pages()[path], "run scripts/make-reference"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(document: Path) -> None:
+    missing = [str(target) for target in local_links(document) if not target.exists()]
+    assert not missing
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    linked = set(local_links(index))
+    unlisted = [name_of(page) for page in DOCUMENTS if index.parent in page.parents and page not in {*linked, index}]
+    assert not unlisted
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_named_tests_and_scripts_exist(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:tests|scripts|bench|\.ci)/[\w./-]+)(?:::\w+)?`", text):
+        assert (ROOT / path).exists(), path
+    for path, test in re.findall(r"`(tests/[\w./-]+)::(\w+)`", text):
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), test
+
+
+@pytest.mark.parametrize("document", [ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=name_of)
+def test_commands_exist_and_can_be_run(document: Path) -> None:
+    shown = "\n".join(re.findall(r"```(?:sh|bash)\n(.*?)```", document.read_text(encoding="utf-8"), re.DOTALL))
+    commands = re.findall(r"^((?:scripts|\.ci|bench)/[\w-]+)", shown, re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert os.access(ROOT / command, os.X_OK), command
+
+
+def test_console_scripts_lead_to_functions() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for target in project["scripts"].values():
+        module, _, function = target.partition(":")
+        source = ROOT / (module.replace(".", "/") + ".py")
+        assert f"def {function}(" in source.read_text(encoding="utf-8")

@@ -1,0 +1,58 @@
+"""Who may import whom (pyproject.toml, [tool.importlinter]), and that each service stands alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What a service must do without: the other services, and what only other extras install.
+HIDDEN = {
+    "common": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
+    "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "typer", "pyspark", "pyarrow"),
+    "nsqlookupd": ("nsqd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
+    "nsqadmin": ("nsqd", "nsqlookupd", "typer", "pyspark", "pyarrow"),
+}
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+
+package, *hidden = sys.argv[1:]
+for name in hidden:
+    sys.modules[name] = None  # from now on importing it is an ImportError
+found = importlib.import_module(package)
+for module in pkgutil.walk_packages(found.__path__, package + "."):
+    if not module.name.endswith("__main__"):  # importing that one is running it
+        importlib.import_module(module.name)
+"""
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_import_contracts_are_kept() -> None:
+    result = run(sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()")
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("package", HIDDEN)
+def test_a_service_imports_with_the_others_hidden(package: str) -> None:
+    result = run(sys.executable, "-c", IMPORT_ALL, package, *HIDDEN[package])
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("package", ["nsqd.broker", "common.wire"])
+def test_a_core_loads_no_loop(package: str) -> None:
+    show = f"import sys, {package}; print(*sorted({{'trio', 'asyncio', 'socket', 'ssl'}} & set(sys.modules)))"
+    result = run(sys.executable, "-c", show)
+    assert (result.stdout.strip(), result.stderr) == ("", "")
+
+
+@pytest.mark.parametrize("package", HIDDEN)
+def test_a_package_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()

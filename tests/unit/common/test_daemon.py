@@ -1,0 +1,183 @@
+"""The process around a daemon, seen from outside: a real one, which does nothing but wait for a signal."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT = 20  # seconds that any of these may take on a slow machine
+
+DAEMON = """
+import logging, os, resource, sys
+from dataclasses import dataclass
+
+import trio
+
+from common.daemon import run_daemon, wait_for_signal
+from common.net import ListenError
+from common.options import BaseOptions, option
+
+log = logging.getLogger("nsqd.test")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(BaseOptions):
+    log_prefix: str = option("[custom] ", "")
+    trouble: str = option("", "")
+
+
+async def run(options):
+    if options.trouble == "signal first":
+        os.kill(os.getpid(), 15)
+    if options.trouble == "listen":
+        async with trio.open_nursery():
+            raise ListenError("listen (a:1) failed - because")
+    if options.trouble == "bug":
+        raise RuntimeError("broken")
+    log.info("files %d", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    number = await wait_for_signal()
+    log.info("stopping after %s", number.name)
+    await trio.sleep(0.2)
+    log.info("bye")
+
+
+sys.exit(run_daemon("nsqd", Options, run))
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    running: list[subprocess.Popen[str]] = []
+
+    def start_one(*argv: str, prepare: Callable[[], object] | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", DAEMON, *argv],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=prepare,
+        )
+        running.append(process)
+        return process
+
+    yield start_one
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def outcome(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=LIMIT)
+    return process.returncode, out, err
+
+
+def wait_until_up(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_it_gracefully(start: Start, number: signal.Signals) -> None:
+    process = start()
+    wait_until_up(process)
+    process.send_signal(number)
+    status, _, err = outcome(process)
+    assert status == 0
+    assert err.endswith("INFO: bye\n")
+    assert f"stopping after {number.name}" in err
+
+
+def test_more_signals_do_not_cut_the_end_short(start: Start) -> None:
+    process = start()
+    wait_until_up(process)
+    process.send_signal(signal.SIGTERM)
+    assert "stopping" in wait_until_up(process)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        process.send_signal(number)
+    status, _, err = outcome(process)
+    assert status == 0
+    assert err.endswith("INFO: bye\n")
+
+
+def test_a_signal_during_the_start_is_heeded_once_it_is_up(start: Start) -> None:
+    status, _, err = outcome(start("--trouble=signal first"))
+    assert status == 0
+    assert err.endswith("INFO: bye\n")
+
+
+def test_nohup_is_respected(start: Start) -> None:
+    process = start(prepare=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    wait_until_up(process)
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    status, _, err = outcome(process)
+    assert status == 0
+    assert "stopping after SIGTERM" in err
+
+
+def test_sigquit_tells_where_it_is_and_ends_at_once(start: Start) -> None:
+    process = start()
+    wait_until_up(process)
+    process.send_signal(signal.SIGQUIT)
+    status, _, err = outcome(process)
+    assert status == 2
+    assert "most recent call first" in err
+    assert "bye" not in err
+
+
+def test_help_goes_to_stderr(start: Start) -> None:
+    status, out, err = outcome(start("--help"))
+    assert (status, out) == (0, "")
+    assert err.startswith("Usage of nsqd:\n")
+
+
+def test_the_version_goes_to_stdout(start: Start) -> None:
+    status, out, err = outcome(start("-version"))
+    assert (status, err) == (0, "")
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert out == f"nsqd v1.3.0 (built w/python{version})\n"
+
+
+def test_a_wrong_flag_ends_with_usage_and_status_2(start: Start) -> None:
+    status, out, err = outcome(start("--nope"))
+    assert (status, out) == (2, "")
+    assert err.startswith("flag provided but not defined: -nope\nUsage of nsqd:\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config=/nowhere", "failed to load config file /nowhere - no such file or directory"),
+        ("--trouble=listen", "failed to instantiate nsqd - listen (a:1) failed - because"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_line(start: Start, flag: str, message: str) -> None:
+    status, out, err = outcome(start(flag))
+    assert (status, out) == (1, "")
+    assert err.endswith(f" FATAL: {message}\n")
+    assert err.count("\n") == 1
+
+
+def test_a_bug_ends_it_with_a_traceback(start: Start) -> None:
+    status, _, err = outcome(start("--trouble=bug"))
+    assert status == 1
+    assert " FATAL: nsqd failed\nTraceback" in err
+    assert err.endswith("RuntimeError: broken\n")
+
+
+def test_it_may_open_as_many_files_as_the_system_lets_it(start: Start) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    process = start(prepare=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)))
+    line = wait_until_up(process)
+    assert line.startswith("[custom] ")
+    assert line.endswith(f"INFO: files {hard}\n")

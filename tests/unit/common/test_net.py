@@ -1,0 +1,142 @@
+"""Addresses, and listeners on the loopback interface."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from common.net import (
+    Address,
+    AddressError,
+    ListenError,
+    bind,
+    close_listener,
+    format_listener,
+    format_name,
+    format_peer,
+    listening_port,
+    parse_address,
+)
+
+Listen = Callable[[str], socket.socket]
+
+
+@pytest.fixture
+def listen() -> Iterator[Listen]:
+    opened: list[socket.socket] = []
+
+    def open_one(address: str) -> socket.socket:
+        opened.append(bind(address))
+        return opened[-1]
+
+    yield open_one
+    for listener in opened:
+        close_listener(listener)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("0.0.0.0:4150", Address(host="0.0.0.0", port=4150)),
+        ("nsqd.example:4150", Address(host="nsqd.example", port=4150)),
+        (":4150", Address(host="", port=4150)),
+        ("127.0.0.1:", Address(host="127.0.0.1", port=0)),
+        ("[::1]:4150", Address(host="::1", port=4150)),
+        ("[fe80::1%eth0]:80", Address(host="fe80::1%eth0", port=80)),
+        ("/run/nsqd.sock", Address(path="/run/nsqd.sock")),
+        ("nsqd.sock", Address(path="nsqd.sock")),
+        ("::1", Address(path="::1")),
+        ("a:b:c", Address(path="a:b:c")),
+        ("[::1]", Address(path="[::1]")),
+    ],
+)
+def test_an_address_is_tcp_when_it_splits_as_host_and_port(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert address.is_unix == bool(address.path)
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:4150", "[::1]:4150", ":4150", "/run/nsqd.sock"])
+def test_an_address_prints_as_it_was_written(text: str) -> None:
+    assert str(parse_address(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty address"),
+        ("127.0.0.1:65536", "address 65536: invalid port"),
+        ("127.0.0.1:http", "lookup tcp/http: unknown port"),
+        ("127.0.0.1:-1", "lookup tcp/-1: unknown port"),
+        ("127.0.0.1:٣", "lookup tcp/٣: unknown port"),
+    ],
+)
+def test_other_addresses_are_refused(text: str, message: str) -> None:
+    with pytest.raises(AddressError) as refused:
+        parse_address(text)
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "localhost:0", "0.0.0.0:0", ":0"])
+def test_a_listener_has_a_real_port_and_does_not_block(listen: Listen, address: str) -> None:
+    listener = listen(address)
+    assert listening_port(listener) > 0
+    assert not listener.getblocking()
+    with socket.create_connection(("127.0.0.1", listening_port(listener))) as client:
+        assert format_peer(client) == f"127.0.0.1:{listening_port(listener)}"
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_a_wildcard_is_open_for_both_families(listen: Listen) -> None:
+    listener = listen("0.0.0.0:0")
+    port = listening_port(listener)
+    assert format_listener(listener) == f"[::]:{port}"
+    listener.setblocking(True)
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        accepted, name = listener.accept()
+        with accepted:
+            here = f"127.0.0.1:{client.getsockname()[1]}"
+            assert format_peer(accepted) == format_name(name) == here
+
+
+def test_a_port_in_use_is_refused_with_nsqs_text(listen: Listen) -> None:
+    address = f"127.0.0.1:{listening_port(listen('127.0.0.1:0'))}"
+    with pytest.raises(ListenError) as refused:
+        bind(address)
+    assert str(refused.value) == f"listen ({address}) failed - listen tcp {address}: bind: address already in use"
+
+
+def test_a_text_that_is_no_address_is_refused_like_one_in_use() -> None:
+    with pytest.raises(ListenError, match=r"^listen \(h:99999\) failed - listen tcp: address 99999: invalid port$"):
+        bind("h:99999")
+
+
+def test_a_unix_socket_is_a_file_while_it_is_open(listen: Listen, tmp_path: Path) -> None:
+    path = tmp_path / "nsqd.sock"
+    listener = listen(str(path))
+    listener.setblocking(True)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        accepted, name = listener.accept()
+        with accepted:
+            assert format_peer(accepted) == format_name(name) == "@"
+    assert listening_port(listener) == -1
+    assert format_listener(listener) == str(path)
+    close_listener(listener)
+    assert not path.exists()
+    close_listener(listener)
+
+
+def test_an_existing_file_is_an_address_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "nsqd.sock"
+    path.touch()
+    with pytest.raises(ListenError, match=r"bind: address already in use$"):
+        bind(str(path))
+    assert path.exists()
+
+
+def test_a_peer_that_has_gone_still_has_a_name() -> None:
+    with socket.socket() as never_connected:
+        assert format_peer(never_connected) == "?"
