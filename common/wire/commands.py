@@ -162,6 +162,9 @@ class CommandReader:
             return self._resume(self._half)
         data = self._data
         at = self._at
+        if at == len(data):
+            self._forget_data()
+            return None
         if data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at)):
             self._at = at + _FIN_SIZE * len(ids)
             return Finishes(ids)
@@ -253,6 +256,8 @@ _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
 def _cut_finishes(data: bytes, at: int) -> tuple[bytes, ...]:
     """The ids of the plain FINs that begin at `at`; none when the first is not plain, or not whole."""
+    if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # says it of most that are not, without a look further
+        return ()
     count = _count_finishes(data, at, min((len(data) - at) // _FIN_SIZE, _MOST_FINISHES))
     if count == 1:
         return (data[at + 4 : at + 20],)
@@ -265,7 +270,7 @@ def _count_finishes(data: bytes, at: int, candidates: int) -> int:
     if candidates > _SHORT_RUN:
         # Look at the bytes as lines of 21: were they all FINs, then each column of "FIN " and of the newline holds
         # the same byte all the way down, and no further space, CR or newline is anywhere.
-        newlines = data[at + 20 : at + _FIN_SIZE * candidates : _FIN_SIZE]
+        newlines = data[at + _FIN_SIZE - 1 : at + _FIN_SIZE * candidates : _FIN_SIZE]
         count = candidates - len(newlines.lstrip(b"\n"))
         run = data[at : at + _FIN_SIZE * count]
         if (

@@ -59,7 +59,7 @@ def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: list[
         at = _cut_equal_messages(data, start, count, offsets, limits)
     try:
         for position in range(len(offsets) - 1, count):
-            size = _unpack_size(data, start + at)[0]
+            (size,) = _unpack_size(data, start + at)
             if not 0 < size <= max_message:
                 _check_total(offsets, limits)
                 raise _bad_size(position, size, max_message)

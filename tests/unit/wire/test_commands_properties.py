@@ -1,0 +1,202 @@
+"""What holds for any stream: packet borders do not matter, garbage does no harm, cost stays in bounds."""
+
+from __future__ import annotations
+
+import struct
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from common.wire import commands
+from common.wire.commands import (
+    Body,
+    Command,
+    CommandReader,
+    Finishes,
+    Line,
+    LineTooLong,
+    Publication,
+    Publications,
+)
+from common.wire.faults import ProtocolError
+from common.wire.limits import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LIMITS = Limits(max_message=60, max_body=400, max_line=64)
+
+
+def admit_all(params: list[bytes]) -> None:
+    pass
+
+
+# Streams. Names are short so that lines keep within the limit.
+
+NAMES = st.text("abc.-_#", min_size=1, max_size=8)
+IDS = st.binary(min_size=16, max_size=16) | st.integers(0, 2**64 - 1).map(lambda number: b"%016x" % number)
+BODIES = st.binary(min_size=1, max_size=60)
+MANY = st.lists(BODIES, min_size=1, max_size=6) | st.builds(
+    lambda body, count: [body] * count, st.binary(min_size=1, max_size=8), st.integers(1, 30)
+)
+WELL_FORMED = st.one_of(
+    st.builds(commands.pub, NAMES, BODIES),
+    st.builds(commands.dpub, NAMES, st.integers(0, 10**9), BODIES),
+    st.builds(commands.mpub, NAMES, MANY),
+    st.builds(commands.identify, BODIES),
+    st.builds(commands.auth, BODIES),
+    st.lists(IDS, min_size=1, max_size=40).map(lambda ids: b"".join(map(commands.fin, ids))),
+    st.builds(commands.req, IDS, st.integers(0, 10**6)),
+    st.builds(commands.rdy, st.integers(0, 2500)),
+    st.sampled_from(
+        [b"NOP\n", b"CLS\r\n", b"\n", b" \n", b"FIN\n", b"FIN x\n", b"FIN 0123456789abcdef\r\n", b"FOO x\n"]
+    ),
+)
+STREAMS = st.lists(WELL_FORMED, max_size=8).map(b"".join)
+SIZES = st.sampled_from([-(2**31), -1, 0, 1, 5, 60, 61, 80, 400, 401, 2**31 - 1]).map(struct.Struct(">i").pack)
+BROKEN = st.lists(
+    WELL_FORMED
+    | st.binary(max_size=20)
+    | SIZES
+    | st.sampled_from([b"PUB t\n", b"DPUB t 1\n", b"MPUB t\n", b"IDENTIFY\n", b"AUTH\n", b"FIN ", b"x" * 50]),
+    max_size=8,
+).map(b"".join)
+
+
+def pieces_of(stream: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
+    """The stream in pieces of the given lengths, the rest in one."""
+    for cut in cuts:
+        yield stream[:cut]
+        stream = stream[cut:]
+    yield stream
+
+
+CUTS = st.lists(st.integers(1, 40), max_size=60)
+
+
+def outcome(pieces: Iterable[bytes]) -> tuple[list[Command | bytes], str]:
+    """What was read, FINs one by one as their grouping follows the packets, and how it ended."""
+    reader = CommandReader(LIMITS, admit_all)
+    got: list[Command | bytes] = []
+    try:
+        for piece in pieces:
+            reader.receive(piece)
+            for command in iter(reader.next_command, None):
+                if isinstance(command, Finishes):
+                    got += command.ids
+                else:
+                    got.append(command)
+    except (ProtocolError, LineTooLong) as error:
+        return got, repr(error)
+    return got, repr(reader.end())
+
+
+# A slow and obvious reader to compare with, which has all of the stream at hand.
+
+
+def obvious(stream: bytes) -> tuple[list[Command | bytes], str]:
+    got: list[Command | bytes] = []
+    at = 0
+    while (end := stream.find(b"\n", at)) >= 0:
+        params = stream[at:end].removesuffix(b"\r").split(b" ")
+        plain = stream[at : end + 1]
+        at = end + 1
+        if params[0] in (b"PUB", b"DPUB", b"IDENTIFY", b"AUTH"):
+            length = int.from_bytes(stream[at : at + 4])
+            payload = stream[at : at + 4 + length]
+            if params[0].endswith(b"PUB"):
+                got.append(Publication(params, payload))
+            else:
+                got.append(Body(params, payload[4:]))
+            at += 4 + length
+        elif params[0] == b"MPUB":
+            count, at = int.from_bytes(stream[at + 4 : at + 8]), at + 8
+            offsets = [0]
+            for _ in range(count):
+                begin = at + offsets[-1]
+                offsets.append(offsets[-1] + 4 + int.from_bytes(stream[begin : begin + 4]))
+            got.append(Publications(params, stream[at : at + offsets[-1]], offsets))
+            at += offsets[-1]
+        elif params[0] == b"FIN" and len(params) == 2 and len(plain) == 21 and b"\r" not in plain:
+            got.append(params[1])
+        else:
+            got.append(Line(params))
+    return got, "None"
+
+
+@given(STREAMS)
+def test_well_formed_streams_are_read_as_the_obvious_reader_does(stream: bytes) -> None:
+    assert outcome([stream]) == obvious(stream)
+
+
+@given(STREAMS, CUTS)
+def test_packet_borders_do_not_matter(stream: bytes, cuts: list[int]) -> None:
+    assert outcome(pieces_of(stream, cuts)) == outcome([stream])
+
+
+@given(BROKEN, CUTS)
+@example(b"x" * 64 + b"\n", [63, 1])
+@example(b"x" * 63 + b"\n", [63, 1])
+def test_packet_borders_do_not_matter_for_errors_either(stream: bytes, cuts: list[int]) -> None:
+    whole = outcome([stream])
+    assert outcome(pieces_of(stream, cuts)) == whole
+    assert outcome(stream[at : at + 1] for at in range(len(stream))) == whole
+
+
+@given(st.lists(BROKEN, max_size=20))
+def test_garbage_never_makes_the_reader_hold_more_than_its_limits(pieces: list[bytes]) -> None:
+    reader = CommandReader(LIMITS, admit_all)
+    most = 8 + LIMITS.max_body + LIMITS.max_line
+    try:
+        for piece in pieces:
+            reader.receive(piece)
+            for _ in iter(reader.next_command, None):
+                pass
+            assert reader.buffered <= most
+    except (ProtocolError, LineTooLong):
+        pass
+
+
+@given(STREAMS)
+def test_nothing_is_held_after_the_last_command(stream: bytes) -> None:
+    reader = CommandReader(LIMITS, admit_all)
+    reader.receive(stream)
+    for _ in iter(reader.next_command, None):
+        pass
+    assert reader.idle
+    assert reader._data == b""
+
+
+def test_endless_mpub_is_stopped_however_small_its_announced_size() -> None:
+    limits = Limits(max_message=1 << 20, max_body=5 << 20)
+    reader = CommandReader(limits, admit_all)
+    reader.receive(b"MPUB t\n" + struct.pack(">iii", 8, 1_000_000, 65536))
+    for _ in range(79):
+        assert reader.next_command() is None
+        reader.receive(bytes(65536) + struct.pack(">i", 65536))
+    with pytest.raises(ProtocolError, match="MPUB body too big 5243204 > 5242880"):
+        reader.next_command()
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        commands.pub("t", bytes(5 << 20)),
+        commands.identify(bytes(5 << 20)),
+        commands.mpub("t", [bytes(5000)] * 1000),
+        commands.mpub("t", [bytes(1 + number % 7) for number in range(600_000)]),
+    ],
+    ids=["one body", "identify", "equal messages", "tiny messages"],
+)
+def test_big_payload_in_small_pieces_is_no_slower_than_its_length(stream: bytes) -> None:
+    reader = CommandReader(Limits(max_message=6 << 20, max_body=6 << 20), admit_all)
+    began = time.process_time()
+    for at in range(0, len(stream), 100):
+        assert reader.next_command() is None
+        reader.receive(stream[at : at + 100])
+    assert reader.next_command() is not None
+    # It takes a tenth of a second. Copying what is there with each piece would be 100 GB, and take seconds.
+    assert time.process_time() - began < 3

@@ -1,0 +1,50 @@
+"""The body of MPUB as HTTP posts it. The same as TCP sends it is in test_commands.py."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from common.wire.commands import cut_mpub_body
+from common.wire.faults import ProtocolError
+from common.wire.limits import Limits
+
+LIMITS = Limits(max_message=100, max_body=200)
+
+
+def size(number: int) -> bytes:
+    return struct.pack(">i", number)
+
+
+def test_body_of_the_conformance_vector_is_cut() -> None:
+    body = bytes.fromhex("00000002 00000002 6161 00000002 6262")
+    assert cut_mpub_body(body, LIMITS) == (body[4:], [0, 6, 12])
+
+
+def test_bytes_behind_the_last_message_are_dropped() -> None:
+    body = size(1) + size(2) + b"aa"
+    assert cut_mpub_body(body + b"more", LIMITS) == (body[4:], [0, 6])
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (b"", b"E_BAD_BODY MPUB failed to read message count"),
+        (b"abc", b"E_BAD_BODY MPUB failed to read message count"),
+        (size(0), b"E_BAD_BODY MPUB invalid message count 0"),
+        (size(-1), b"E_BAD_BODY MPUB invalid message count -1"),
+        (size(40), b"E_BAD_BODY MPUB invalid message count 40"),
+        (size(1), b"E_BAD_MESSAGE MPUB failed to read message(0) body size"),
+        (size(1) + b"\x00\x00\x00", b"E_BAD_MESSAGE MPUB failed to read message(0) body size"),
+        (size(2) + size(1) + b"x", b"E_BAD_MESSAGE MPUB failed to read message(1) body size"),
+        (size(1) + size(3) + b"xy", b"E_BAD_MESSAGE MPUB failed to read message body"),
+        (size(9) + (size(1) + b"x") * 8, b"E_BAD_MESSAGE MPUB failed to read message(8) body size"),
+        (size(1) + size(0), b"E_BAD_MESSAGE MPUB invalid message(0) body size 0"),
+        (size(1) + size(101) + bytes(101), b"E_BAD_MESSAGE MPUB message too big 101 > 100"),
+    ],
+)
+def test_bad_body_is_refused(body: bytes, error: bytes) -> None:
+    with pytest.raises(ProtocolError) as raised:
+        cut_mpub_body(body, LIMITS)
+    assert raised.value.data == error
