@@ -74,6 +74,11 @@ def pieces_of(stream: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
     yield stream
 
 
+def whole_commands(reader: CommandReader) -> Iterator[Command]:
+    while (command := reader.next_command()) is not None:
+        yield command
+
+
 CUTS = st.lists(st.integers(1, 40), max_size=60)
 
 
@@ -84,7 +89,7 @@ def outcome(pieces: Iterable[bytes]) -> tuple[list[Command | bytes], str]:
     try:
         for piece in pieces:
             reader.receive(piece)
-            for command in iter(reader.next_command, None):
+            for command in whole_commands(reader):
                 if isinstance(command, Finishes):
                     got += command.ids
                 else:
@@ -153,7 +158,7 @@ def test_garbage_never_makes_the_reader_hold_more_than_its_limits(pieces: list[b
     try:
         for piece in pieces:
             reader.receive(piece)
-            for _ in iter(reader.next_command, None):
+            for _ in whole_commands(reader):
                 pass
             assert reader.buffered <= most
     except (ProtocolError, LineTooLong):
@@ -164,7 +169,7 @@ def test_garbage_never_makes_the_reader_hold_more_than_its_limits(pieces: list[b
 def test_nothing_is_held_after_the_last_command(stream: bytes) -> None:
     reader = CommandReader(LIMITS, admit_all)
     reader.receive(stream)
-    for _ in iter(reader.next_command, None):
+    for _ in whole_commands(reader):
         pass
     assert reader.idle
     assert reader._data == b""
