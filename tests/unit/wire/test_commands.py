@@ -110,6 +110,14 @@ def test_line_beyond_the_limit_is_too_long() -> None:
         read(b"X" * 16384 + b"\n")
 
 
+def test_line_is_given_up_when_no_newline_could_make_it_fit() -> None:
+    reader = reader_of(b"X" * 16383)
+    assert reader.next_command() is None
+    reader.receive(b"X")
+    with pytest.raises(LineTooLong):
+        reader.next_command()
+
+
 @pytest.mark.parametrize("piece", [1, 7, 1000, 16384])
 def test_line_that_never_ends_is_given_up_at_the_limit(piece: int) -> None:
     reader = reader_of()
@@ -393,6 +401,13 @@ def test_mpub_that_announced_less_than_it_sends_is_stopped_at_the_limit(lengths:
     with pytest.raises(ProtocolError) as raised:
         feed(reader, stream, piece)
     assert raised.value.data == b"E_BAD_BODY MPUB body too big %d > 200" % excess
+
+
+@pytest.mark.parametrize("piece", [1, 50, 1000])
+def test_mpub_beyond_the_limit_is_stopped_there_and_not_at_a_later_bad_size(piece: int) -> None:
+    stream = b"MPUB t\n" + size(9) + size(5) + (size(70) + bytes(70)) * 3 + size(-1)
+    with pytest.raises(ProtocolError, match="MPUB body too big 226 > 200"):
+        feed(reader_of(), stream, piece)
 
 
 # The end of the stream
