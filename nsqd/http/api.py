@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from common.daemon import banner
+from common.daemon import version_line
 from common.http_api import (
     EMPTY,
     TEXT,
@@ -203,7 +203,7 @@ class _Endpoints:
         memory = memory_now() if truth(query, "include_mem") else None
         if query.get("format") == "json":
             return json(stats_json(snapshot, memory, version=NSQ_VERSION))
-        return text(stats_text(snapshot, memory, version=banner("nsqd"), timestamp=time_ns()))
+        return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
 
     async def pub(self, request: Request) -> Response:
         publishing = self._publishing

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _pack_size: Final = Struct(">I").pack
+_SIZE: Final = 4
 _is_decimal: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _BINARY_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 _MOST_QUERIES: Final = 4096  # remembered; of those that are longer than this many bytes none is:
@@ -131,8 +132,10 @@ class Publishing:
             return MSG_TOO_BIG
         if too_much:
             return BODY_TOO_BIG
-        pieces = [piece for size, line in zip(sizes, lines, strict=True) for piece in (_pack_size(size), line)]
-        return b"".join(pieces), list(accumulate((size + 4 for size in sizes), initial=0))
+        pieces = [b""] * (2 * len(lines))
+        pieces[0::2] = map(_pack_size, sizes)
+        pieces[1::2] = lines
+        return b"".join(pieces), list(accumulate(map(_SIZE.__add__, sizes), initial=0))
 
     def _learn_pub(self, query: bytes) -> _Target:
         return _keep(self._pub_targets, query, self._pub_target(query))

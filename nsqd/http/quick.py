@@ -318,7 +318,7 @@ def _parse(head: bytes) -> _Head | None:
         if parsed.complete:
             return None
         parsed.parser.feed_data(head[-1:])
-    except httptools.HttpParserError:
+    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
     version = parsed.parser.get_http_version()
     path, _, query = parsed.url.partition(b"?")

@@ -1,0 +1,121 @@
+"""A real broker on a store that keeps everything in memory, and a turn that tells how often it was finished.
+
+For tests of what stands in front of the broker. `hold` keeps receipts open, as a disk that is slow to sync would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.broker import Broker
+from nsqd.broker.message_id import IdSource
+from nsqd.broker.store import Change
+
+NOW = 100.0
+START = 1_700_000_000
+
+
+class FakeLog:
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self.first = 0
+        self.cached_from = 0
+        self.batches: list[Batch] = []
+
+    @property
+    def tail(self) -> int:
+        return self.batches[-1].end_sequence if self.batches else 0
+
+    def has_room(self, count: int, size: int) -> bool:
+        return True
+
+    def append(self, batch: Batch, receipt: Receipt) -> None:
+        self._store.receipts.append(receipt)
+        if self._store.error is None:
+            self.batches.append(batch)
+        if not self._store.hold:
+            self._store.settle()
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        return next((batch for batch in self.batches if batch.base_sequence <= sequence < batch.end_sequence), None)
+
+    def next_readable(self, sequence: int) -> int:
+        return sequence
+
+    def release(self, sequence: int) -> None:
+        pass
+
+
+@dataclass
+class FakeStore:
+    hold: bool = False
+    error: str | None = None
+    logs: dict[str, FakeLog] = field(default_factory=dict)
+    receipts: list[Receipt] = field(default_factory=list)
+
+    def create_log(self, topic: str) -> FakeLog:
+        return self.logs.setdefault(topic, FakeLog(self))
+
+    def drop_log(self, topic: str) -> None:
+        self.logs.pop(topic, None)
+
+    def record(self, change: Change, *, urgent: bool) -> None:
+        pass
+
+    def reserve_ids(self, until: int) -> None:
+        pass
+
+    def settle(self) -> None:
+        receipts, self.receipts = self.receipts, []
+        for receipt in receipts:
+            receipt.settle(self.error)
+
+
+class FakeTurn:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.finished = 0
+        self.synced = 0
+
+    def begin(self) -> float:
+        return self._broker.now
+
+    def finish(self) -> None:
+        self._broker.seal()
+        self._broker.hand_over()
+        self.finished += 1
+
+    async def durable(self) -> None:
+        self.synced += 1
+
+
+def make_broker(store: FakeStore) -> Broker:
+    ids = IdSource(1, timestamp=START * 10**9, reserved=0, reserve=store.reserve_ids)
+    return Broker(
+        store,
+        ids=ids,
+        now=NOW,
+        timestamp=START * 10**9,
+        mem_queue_size=100,
+        max_msg_timeout=900.0,
+        random_percent=lambda: 0,
+    )
+
+
+def bodies(store: FakeStore, topic: str) -> list[bytes]:
+    """All that has been published to the topic."""
+    return [
+        batch.body(sequence)
+        for batch in store.logs[topic].batches
+        for sequence in range(batch.base_sequence, batch.end_sequence)
+    ]
+
+
+def sized(*messages: bytes) -> bytes:
+    return b"".join(len(message).to_bytes(4, "big") + message for message in messages)
+
+
+def binary_mpub(messages: Sequence[bytes]) -> bytes:
+    return len(messages).to_bytes(4, "big") + sized(*messages)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from common.http_api import HttpApi
+from common.wire.limits import Limits
+from nsqd.broker.broker import Broker
+from nsqd.http import NodeInfo, Publishing, make_app
+from nsqd.options import Options
+from tests.support.asgi import Answer, ask, run_directly
+from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
+
+LIMITS = Limits(max_message=100, max_body=500)
+
+
+@dataclass
+class FakeSettings:
+    options: Options
+
+    def replace(self, options: Options) -> None:
+        self.options = options
+
+
+class Nsqd:
+    """An nsqd's HTTP side, in memory."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.broker: Broker = make_broker(self.store)
+        self.turn = FakeTurn(self.broker)
+        self.settings = FakeSettings(replace(Options(), broadcast_address="node1"))
+        self.publishing = Publishing(self.broker, LIMITS, max_defer_ms=3_600_000)
+        self.app: HttpApi = make_app(
+            self.broker,
+            self.turn,
+            self.settings,
+            self.publishing,
+            NodeInfo(hostname="node1", tcp_port=4150, http_port=4151),
+            run_trio=run_directly,
+        )
+
+    def get(self, target: str) -> Answer:
+        return ask(self.app, "GET", target)
+
+    def post(self, target: str, body: bytes | list[bytes] = b"") -> Answer:
+        return ask(self.app, "POST", target, body)
+
+    def put(self, target: str, body: bytes | list[bytes] = b"") -> Answer:
+        return ask(self.app, "PUT", target, body)
+
+    def bodies(self, topic: str) -> list[bytes]:
+        return bodies(self.store, topic)
+
+
+@pytest.fixture
+def nsqd() -> Nsqd:
+    return Nsqd()

@@ -1,0 +1,294 @@
+"""The short path: the same answers as the application gives, in order, whatever the packets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.http_api import HttpDate
+from nsqd.http import QuickHttp, QuickRoutes
+from nsqd.http.publishing import Publishing
+from tests.support.fake_broker import FakeStore, binary_mpub, bodies, make_broker
+from tests.unit.http.conftest import LIMITS
+
+DATE = b"Tue, 14 Nov 2023 22:13:20 GMT"
+OK = (
+    b"HTTP/1.1 200 OK\r\nX-Nsq-Content-Type: nsq; version=1.0\r\nDate: " + DATE + b"\r\n"
+    b"Content-Length: 2\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nOK"
+)
+PONG = (
+    b"HTTP/1.1 200 OK\r\nDate: " + DATE + b"\r\nContent-Length: 2\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nOK"
+)
+
+
+def failure(status: bytes, code: bytes, *, close: bool = False) -> bytes:
+    body = b'{"message":"%s"}' % code
+    return (
+        b"HTTP/1.1 %s\r\nContent-Type: application/json; charset=utf-8\r\nX-Nsq-Content-Type: nsq; version=1.0\r\n"
+        b"Date: %s\r\nContent-Length: %d\r\n%s\r\n%s"
+    ) % (status, DATE, len(body), b"Connection: close\r\n" if close else b"", body)
+
+
+def post(target: str, body: bytes, headers: bytes = b"", version: bytes = b"1.1") -> bytes:
+    head = b"POST %s HTTP/%s\r\nHost: x\r\n%sContent-Length: %d\r\n\r\n" % (
+        target.encode(), version, headers, len(body)
+    )  # fmt: skip
+    return head + body
+
+
+PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Client:
+    """A connection on the poller: what is owed is sent after each turn."""
+
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.broker = make_broker(self.store)
+        publishing = Publishing(self.broker, LIMITS, max_defer_ms=3_600_000)
+        self.routes = QuickRoutes(self.broker, publishing, HttpDate(lambda: 1_700_000_000.5))
+        self.handed_off: bytes | None = None
+        self.woken = 0
+        self.quick = QuickHttp(self.routes, hand_off=self._hand_off, wake=self._wake)
+
+    def _hand_off(self, received: bytes) -> None:
+        assert self.handed_off is None
+        self.handed_off = received
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def finish_turn(self) -> bytes:
+        self.broker.seal()
+        self.broker.hand_over()
+        return self.flush()
+
+    def flush(self) -> bytes:
+        sent = b""
+        while pieces := self.quick.bytes_to_send():
+            sent += b"".join(pieces)
+            self.quick.sent(0)
+        return sent
+
+    def send(self, data: bytes) -> bytes:
+        self.quick.receive(data, 100.0)
+        return self.finish_turn()
+
+    def send_in_pieces(self, data: bytes, cuts: Iterator[int]) -> bytes:
+        answers = b""
+        while data:
+            cut = next(cuts, len(data))
+            answers += self.send(data[:cut])
+            data = data[cut:]
+        return answers
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+def test_pub(client: Client) -> None:
+    assert client.send(post("/pub?topic=t", b"hello")) == OK
+    assert bodies(client.store, "t") == [b"hello"]
+    assert client.woken
+    assert not client.quick.finished
+
+
+def test_ping(client: Client) -> None:
+    assert client.send(PING) == PONG
+
+
+def test_ping_of_a_sick_broker(client: Client) -> None:
+    client.broker.health = lambda: "NOK - no space left on device"
+    answer = client.send(PING)
+    assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\nDate: ")
+    assert answer.endswith(b"Content-Type: text/plain; charset=utf-8\r\n\r\nNOK - no space left on device")
+
+
+def test_mpub_of_both_kinds(client: Client) -> None:
+    text = post("/mpub?topic=t", b"a\nb\n")
+    binary = post("/mpub?topic=t&binary=true", binary_mpub([b"c", b"d"]))
+    assert client.send(text + binary) == OK * 2
+    assert bodies(client.store, "t") == [b"a", b"b", b"c", b"d"]
+
+
+def test_pubs_of_one_turn_share_a_batch(client: Client) -> None:
+    assert client.send(post("/pub?topic=t", b"a") * 3) == OK * 3
+    assert len(client.store.logs["t"].batches) == 1
+
+
+@pytest.mark.parametrize(("request_", "answer"), [
+    (post("/pub", b""), failure(b"400 Bad Request", b"MSG_EMPTY")),
+    (b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\n\r\n", failure(b"400 Bad Request", b"MSG_EMPTY")),
+    (post("/pub", b"x"), failure(b"400 Bad Request", b"MISSING_ARG_TOPIC")),
+    (post("/pub?topic=%", b"x"), failure(b"400 Bad Request", b"INVALID_REQUEST")),
+    (post("/mpub?topic=!", b"x"), failure(b"400 Bad Request", b"INVALID_TOPIC")),
+    (post("/mpub?topic=t&binary=1", b"x"), failure(b"413 Request Entity Too Large", b"BAD_BODY")),
+])  # fmt: skip
+def test_errors_leave_the_connection_open(client: Client, request_: bytes, answer: bytes) -> None:
+    assert client.send(request_ + PING) == answer + PONG
+
+
+@pytest.mark.parametrize(("target", "size", "code"), [
+    ("/pub", 101, b"MSG_TOO_BIG"),
+    ("/mpub", 501, b"BODY_TOO_BIG"),
+    ("/pub", 10**18, b"MSG_TOO_BIG"),
+])  # fmt: skip
+def test_long_body_is_refused_unread(client: Client, target: str, size: int, code: bytes) -> None:
+    head = b"POST %s?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (target.encode(), size)
+    assert client.send(head) == failure(b"413 Request Entity Too Large", code, close=True)
+    assert client.send(b"x" * 1000 + PING) == b""
+    assert not client.quick.finished  # what is still coming would make the close a reset
+    client.quick.tick(client.quick.next_deadline)
+    assert client.quick.finished
+
+
+def test_answer_waits_for_its_receipt_and_others_wait_behind_it(client: Client) -> None:
+    client.store.hold = True
+    assert client.send(post("/pub?topic=t", b"a") + PING) == b""
+    woken = client.woken
+    client.store.settle()
+    assert client.woken == woken + 1
+    assert client.flush() == OK + PONG
+
+
+def test_failed_write_is_exiting(client: Client) -> None:
+    client.store.error = "input/output error"
+    assert client.send(post("/pub?topic=t", b"a")) == failure(b"503 Service Unavailable", b"EXITING")
+
+
+def test_reading_pauses_while_much_is_owed(client: Client) -> None:
+    client.store.hold = True
+    client.send(post("/pub?topic=t", b"a") * 2000)
+    assert not client.quick.reading
+    client.store.settle()
+    assert client.flush() == OK * 2000
+    assert client.quick.reading
+
+
+@pytest.mark.parametrize(("version", "headers", "status_line", "connection", "stays"), [
+    (b"1.1", b"", b"HTTP/1.1 200 OK", None, True),
+    (b"1.1", b"Connection: close\r\n", b"HTTP/1.1 200 OK", b"close", False),
+    (b"1.0", b"", b"HTTP/1.0 200 OK", None, False),
+    (b"1.0", b"Connection: Keep-Alive\r\n", b"HTTP/1.0 200 OK", b"keep-alive", True),
+])  # fmt: skip
+def test_manners_of_closing(
+    client: Client, version: bytes, headers: bytes, status_line: bytes, connection: bytes | None, stays: bool
+) -> None:
+    answer = client.send(post("/pub?topic=t", b"a", headers, version))
+    lines = answer.split(b"\r\n")
+    assert lines[0] == status_line
+    assert (b"Connection: " + connection if connection else None) == next(
+        (line for line in lines if line.startswith(b"Connection")), None
+    )
+    assert client.quick.finished is not stays
+
+
+def test_nothing_is_served_after_connection_close(client: Client) -> None:
+    client.send(post("/pub?topic=t", b"a", b"Connection: close\r\n") + post("/pub?topic=t", b"b"))
+    assert bodies(client.store, "t") == [b"a"]
+
+
+OTHERS = [
+    b"GET /stats HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /ping?x HTTP/1.1\r\nHost: x\r\n\r\n"[:-4] + b"\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+    b"HEAD /ping HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /pub HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"POST /publish HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+    b"POST /pub/ HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+    b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n",
+    b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n",
+    b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxy",
+    b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\nx",
+    b"POST /pub?topic=t HTTP/1.1\nHost: x\nContent-Length: 9\n\nx\r\n\r\n",
+    b"POST /pub?topic=t HTTP/1.1\r\nContent-Length: 1_0\r\n\r\n",
+    b"POST /pub?topic=t HTTP/2.0\r\nHost: x\r\n\r\n",
+    b"GET /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+    b"POST /pub?topic=t HTTP/1.1\r\nX: " + b"x" * 20000 + b"\r\n\r\n",
+    b"garbage\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"\r\n\r\nGET /ping HTTP/1.1\r\nHost: x\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_everything_else_is_handed_off_whole(client: Client, other: bytes) -> None:
+    assert client.send(PING + other + b"more") == PONG
+    assert client.handed_off == other + b"more"
+    assert not client.quick.reading
+
+
+def test_handing_off_waits_until_all_is_answered_and_sent(client: Client) -> None:
+    client.store.hold = True
+    client.send(post("/pub?topic=t", b"a") + OTHERS[0])
+    assert not client.quick.reading
+    client.quick.receive(b"more", 101.0)  # was in the buffer already
+    client.store.settle()
+    assert client.quick.bytes_to_send() == [OK]
+    client.quick.sent(5)
+    assert client.handed_off is None
+    client.quick.sent(0)
+    assert client.handed_off == OTHERS[0] + b"more"
+
+
+def test_peer_that_has_finished_sending_still_gets_its_answers(client: Client) -> None:
+    client.store.hold = True
+    client.send(post("/pub?topic=t", b"a") + b"POST /pu")
+    client.quick.end()
+    assert not client.quick.finished
+    client.store.settle()
+    assert client.flush() == OK
+    assert client.quick.finished
+
+
+def test_connection_that_has_nothing_is_finished_when_the_peer_is(client: Client) -> None:
+    client.quick.end()
+    assert client.quick.finished
+    assert client.quick.next_deadline == inf
+
+
+requests = st.sampled_from([
+    PING,
+    post("/pub?topic=t", b"one"),
+    post("/pub?topic=t", b""),
+    post("/pub?topic=u", b"\r\n\r\nGET /ping HTTP/1.1\r\n\r\n"),
+    post("/pub?topic=!", b"x" * 100),
+    post("/mpub?topic=t", b"a\nb"),
+    post("/mpub?topic=t&binary=true", binary_mpub([b"\r\n\r\n", b"x" * 90])),
+    post("/pub?topic=t", b"x" * 200),
+    *OTHERS,
+])  # fmt: skip
+
+
+@given(st.lists(requests, max_size=8), st.lists(st.integers(1, 60), max_size=60))
+def test_packet_borders_do_not_matter(sent: list[bytes], cuts: list[int]) -> None:
+    whole, pieces = Client(), Client()
+    stream = b"".join(sent)
+    assert pieces.send_in_pieces(stream, iter(cuts)) == whole.send(stream)
+    assert {name: bodies(pieces.store, name) for name in pieces.store.logs} == {
+        name: bodies(whole.store, name) for name in whole.store.logs
+    }
+    assert (pieces.handed_off is None) == (whole.handed_off is None)
+    if whole.handed_off is not None:
+        assert stream.endswith(whole.handed_off)
+    assert pieces.quick.finished == whole.quick.finished
+
+
+@given(st.binary(max_size=200))
+def test_no_garbage_breaks_it(garbage: bytes) -> None:
+    Client().send(garbage)
+    Client().send(b"POST /pub" + garbage)
+    Client().send(post("/mpub?topic=t&binary=1", garbage))
+
+
+def test_what_is_remembered_is_bounded(client: Client) -> None:
+    for number in range(5000):
+        client.quick.receive(post(f"/pub?topic=t{number}", b"a", b"X: %d\r\n" % number), 100.0)
+    assert len(client.routes.heads) <= 4096
+    client.send(post("/pub?topic=t", b"a", b"X: " + b"x" * 2000 + b"\r\n"))
+    assert max(map(len, client.routes.heads)) < 1024

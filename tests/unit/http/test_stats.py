@@ -1,0 +1,201 @@
+"""/stats as JSON and as text, to the byte, from made-up snapshots."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from common.nsq_json import dumps
+from nsqd.broker.snapshot import (
+    NO_LATENCY,
+    BrokerSnapshot,
+    ChannelSnapshot,
+    ClientSnapshot,
+    LatencySnapshot,
+    TopicSnapshot,
+)
+from nsqd.http.memory import MemorySnapshot, memory_now
+from nsqd.http.stats_json import stats_json
+from nsqd.http.stats_text import stats_text
+from tests.unit.http.conftest import Nsqd
+
+CLIENT = ClientSnapshot(
+    client_id="127.0.0.1",
+    hostname="127.0.0.1",
+    remote_address="127.0.0.1:44080",
+    state=3,
+    ready_count=1,
+    in_flight_count=1,
+    message_count=1,
+    connect_ts=1795215772,
+)
+PRODUCER = replace(CLIENT, user_agent="go-nsq/1.1", pub_counts=(("t1", 7),), state=0, ready_count=0)
+CHANNEL = ChannelSnapshot(
+    channel_name="c1",
+    depth=0,
+    backend_depth=0,
+    in_flight_count=1,
+    deferred_count=0,
+    message_count=1,
+    global_msg_count=1,
+    requeue_count=0,
+    timeout_count=0,
+    client_count=1,
+    clients=[CLIENT],
+    paused=False,
+    e2e_processing_latency=NO_LATENCY,
+)
+TOPIC = TopicSnapshot(
+    topic_name="t1",
+    channels=[CHANNEL],
+    depth=2,
+    backend_depth=1,
+    message_count=3,
+    message_bytes=600,
+    paused=True,
+    e2e_processing_latency=LatencySnapshot(count=3, percentiles=((0.99, 2_500_000.0), (0.5, 900.0))),
+)
+SNAPSHOT = BrokerSnapshot(health="OK", start_time=1795215700, topics=[TOPIC], producers=[PRODUCER])
+MEMORY = MemorySnapshot(heap_objects=5, heap_in_use_bytes=4096, gc_total_runs=2)
+
+CLIENT_JSON = (
+    b'{"client_id":"127.0.0.1","hostname":"127.0.0.1","version":"V2","remote_address":"127.0.0.1:44080","state":3,'
+    b'"ready_count":1,"in_flight_count":1,"message_count":1,"finish_count":0,"requeue_count":0,'
+    b'"connect_ts":1795215772,"sample_rate":0,"deflate":false,"snappy":false,"user_agent":"",'
+    b'"topology_zone":"","topology_region":"","tls":false,"tls_cipher_suite":"","tls_version":"",'
+    b'"tls_negotiated_protocol":"","tls_negotiated_protocol_is_mutual":false}'
+)
+# As a reference daemon wrote it.
+CHANNEL_JSON = (
+    b'{"channel_name":"c1","depth":0,"backend_depth":0,"in_flight_count":1,"deferred_count":0,"message_count":1,'
+    b'"global_msg_count":1,"requeue_count":0,"timeout_count":0,"client_count":1,"clients":[' + CLIENT_JSON + b"],"
+    b'"paused":false,"e2e_processing_latency":{"count":0,"percentiles":null}}'
+)
+
+
+def as_json(snapshot: BrokerSnapshot, memory: MemorySnapshot | None = None) -> bytes:
+    return dumps(stats_json(snapshot, memory, version="1.3.0"))
+
+
+def test_json() -> None:
+    producer = CLIENT_JSON.replace(b'"state":3,"ready_count":1', b'"state":0,"ready_count":0')
+    producer = producer.replace(b'"user_agent":""', b'"user_agent":"go-nsq/1.1"')
+    producer = producer.replace(b'"tls":', b'"pub_counts":[{"topic":"t1","count":7}],"tls":')
+    assert as_json(SNAPSHOT, MEMORY) == (
+        b'{"version":"1.3.0","health":"OK","start_time":1795215700,"topics":[{"topic_name":"t1","channels":['
+        + CHANNEL_JSON
+        + b'],"depth":2,"backend_depth":1,"message_count":3,"message_bytes":600,"paused":true,'
+        b'"e2e_processing_latency":{"count":3,"percentiles":[{"quantile":0.99,"value":2500000},'
+        b'{"quantile":0.5,"value":900}]}}],"memory":{"heap_objects":5,"heap_idle_bytes":0,"heap_in_use_bytes":4096,'
+        b'"heap_released_bytes":0,"gc_pause_usec_100":0,"gc_pause_usec_99":0,"gc_pause_usec_95":0,"next_gc_bytes":0,'
+        b'"gc_total_runs":2},"producers":[' + producer + b"]}"
+    )
+
+
+def test_null_is_not_empty() -> None:
+    empty = BrokerSnapshot(health="OK", start_time=1, topics=[], producers=None)
+    assert as_json(empty) == b'{"version":"1.3.0","health":"OK","start_time":1,"topics":[],"producers":null}'
+    unknown = replace(empty, topics=None)
+    assert b'"topics":null' in as_json(unknown)
+    no_channels = replace(empty, topics=[replace(TOPIC, channels=[])])
+    assert b'"channels":[]' in as_json(no_channels)
+    excluded = replace(empty, topics=[replace(TOPIC, channels=[replace(CHANNEL, clients=None)])])
+    assert b'"client_count":1,"clients":null' in as_json(excluded)
+
+
+def test_fields_that_are_only_there_when_set() -> None:
+    client = replace(CLIENT, authed=True, auth_identity="me", auth_identity_url="http://me")
+    channel = replace(CHANNEL, clients=[client], global_msg_count=0, zone_local_msg_count=2, region_local_msg_count=3)
+    written = as_json(replace(SNAPSHOT, topics=[replace(TOPIC, channels=[channel])]))
+    assert b'"message_count":1,"zone_local_msg_count":2,"region_local_msg_count":3,"requeue_count"' in written
+    assert b'"user_agent":"","authed":true,"auth_identity":"me","auth_identity_url":"http://me","topology' in written
+
+
+def test_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        text = stats_text(SNAPSHOT, MEMORY, version="nsqd v1.3.0 (built w/x)", timestamp=1795215837_500000000)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert text == (
+        "nsqd v1.3.0 (built w/x)\n"
+        "start_time 2026-11-20T23:01:40Z\n"
+        "uptime 2m17.5s\n"
+        "\n"
+        "Health: OK\n"
+        "\n"
+        "Memory:\n"
+        "   heap_objects             \t5\n"
+        "   heap_idle_bytes          \t0\n"
+        "   heap_in_use_bytes        \t4096\n"
+        "   heap_released_bytes      \t0\n"
+        "   gc_pause_usec_100        \t0\n"
+        "   gc_pause_usec_99         \t0\n"
+        "   gc_pause_usec_95         \t0\n"
+        "   next_gc_bytes            \t0\n"
+        "   gc_total_runs            \t2\n"
+        "\n"
+        "Topics:\n"
+        "*P [t1             ] depth: 2     be-depth: 1     msgs: 3        e2e%: 2.5ms, 900.0ns\n"
+        "      [c1                       ] depth: 0     be-depth: 0     inflt: 1    def: 0    re-q: 0     "
+        "timeout: 0     msgs: 1        e2e%: \n"
+        "        [V2 127.0.0.1:44080      ] state: 3 inflt: 1    rdy: 1    fin: 0        re-q: 0        "
+        "msgs: 1        connected: 1m5s\n"
+        "\n"
+        "Producers:\n"
+        "   [V2 127.0.0.1:44080 go-nsq/1.1] msgs: 7        topics: t1=7 connected: 1m5s\n"
+    )
+
+
+def test_text_of_nothing() -> None:
+    nothing = BrokerSnapshot(health="NOK - x", start_time=1, topics=None, producers=None)
+    lines = stats_text(nothing, None, version="v", timestamp=10**9).split("\n")
+    assert lines[2:] == ["uptime 0s", "", "Health: NOK - x", "", "Topics: None", "", "Producers: None", ""]
+
+
+def test_topics_are_set_apart_and_pauses_shown() -> None:
+    channel = replace(CHANNEL, paused=True, clients=None)
+    second = replace(TOPIC, topic_name="t2", paused=False, channels=[channel])
+    text = stats_text(replace(SNAPSHOT, topics=[TOPIC, second]), None, version="v", timestamp=10**19)
+    assert "\n\n   [t2             ] depth: " in text
+    assert "\n   *P [c1   " in text
+
+
+def test_client_on_a_unix_socket() -> None:
+    client = replace(CLIENT, remote_address="@", hostname="here", user_agent="")
+    text = stats_text(replace(SNAPSHOT, producers=[client]), None, version="v", timestamp=10**19)
+    assert "   [V2 here:                ] state: 3" in text
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (0.0, "0.0ns"), (1000.0, "1000.0ns"), (1001.0, "1.0us"), (1e6, "1000.0us"), (1.5e9, "1.5s"), (1e9, "1000.0ms"),
+])  # fmt: skip
+def test_units_of_latency(value: float, shown: str) -> None:
+    topic = replace(TOPIC, e2e_processing_latency=LatencySnapshot(count=1, percentiles=((1.0, value),)))
+    text = stats_text(replace(SNAPSHOT, topics=[topic]), None, version="v", timestamp=10**19)
+    assert f"e2e%: {shown}\n" in text
+
+
+def test_memory_of_this_process() -> None:
+    memory = memory_now()
+    assert memory.heap_objects > 0
+    assert memory.heap_in_use_bytes > 0
+
+
+def test_filters_of_the_real_broker(nsqd: Nsqd) -> None:
+    def topics(query: str) -> bytes:
+        body = nsqd.get(f"/stats?format=json&include_mem=false{query}").body
+        return body[body.index(b'"topics":') : body.index(b',"producers"')]
+
+    assert topics("") == b'"topics":[]'
+    assert topics("&topic=unknown") == b'"topics":null'
+    nsqd.broker.topic("b")
+    nsqd.broker.topic("a").channel("c")
+    assert topics("").index(b'"a"') < topics("").index(b'"b"')
+    assert b'"topic_name":"b","channels":[],' in topics("&topic=b")
+    assert topics("&channel=x") == b'"topics":[]'
+    assert b'"b"' not in topics("&channel=c")
