@@ -22,8 +22,8 @@ class TurnStore(Protocol):
     def write_logs(self) -> None:
         """One write for each log that got something; settles receipts."""
 
-    def write_journal(self, *, force: bool = False) -> None:
-        """Writes the journal's buffer if something urgent is in it."""
+    def write_journal(self, *, force: bool = False) -> bool:
+        """Writes the journal's buffer if something urgent is in it. False: the disk does not take it now."""
 
     def sync(self) -> Awaitable[None]: ...
 

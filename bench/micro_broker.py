@@ -1,0 +1,179 @@
+"""What the broker's core costs without sockets and disk: nanoseconds per message.  python -m bench.micro_broker"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from common.wire import commands
+from common.wire.commands import Limits
+from common.wire.identify import ClientSettings, ServerFeatures
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.broker import Broker
+from nsqd.broker.message_id import IdSource
+from nsqd.broker.store import Change
+from nsqd.protocol import ClientProtocol, ClientRules
+
+BODY = b"x" * 200
+
+
+class NoLog:
+    """Keeps batches in memory and settles at once."""
+
+    first = 0
+    cached_from = 0
+
+    def __init__(self) -> None:
+        self.tail = 0
+        self.batches: deque[Batch] = deque()
+
+    def has_room(self, count: int, size: int) -> bool:
+        return True
+
+    def append(self, batch: Batch, receipt: Receipt) -> None:
+        self.batches.append(batch)
+        self.tail = batch.end_sequence
+        receipt.settle()
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        while self.batches and self.batches[0].end_sequence <= sequence:
+            self.batches.popleft()
+        return self.batches[0]
+
+    def next_readable(self, sequence: int) -> int:
+        return sequence
+
+    def release(self, sequence: int) -> None:
+        pass
+
+
+class NoStore:
+    def create_log(self, topic: str) -> NoLog:
+        return NoLog()
+
+    def drop_log(self, topic: str) -> None:
+        pass
+
+    def record(self, change: Change, *, urgent: bool) -> None:
+        pass
+
+    def reserve_ids(self, until: int) -> None:
+        pass
+
+
+RULES = ClientRules(
+    limits=Limits(),
+    features=ServerFeatures(
+        max_rdy_count=2500,
+        version="",
+        max_msg_timeout_ms=900_000,
+        max_heartbeat_interval_ms=60_000,
+        max_output_buffer_size=65536,
+        min_output_buffer_timeout_ms=25,
+        max_output_buffer_timeout_ms=30_000,
+        max_deflate_level=6,
+        tls=False,
+        snappy=False,
+        deflate=False,
+        auth_required=False,
+        topology_region="",
+        topology_zone="",
+    ),
+    defaults=ClientSettings(output_buffer_timeout_ms=250, msg_timeout_ms=60_000),
+    max_req_timeout_ms=3_600_000,
+    max_defer_timeout_ms=3_600_000,
+    max_channel_consumers=0,
+)
+
+
+def make_broker() -> Broker:
+    ids = IdSource(1, timestamp=10**18, reserved=0, reserve=lambda until: None)
+    return Broker(
+        NoStore(),
+        ids=ids,
+        now=0.0,
+        timestamp=10**18,
+        mem_queue_size=10_000,
+        max_msg_timeout=900.0,
+        random_percent=lambda: 0,
+    )
+
+
+def make_client(broker: Broker) -> ClientProtocol:
+    client = ClientProtocol(
+        broker, RULES, remote_address="", remote_host="", wake=lambda: None, note=lambda level, text: None
+    )
+    client.receive(commands.MAGIC, 0.0)
+    return client
+
+
+def publish(stream: bytes, turns: int) -> None:
+    broker = make_broker()
+    client = make_client(broker)
+    for _ in range(turns):
+        client.receive(stream, 0.0)
+        broker.seal()
+        broker.hand_over()
+        b"".join(client.bytes_to_send())
+
+
+def consume(batch: int, messages: int) -> None:
+    broker = make_broker()
+    publisher, consumer = make_client(broker), make_client(broker)
+    consumer.receive(commands.sub("t", "c") + commands.rdy(2500), 0.0)
+    stream = commands.mpub("t", [BODY] * batch) if batch > 1 else commands.pub("t", BODY)
+    done = 0
+    while done < messages:
+        publisher.receive(stream, 0.0)
+        broker.seal()
+        broker.hand_over()
+        publisher.bytes_to_send()
+        sent = b"".join(consumer.bytes_to_send())
+        at, fins = 0, []
+        while at < len(sent):
+            size = int.from_bytes(sent[at : at + 4], "big")
+            if sent[at + 7] == 2:
+                fins.append(b"FIN " + sent[at + 18 : at + 34] + b"\n")
+            at += 4 + size
+        consumer.sent(0)
+        start = perf_counter_ns()
+        consumer.receive(b"".join(fins), 0.0)
+        broker.record_progress()
+        global finishing
+        finishing += perf_counter_ns() - start
+        done += batch
+
+
+finishing = 0
+
+
+def measure(name: str, work: Callable[[], None], messages: int) -> None:
+    gc.collect()
+    best = min(_timed(work) for _ in range(3))
+    print(f"{name:40} {best / messages:8.0f} ns/message")
+
+
+def _timed(work: Callable[[], None]) -> int:
+    start = perf_counter_ns()
+    work()
+    return perf_counter_ns() - start
+
+
+def main() -> None:
+    gc.disable()
+    single = commands.pub("t", BODY)
+    measure("PUB, one in a turn", lambda: publish(single, 20_000), 20_000)
+    measure("PUB, 64 in a turn", lambda: publish(single * 64, 500), 32_000)
+    many = commands.mpub("t", [BODY] * 200)
+    measure("MPUB of 200", lambda: publish(many, 500), 100_000)
+    global finishing
+    for batch in (1, 200):
+        finishing = 0
+        measure(f"publish {batch}, deliver, FIN (with the test's cutting)", lambda b=batch: consume(b, 20_000), 20_000)  # type: ignore[misc]
+        print(f"{'  of it FIN and progress':40} {finishing / 60_000:8.0f} ns/message")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""nsqd as one tree of tasks: what it is made of, in which order it starts, and how it stops."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic, time_ns
+
+import trio
+
+from common import logs, web
+from common.daemon import tune_garbage_collection, version_line, wait_for_signal
+from common.net import bind, close_listener, format_listener, listening_port
+from common.options import seconds
+from common.poller import Connection, Handler, MakeHandler, Poller
+from nsqd import timers
+from nsqd.broker.broker import Broker
+from nsqd.broker.changes import replay
+from nsqd.broker.message_id import IdSource
+from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
+from nsqd.log.settings import LogSettings
+from nsqd.log.store import Store
+from nsqd.options import Options
+from nsqd.tcp import client_maker, limits_of, rules_of
+from nsqd.turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The sockets that were really opened; with port 0 the options do not say which."""
+
+    tcp: socket.socket
+    http: socket.socket | None
+
+
+async def run(
+    options: Options,
+    *,
+    wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
+    task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    with _opened_store(options) as store, _listening(options) as listening:
+        log.info("%s", version_line("nsqd"))
+        log.info("ID: %d", options.node_id)
+        broker = _recovered_broker(store, options)
+        turn = Turn(broker, store)
+        poller = Poller(turn, busy_poll=seconds(options.busy_poll))
+        turn.flush = poller.flush
+        # The store outlives everyone who writes, the web everyone who may hand it a connection.
+        async with _running_store(store, broker, turn), _web(broker, turn, options, listening) as (web_server, routes):
+            async with trio.open_nursery() as services:
+                services.start_soon(poller.run)
+                services.start_soon(timers.expire_messages, broker, turn)
+                services.start_soon(timers.save_progress, broker, turn, store)
+                services.start_soon(poller.accept, listening.tcp, client_maker(broker, rules_of(options)))
+                log.info("TCP: listening on %s", format_listener(listening.tcp))
+                if listening.http is not None:
+                    services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))
+                    log.info("HTTP: listening on %s", format_listener(listening.http))
+                tune_garbage_collection()
+                task_status.started(listening)
+                await wait_for_shutdown()
+                log.info("NSQ: stopping")
+                services.cancel_scope.cancel()
+            turn.begin()
+            poller.close_all()
+            turn.finish()
+        broker.record_progress()
+    log.info("NSQ: bye")
+
+
+# Parts
+
+
+@contextmanager
+def _opened_store(options: Options) -> Iterator[Store]:
+    store = Store.open(
+        options.data_path or ".",
+        LogSettings(
+            max_bytes_per_file=options.max_bytes_per_file,
+            mem_queue_size=options.mem_queue_size,
+            mem_queue_bytes=options.mem_queue_bytes,
+            sync_every=options.sync_every,
+            sync_timeout=seconds(options.sync_timeout),
+            ack=options.ack,
+            topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
+        ),
+    )
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _listening(options: Options) -> Iterator[Listening]:
+    tcp = bind(options.tcp_address)
+    try:
+        http = bind(options.http_address) if options.http_address else None
+        try:
+            yield Listening(tcp, http)
+        finally:
+            if http is not None:
+                close_listener(http)
+    finally:
+        close_listener(tcp)
+
+
+def _recovered_broker(store: Store, options: Options) -> Broker:
+    recovered = store.recover()
+    timestamp = time_ns()
+    ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
+    broker = Broker(
+        store,
+        ids=ids,
+        now=monotonic(),
+        timestamp=timestamp,
+        mem_queue_size=options.mem_queue_size,
+        max_msg_timeout=seconds(options.max_msg_timeout),
+        random_percent=partial(random.Random().randrange, 100),
+    )
+    broker.health = lambda: store.health
+    broker.restore(replay(recovered.changes), recovered.logs)
+    return broker
+
+
+@asynccontextmanager
+async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterator[None]:
+    def loaded(topic: str) -> None:
+        turn.begin()
+        broker.loaded(topic)
+        turn.finish()
+
+    def settled() -> None:
+        turn.begin()
+        turn.finish()
+
+    store.on_loaded = loaded
+    store.on_settled = settled
+    store.snapshot_topic = broker.snapshot_topic
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
+        await store.sync()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _web(
+    broker: Broker, turn: Turn, options: Options, listening: Listening
+) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
+    max_defer = options.max_defer_timeout or options.max_req_timeout
+    publishing = Publishing(broker, limits_of(options), max_defer_ms=max_defer // 1_000_000)
+    node = NodeInfo(
+        hostname=platform.node(),
+        tcp_port=listening_port(listening.tcp),
+        http_port=listening_port(listening.http) if listening.http is not None else 0,
+    )
+    app = make_app(broker, turn, LiveSettings(options), publishing, node, run_trio=web.run_trio, linger=web.linger)
+    async with web.open_web(app) as web_server:
+        yield web_server, QuickRoutes(broker, publishing)
+
+
+def _http_maker(poller: Poller, routes: QuickRoutes, web_server: web.Web) -> MakeHandler:
+    """Publishing is served on the poller; a connection that asks for anything else goes to the web server for good."""
+
+    def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+        def hand_off(received: bytes) -> None:
+            web_server.adopt(poller.release(connection), received)
+
+        return QuickHttp(routes, hand_off=hand_off, wake=wake)
+
+    return make
+
+
+class LiveSettings:
+    """The options of now; what `/config` changes takes effect here."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def replace(self, options: Options) -> None:
+        self.options = options
+        logs.set_level(options.log_level)
