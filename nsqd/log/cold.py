@@ -1,0 +1,309 @@
+"""Reading what is no longer in the tail cache.
+
+First the page cache is asked, at once and without a thread. Only if the disk is needed, or something odd was found, a
+`Load` goes to a thread and the reader is told to come again. What was read stays for a while as blocks; a batch is cut
+out of its block, and its checksum looked at, when somebody wants it.
+"""
+
+from __future__ import annotations
+
+import errno
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
+from nsqd.log.segment import (
+    BLOCK_SIZE,
+    Hole,
+    Index,
+    ReadAt,
+    Segment,
+    Walk,
+    find_hole,
+    load_index,
+    save_index,
+)
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.log.files import Files
+
+# Of a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
+READ_SIZE: Final = 128 * 1024
+COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
+_PAGE: Final = 4096
+_PASSING_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+
+
+class Damaged(Exception):
+    """At `offset`, where the record of `sequence` should be, there is none."""
+
+    def __init__(self, offset: int, sequence: int) -> None:
+        super().__init__(offset, sequence)
+        self.offset = offset
+        self.sequence = sequence
+
+
+class Start(NamedTuple):
+    """A record that is known to start here."""
+
+    sequence: int
+    offset: int
+
+
+class ColdBlock:
+    """Whole records from a piece of a segment."""
+
+    __slots__ = ("_bases", "_batches", "_data", "_headers", "_offset", "end", "end_offset", "first", "segment_base")
+
+    def __init__(self, segment_base: int, offset: int, data: bytes, headers: list[tuple[int, Header]]) -> None:
+        position, last = headers[-1]
+        self.segment_base = segment_base
+        self.first = headers[0][1].base_sequence
+        self.end = last.end_sequence
+        self.end_offset = offset + position + last.size
+        self._offset = offset
+        self._data = data
+        self._headers = headers
+        self._bases = [header.base_sequence for _, header in headers]
+        self._batches: dict[int, Batch] = {}
+
+    @property
+    def size(self) -> int:
+        return len(self._data)
+
+    def batch_at(self, sequence: int) -> Batch:
+        """Raises Damaged if the payload is not what was written."""
+        place = bisect_right(self._bases, sequence) - 1
+        batch = self._batches.get(place)
+        if batch is None:
+            position, header = self._headers[place]
+            batch = decode_batch(header, self._data, position)
+            if batch is None:
+                raise Damaged(self._offset + position, header.base_sequence)
+            self._batches[place] = batch
+        return batch
+
+
+class ColdBlocks:
+    """The blocks that were read last, of one topic."""
+
+    def __init__(self) -> None:
+        self._blocks: OrderedDict[int, ColdBlock] = OrderedDict()
+        self._bytes = 0
+        self._last: ColdBlock | None = None
+        self.used = True  # since the last look at who is idle
+
+    def find(self, sequence: int) -> ColdBlock | None:
+        self.used = True
+        block = self._last
+        if block is not None and block.first <= sequence < block.end:
+            return block
+        for block in self._blocks.values():  # a few dozen at most
+            if block.first <= sequence < block.end:
+                self._blocks.move_to_end(block.first)
+                self._last = block
+                return block
+        return None
+
+    def start_of(self, sequence: int, segment: Segment) -> Start | None:
+        """Where `sequence` starts in the segment, if a block ends just before it."""
+        for block in reversed(self._blocks.values()):
+            if block.end == sequence and block.segment_base == segment.base:
+                return Start(sequence, block.end_offset)
+        return None
+
+    def add(self, block: ColdBlock) -> None:
+        old = self._blocks.pop(block.first, None)
+        if old is not None:
+            self._bytes -= old.size
+        self._blocks[block.first] = self._last = block
+        self._bytes += block.size
+        while self._bytes > COLD_BYTES and len(self._blocks) > 1:
+            _, oldest = self._blocks.popitem(last=False)
+            self._bytes -= oldest.size
+
+
+def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence: int) -> ColdBlock:
+    """The block whose first record holds `sequence`, found by walking from `start`; `end` is the segment's.
+
+    Raises Damaged where the walk cannot go on, and BlockingIOError if `read` gave less than it was asked for.
+    """
+    offset, at = start.offset, start.sequence
+    size = READ_SIZE
+    while True:
+        asked = min(size, end - offset)
+        data = read(offset, asked) if asked > 0 else b""
+        skipped = scan(data, 0, at, verify=False, until=sequence)
+        headers: list[tuple[int, Header]] = []
+        found = scan(data, skipped.position, skipped.sequence, verify=False, headers=headers)
+        if headers:
+            return ColdBlock(segment_base, offset, data, headers)
+        offset, at = offset + skipped.position, skipped.sequence
+        if len(data) < asked and found.stop is not Stop.BAD:
+            raise BlockingIOError(errno.EAGAIN, "partly cached")
+        wanting = found.stop is Stop.SHORT or (found.stop is Stop.END and skipped.position > 0)
+        if not wanting or offset + max(found.needed, HEADER_SIZE) > end:
+            raise Damaged(offset, at)
+        size = max(READ_SIZE, found.needed)
+
+
+class Load:
+    """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
+
+    def __init__(self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None) -> None:
+        self.topic = topic
+        self.sequence = sequence
+        self.segment = segment
+        self.block: ColdBlock | None = None
+        self.holes: list[Hole] = []
+        self.aside: list[Path] = []  # copies of the bytes in the holes
+        self.index: Index | None = None
+        self.index_is_bad_at: int | None = None
+        self.error: OSError | None = None
+        self._end_offset = segment.size
+        self._end_sequence = end  # where the segment's records end
+        self._start = start
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether it failed for a reason that goes away."""
+        return self.error is not None and self.error.errno in _PASSING_ERRORS
+
+    def perform(self, files: Files) -> None:
+        segment = self.segment
+        try:
+            descriptor = files.open_to_read(segment.path)
+        except OSError as error:
+            self._give_up(error)
+            return
+        try:
+            self._read(files, salvaging(files, descriptor))
+        except OSError as error:
+            self._give_up(error)
+        finally:
+            files.close(descriptor)
+        for hole in self.holes:
+            if (aside := keep_aside(files, segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
+                self.aside.append(aside)
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = error
+        if not self.is_passing:  # or readers would ask for ever
+            self.holes.append(Hole(self.sequence, self._end_sequence, 0, 0))
+
+    def _read(self, files: Files, read: ReadAt) -> None:
+        first = Start(self.segment.base, 0)
+        start = self._start or self._start_by_index(files, read) or first
+        while True:
+            try:
+                block = read_block(read, self.segment.base, start, self._end_offset, self.sequence)
+                block.batch_at(self.sequence)
+            except Damaged as damage:
+                if damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes:
+                    # What pointed here may be wrong. The walk from the beginning will tell.
+                    self.index_is_bad_at = start.offset
+                    start = first
+                    continue
+                hole = find_hole(
+                    read,
+                    offset=damage.offset,
+                    sequence=damage.sequence,
+                    end=self._end_offset,
+                    next_base=self._end_sequence,
+                )
+                assert hole is not None
+                self.holes.append(hole)
+                if hole.end > self.sequence:
+                    return
+                start = Start(hole.end, hole.end_offset)
+            else:
+                self.block = block
+                return
+
+    def _start_by_index(self, files: Files, read: ReadAt) -> Start | None:
+        segment = self.segment
+        if segment.index is not None:
+            return None  # it was asked already
+        index = load_index(files, segment)
+        last = Start(index.sequences[-1], index.offsets[-1]) if index else Start(segment.base, 0)
+        if segment.size - last.offset > BLOCK_SIZE:  # it is missing, or ends early
+            walk = Walk(read, offset=last.offset, sequence=last.sequence, end=segment.size, verify=False)
+            walk.run()
+            for sequence, offset in walk.index:
+                index.add(sequence, offset)
+            try:
+                save_index(files, segment.index_path, index.encode_unsaved(), saved=index.saved)
+                index.saved = len(index)
+            except OSError:
+                pass  # no space, say; it is as good in memory
+        self.index = index
+        entry = index.locate(self.sequence)
+        return Start(*entry) if entry is not None else None
+
+
+def salvaging(files: Files, descriptor: int) -> ReadAt:
+    """Reads a file; what the disk refuses, or the file is too short for, comes as zeros. The checksums will tell."""
+
+    def read(offset: int, size: int) -> bytes:
+        try:
+            return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+        return b"".join(page(start, min(_PAGE, offset + size - start)) for start in range(offset, offset + size, _PAGE))
+
+    def page(offset: int, size: int) -> bytes:
+        try:
+            return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
+        except OSError:
+            return bytes(size)
+
+    return read
+
+
+def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
+    """Copies a piece of a segment beside it, once. Not being able to is no reason to stop reading."""
+    target = path.with_name(f"{path.name}.{word}.{offset}")
+    if end_offset <= offset:
+        return None
+    try:
+        if not files.exists(target):
+            files.copy_range(path, offset, end_offset - offset, target)
+    except OSError:
+        return None
+    return target
+
+
+class ReadDescriptors:
+    """Open files of all topics that are read, the least recently used closed first."""
+
+    def __init__(self, files: Files, most: int) -> None:
+        self._files = files
+        self._most = most
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def get(self, path: Path) -> int:
+        descriptor = self._open.get(path)
+        if descriptor is None:
+            descriptor = self._files.open_to_read(path)
+            self._open[path] = descriptor
+            if len(self._open) > self._most:
+                self._files.close(self._open.popitem(last=False)[1])
+        else:
+            self._open.move_to_end(path)
+        return descriptor
+
+    def forget(self, path: Path) -> None:
+        descriptor = self._open.pop(path, None)
+        if descriptor is not None:
+            self._files.close(descriptor)
+
+    def close(self) -> None:
+        while self._open:
+            self._files.close(self._open.popitem()[1])

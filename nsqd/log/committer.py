@@ -1,0 +1,235 @@
+"""What the store does beside the turns: syncing, flushing, loading, tidying. Every job is a task that sleeps on an event.
+
+A *round* makes durable what was written before it began: indexes, segments, folders, the journal; only then are files
+removed that the journal says are finished. A round begins and ends on the loop, and `perform` runs in a thread, so the
+same three steps also serve where no loop runs (the end of the store, and tests).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from nsqd.log.files import Files, error_text, remove_file
+
+if TYPE_CHECKING:
+    from nsqd.log.cold import Load
+    from nsqd.log.journal import JournalSync
+    from nsqd.log.store import Store
+    from nsqd.log.topic_log import SyncJob
+
+log = logging.getLogger(__name__)
+
+FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and unurgent changes may stay in memory
+TOPOLOGY_INTERVAL: Final = 0.2
+SHORTEST_PAUSE: Final = 0.005  # between two rounds, or a fast disk would be synced all the time
+ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
+IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
+REPAIR_INTERVAL: Final = 1.0
+LOADING_THREADS: Final = 4
+PROBE_BYTES: Final = 256 * 1024
+_PROBE: Final = "probe.tmp"
+
+
+class NotSynced(Exception):
+    """Something could not be made durable; the text is the operating system's."""
+
+
+class Wakeup:
+    """An event that can be waited for again and again; set from anywhere on the loop, also before it runs."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+class Outcome:
+    """What those wait for who asked for a round."""
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.error: str | None = None
+        self.is_wanted = False
+
+
+class Round:
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.jobs: list[SyncJob] = []
+        self.journal: JournalSync | None = None
+        self.files: list[Path] = []  # to be removed, oldest first
+        self.folders: list[Path] = []
+        self.error: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.jobs or self.journal or self.files or self.folders)
+
+    def perform(self, files: Files) -> None:
+        for job in self.jobs:
+            job.perform(files)
+        if self.journal is not None:
+            self.journal.perform(files)
+            if self.journal.error is not None:
+                return
+        while self.files:
+            try:
+                remove_file(files, self.files[0])
+            except OSError as error:
+                self.error = error_text("remove", self.files[0], error)
+                return
+            del self.files[0]
+        while self.folders:
+            try:
+                files.remove_folder(self.folders[0])
+            except OSError as error:  # the next start tries again
+                self.error = error_text("remove", self.folders[0], error)
+            del self.folders[0]
+
+
+class Committer:
+    """The tasks of one store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.sync_wakeup = Wakeup()
+        self.hurry = Wakeup()
+        self.flush_wakeup = Wakeup()
+        self.load_wakeup = Wakeup()
+        self.topology_wakeup = Wakeup()
+        self.rotation_wakeup = Wakeup()
+        self.repair_wakeup = Wakeup()
+        self.idle_wakeup = Wakeup()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        tasks: tuple[Callable[[], Awaitable[object]], ...] = (
+            self._commit,
+            self._flush,
+            self._load,
+            self._save_topology,
+            self._rotate,
+            self._repair,
+            self._tidy,
+        )
+        async with trio.open_nursery() as nursery:
+            for task in tasks:
+                nursery.start_soon(task)
+            task_status.started()
+
+    async def _commit(self) -> None:
+        store = self._store
+        while True:
+            await self.sync_wakeup.wait()
+            self.hurry = Wakeup()
+            round_ = store.begin_round()
+            started = trio.current_time()
+            if not round_.is_empty:
+                await trio.to_thread.run_sync(round_.perform, store.files)
+            took = trio.current_time() - started
+            store.end_round(round_)
+            await self._pause(min(took, store.settings.sync_timeout))
+
+    async def _pause(self, seconds: float) -> None:
+        """Leaves the disk to the writers for about as long as the sync has kept it, unless somebody waits."""
+        with trio.move_on_after(SHORTEST_PAUSE):
+            while not self._store.somebody_waits_for_sync:
+                await self.hurry.wait()
+            return
+        with trio.move_on_after(max(0.0, seconds - SHORTEST_PAUSE)):
+            while not self._store.has_to_hurry:
+                await self.hurry.wait()
+
+    async def _flush(self) -> None:
+        while True:
+            await self.flush_wakeup.wait()
+            await trio.sleep(FLUSH_INTERVAL)
+            self._store.flush()
+
+    async def _load(self) -> None:
+        store = self._store
+        limiter = trio.CapacityLimiter(LOADING_THREADS)
+
+        async def perform(load: Load) -> None:
+            await trio.to_thread.run_sync(load.perform, store.files, limiter=limiter)
+            if load.is_passing:
+                log.warning("cannot read now topic=%s error=%s", load.topic, load.error)
+                await trio.sleep(FLUSH_INTERVAL)
+            store.end_load(load)
+
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self.load_wakeup.wait()
+                while store.loads:
+                    nursery.start_soon(perform, store.loads.popleft())
+
+    async def _save_topology(self) -> None:
+        store = self._store
+        while True:
+            await self.topology_wakeup.wait()
+            data = store.take_topology()
+            if data is not None:
+                try:
+                    await trio.to_thread.run_sync(store.data_path.write_topology, data)
+                except OSError as error:
+                    store.topology_failed(error)
+            await trio.sleep(TOPOLOGY_INTERVAL)
+
+    async def _rotate(self) -> None:
+        store = self._store
+        while True:
+            await self.rotation_wakeup.wait()
+            started = trio.current_time()
+            if not store.start_rotation():
+                continue
+            log.info("journal is being rotated topics=%d", len(store.logs))
+            while store.journal.is_rotating:
+                end = trio.current_time() + ROTATION_SLICE
+                while (going := store.write_next_snapshot()) and store.journal.is_rotating:
+                    if trio.current_time() >= end:
+                        break
+                await trio.sleep(ROTATION_SLICE if going else REPAIR_INTERVAL)
+            log.info("journal was rotated size=%d seconds=%.3f", store.journal.size, trio.current_time() - started)
+            self.sync_wakeup.set()
+
+    async def _repair(self) -> None:
+        store = self._store
+        while True:
+            await self.repair_wakeup.wait()
+            while store.is_broken:
+                await trio.sleep(REPAIR_INTERVAL)
+                if await trio.to_thread.run_sync(self._disk_takes_data):
+                    store.repair()
+
+    def _disk_takes_data(self) -> bool:
+        """Runs in a thread: whether something can be written at all."""
+        files = self._store.files
+        path = self._store.data_path.folder / _PROBE
+        try:
+            descriptor = files.open_to_write(path)
+            try:
+                files.write_fully(descriptor, [bytes(PROBE_BYTES)], 0)
+                files.sync(descriptor)
+            finally:
+                files.close(descriptor)
+                remove_file(files, path)
+        except OSError:
+            return False
+        return True
+
+    async def _tidy(self) -> None:
+        while True:
+            await self.idle_wakeup.wait()
+            while True:
+                await trio.sleep(IDLE_AFTER)
+                if self._store.give_back_what_is_idle():
+                    break

@@ -1,0 +1,307 @@
+"""The change journal: one file for all topics, to which changes are appended, and which is made small by rotation.
+
+    journal.000007   ... changes ...                              (removed once 8 is complete and synced)
+    journal.000008   changes | snapshot of a | changes | snapshot of b | changes ...
+
+A snapshot replaces whatever was known of its topic before, so the two files together are always the whole state, and
+the new one alone is when every topic of the moment of rotation has its snapshot in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log import journal_format
+from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.recovery import Damage
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+
+ROTATE_AT: Final = 16 * 1024 * 1024
+ROTATE_AT_GROWTH: Final = 4  # times what it was after the last rotation
+MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyond, snapshots tell what they told
+
+_PREFIX: Final = "journal."
+
+
+@dataclass(slots=True)
+class JournalSync:
+    """What the committer has to do to make the journal durable."""
+
+    files: list[Path]
+    folder: Path | None
+    obsolete: list[Path]  # removed after the sync
+    rotated: bool
+    error: str | None = None
+
+    def perform(self, disk: Files) -> None:
+        path = self.folder
+        try:
+            for path in self.files:
+                disk.sync_path(path)
+            if self.folder is not None:
+                path = self.folder
+                disk.sync_folder(path)
+            for path in self.obsolete:
+                remove_file(disk, path)
+        except OSError as error:
+            self.error = error_text("fsync", path or "", error)
+
+
+@dataclass(slots=True)
+class JournalContents:
+    changes: list[Change] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
+class Journal:
+    """`on_waiting` is called when the first change of several begins to wait, `on_written` when there is something to sync."""
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Files,
+        *,
+        on_waiting: Callable[[], None],
+        on_written: Callable[[], None],
+    ) -> None:
+        self.urgent = False  # something waits that must be written in this turn
+        self.size = 0
+        self.error: str | None = None
+        self._folder = folder
+        self._files = files
+        self._on_waiting = on_waiting
+        self._on_written = on_written
+        self._number = 0
+        self._descriptor = -1
+        self._changes: list[Change] = []
+        self._only_quiet = True
+        self._size_after_rotation = 0
+        self._to_sync: list[Path] = []
+        self._folder_is_new = False
+        self._old: list[Path] = []  # replaced when the rotation that is going on has ended
+        self._topics: deque[str] | None = None  # without a snapshot in the new file; None: no rotation
+        self._must_rotate = False
+
+    # Recording
+
+    def record(self, change: Change, *, urgent: bool) -> None:
+        if urgent:
+            self.urgent = True
+        elif not self._changes:
+            self._on_waiting()
+        self._only_quiet = False
+        self._changes.append(change)
+
+    def record_quietly(self, changes: Iterable[Change]) -> None:
+        """Changes that are worth writing, but not worth a sync."""
+        self._changes += changes
+
+    @property
+    def waiting(self) -> int:
+        """Changes that are not written yet."""
+        return len(self._changes)
+
+    def write(self) -> bool:
+        """Writes all changes that wait, in one go. After a failure they wait for the next call."""
+        changes = self._changes
+        if not changes:
+            self.urgent = False
+            return True
+        if not self._append([journal_format.encode(changes)]):
+            if len(changes) > MOST_UNWRITTEN:
+                changes.clear()
+                self._must_rotate = True
+            return False
+        self._changes = []
+        self.urgent = False
+        only_quiet, self._only_quiet = self._only_quiet, True
+        if not only_quiet:
+            self._needs_sync()
+        return True
+
+    def _needs_sync(self) -> None:
+        path = self._path(self._number)
+        if path not in self._to_sync:
+            self._to_sync.append(path)
+        self._on_written()
+
+    def _append(self, frames: list[bytes]) -> bool:
+        try:
+            if self._descriptor < 0:
+                self._open()
+            self._files.write_fully(self._descriptor, frames, self.size)
+        except OSError as error:
+            self.error = error_text("write", self._path(self._number), error)
+            self._cut_back()
+            return False
+        self.size += sum(map(len, frames))
+        if not self._must_rotate:
+            self.error = None
+        return True
+
+    def _cut_back(self) -> None:
+        try:
+            if self._descriptor >= 0:
+                self._files.truncate(self._descriptor, self.size)
+        except OSError:  # the next write goes to the same place
+            pass
+
+    # Files
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{_PREFIX}{number:06}"
+
+    def _open(self) -> None:
+        if self._number == 0:
+            self._number = 1
+            self._folder_is_new = True
+        self._descriptor = self._files.open_to_write(self._path(self._number))
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
+    # Recovery
+
+    def recover(self) -> JournalContents:
+        """Reads everything, cuts off a torn tail, and goes on writing where the last file ends."""
+        contents = JournalContents()
+        numbers = sorted(
+            int(digits)
+            for name in self._files.names_in(self._folder)
+            if (digits := name.removeprefix(_PREFIX)) != name and digits.isascii() and digits.isdigit()
+        )
+        for number in numbers:
+            self.size = self._recover_file(self._path(number), contents, is_last=number == numbers[-1])
+        if numbers:
+            self._number = numbers[-1]
+            self._size_after_rotation = self.size
+            self._must_rotate = len(numbers) > 1
+            self._old = [self._path(number) for number in numbers[:-1]]
+            self._to_sync = [self._path(number) for number in numbers]
+        return contents
+
+    def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> int:
+        data = read_salvaging(self._files, path)
+        position = 0
+        while position < len(data):
+            frame = journal_format.decode(data, position)
+            if frame is None:
+                frame = journal_format.find(data, position + 1)
+                if frame is None:
+                    self._set_aside(path, position, len(data), "torn", contents)
+                    if is_last:
+                        self._truncate(path, position)
+                    return position
+                self._set_aside(path, position, frame.position, "damaged", contents)
+            contents.changes += frame.changes
+            position = frame.end
+        return position
+
+    def _set_aside(self, path: Path, start: int, end: int, word: str, contents: JournalContents) -> None:
+        kept = keep_aside(self._files, path, word, start, end)
+        text = f"{word}: {end - start} bytes of the journal are skipped"
+        contents.damage.append(Damage("", path.name, start, 0, 0, str(kept) if kept else "", text))
+
+    def _truncate(self, path: Path, size: int) -> None:
+        descriptor = self._files.open_to_write(path)
+        try:
+            self._files.truncate(descriptor, size)
+            self._files.sync(descriptor)
+        finally:
+            self._files.close(descriptor)
+
+    # Rotation
+
+    @property
+    def wants_rotation(self) -> bool:
+        limit = max(ROTATE_AT, ROTATE_AT_GROWTH * self._size_after_rotation)
+        return self._topics is None and (self._must_rotate or self.size > limit)
+
+    @property
+    def is_rotating(self) -> bool:
+        return bool(self._topics)
+
+    def start_rotation(self, topics: Iterable[str]) -> bool:
+        """Begins a new file; the snapshots of these topics are still to come. False: the disk does not let us."""
+        self.write()
+        old, old_descriptor, old_size = self._number, self._descriptor, self.size
+        self._descriptor = -1
+        self._number += 1
+        self.size = 0
+        try:
+            self._open()
+            self._files.truncate(self._descriptor, 0)
+        except OSError as error:
+            self.error = error_text("open", self._path(self._number), error)
+            self.close()
+            self._number, self._descriptor, self.size = old, old_descriptor, old_size
+            return False
+        if old_descriptor >= 0:
+            self._files.close(old_descriptor)
+        self._old.append(self._path(old))
+        self._folder_is_new = True
+        self._topics = deque(topics)
+        self._needs_sync()
+        return True
+
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Change]]) -> bool:
+        """Writes one topic's state, behind the changes that led to it. False: the disk does not let us."""
+        assert self._topics
+        if not self.write():
+            return False
+        topic = self._topics[0]
+        if not self._append([journal_format.encode([("snapshot", topic), *snapshot(topic)])]):
+            return False
+        self._topics.popleft()
+        self._needs_sync()
+        return True
+
+    # Syncing
+
+    def begin_sync(self, *, also_quiet: bool = False) -> JournalSync | None:
+        if also_quiet and self._descriptor >= 0:
+            self._to_sync = [*self._to_sync, self._path(self._number)]
+        rotated = self._topics is not None and not self._topics
+        if not self._to_sync and not rotated:
+            return None
+        sync = JournalSync(
+            files=self._to_sync,
+            folder=self._folder if self._folder_is_new else None,
+            obsolete=self._old if rotated else [],
+            rotated=rotated,
+        )
+        self._to_sync = []
+        self._folder_is_new = False
+        if rotated:
+            self._topics = None
+            self._old = []
+            self._must_rotate = False
+            self._size_after_rotation = self.size
+        return sync
+
+    def end_sync(self, sync: JournalSync) -> None:
+        """After a failed sync nothing in the file can be relied on: everything is written anew, to another file."""
+        if sync.error is not None:
+            self.error = sync.error
+            self._must_rotate = True
+            self._old += [path for path in sync.obsolete if self._files.exists(path)]
+            self._folder_is_new = self._folder_is_new or sync.folder is not None
+        elif not self._must_rotate:
+            self.error = None
+
+
+def read_salvaging(files: Files, path: Path) -> bytes:
+    descriptor = files.open_to_read(path)
+    try:
+        return salvaging(files, descriptor)(0, files.size(descriptor))
+    finally:
+        files.close(descriptor)

@@ -1,0 +1,64 @@
+"""The layout of the change journal: frames, each a list of changes.
+
+    magic 4, length 4, crc 4, msgpack
+
+Numbers are big-endian; the CRC32C covers the length and the msgpack. A frame is valid as a whole or not at all, so
+changes that were written together are found together or, torn by a crash, not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgpack
+from google_crc32c import extend, value
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+
+MAGIC: Final = b"\xf2NJ\x01"  # 0xf2 is in no name of a topic or channel
+FRAME_HEADER: Final = 12
+
+_frame: Final = Struct(">4sII")
+_length: Final = Struct(">I")
+
+
+class Frame(NamedTuple):
+    changes: list[Change]
+    position: int
+    end: int
+
+
+def encode(changes: Iterable[Change]) -> bytes:
+    packed: bytes = msgpack.packb(list(changes))
+    return _frame.pack(MAGIC, len(packed), _checksum(packed)) + packed
+
+
+def decode(buffer: bytes, position: int) -> Frame | None:
+    """The frame at `position`, or None: there is no sound one. Lists come back as tuples."""
+    if len(buffer) - position < FRAME_HEADER:
+        return None
+    magic, length, checksum = _frame.unpack_from(buffer, position)
+    start = position + FRAME_HEADER
+    packed = buffer[start : start + length]
+    if magic != MAGIC or len(packed) != length or _checksum(packed) != checksum:
+        return None
+    return Frame(msgpack.unpackb(packed, use_list=False), position, start + length)
+
+
+def find(buffer: bytes, start: int) -> Frame | None:
+    """The first sound frame from `start` on."""
+    position = buffer.find(MAGIC, start)
+    while position >= 0:
+        frame = decode(buffer, position)
+        if frame is not None:
+            return frame
+        position = buffer.find(MAGIC, position + 1)
+    return None
+
+
+def _checksum(packed: bytes) -> int:
+    checksum: int = extend(value(_length.pack(len(packed))), packed)
+    return checksum

@@ -1,0 +1,212 @@
+"""Finding out what a topic's log holds, after whatever happened.
+
+Only what the last checkpoint does not vouch for is read. Bad bytes at the very end are a torn write: they are cut off
+and kept aside. Bad bytes with something sound behind are damage: kept aside, reported, and read around.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.data_path import DataPath, write_log_json
+from nsqd.log.record import HEADER_SIZE, decode_header
+from nsqd.log.segment import (
+    BLOCK_SIZE,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    Hole,
+    Segment,
+    Walk,
+    base_of_name,
+    load_index,
+    save_index,
+    segment_name,
+)
+from nsqd.log.topic_log import LogState
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Something on disk that is not what was written there."""
+
+    topic: str  # "" for the journal
+    file: str
+    offset: int
+    first: int  # the sequences [first, end) cannot be read
+    end: int
+    kept: str  # where a copy of the bad bytes is, or ""
+    text: str
+
+
+class Checkpoint(NamedTuple):
+    """Up to here a log was synced."""
+
+    log_id: str
+    base: int  # of the segment
+    offset: int
+    sequence: int
+
+
+def recover_log(
+    files: Files, data_path: DataPath, topic: str, checkpoint: Checkpoint | None, new_id: Callable[[], str]
+) -> tuple[LogState, list[Damage]]:
+    folder = data_path.topic_folder(topic)
+    log_id = data_path.read_log_id(folder)
+    if log_id is None:
+        log_id = checkpoint.log_id if checkpoint is not None else new_id()
+        write_log_json(files, folder, topic, log_id, durable=True)
+    elif checkpoint is not None and checkpoint.log_id != log_id:
+        checkpoint = None  # of an earlier topic of this name
+    return _Recovery(files, folder, topic, log_id, checkpoint).run(new_id)
+
+
+class _Recovery:
+    def __init__(self, files: Files, folder: Path, topic: str, log_id: str, checkpoint: Checkpoint | None) -> None:
+        self._files = files
+        self._folder = folder
+        self._topic = topic
+        self._checkpoint = checkpoint
+        self._state = LogState(log_id)
+        self._damage: list[Damage] = []
+
+    def run(self, new_id: Callable[[], str]) -> tuple[LogState, list[Damage]]:
+        state = self._state
+        state.segments = self._find_segments()
+        if state.segments:
+            self._read_segments()
+        if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
+            self._ends_early(new_id())
+        return state, self._damage
+
+    def _find_segments(self) -> list[Segment]:
+        names = self._files.names_in(self._folder)
+        bases = [base for name in names if (base := base_of_name(name)) is not None]
+        known = {segment_name(base).removesuffix(LOG_SUFFIX) for base in bases}
+        for name in names:
+            orphan = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in known
+            if orphan or name.endswith(".tmp"):
+                self._files.unlink(self._folder / name)
+        paths = [self._folder / segment_name(base) for base in bases]
+        return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
+
+    def _read_segments(self) -> None:
+        segments = self._state.segments
+        place, offset, sequence = self._start()
+        self._state.synced = (segments[place].base, offset, sequence)
+        for segment, following in pairwise(segments[: place + 1]):
+            self._check_end(segment, following.base)
+        for segment, following in pairwise(segments[place:]):
+            self._read_segment(segment, offset, sequence, following.base)
+            offset, sequence = 0, following.base
+        self._state.tail = sequence = self._read_segment(segments[-1], offset, sequence, None)
+        if self._state.synced != (segments[-1].base, segments[-1].size, sequence):
+            self._state.unsynced_files = [segment.path for segment in segments[place:]]
+
+    def _start(self) -> tuple[int, int, int]:
+        """From where on the log has to be read: number of the segment, offset in it, sequence."""
+        segments = self._state.segments
+        checkpoint = self._checkpoint
+        if checkpoint is None:
+            return len(segments) - 1, 0, segments[-1].base
+        for place, segment in enumerate(segments):
+            if segment.base == checkpoint.base and segment.size >= checkpoint.offset:
+                return place, checkpoint.offset, checkpoint.sequence
+        # The segment is gone (finished, and removed before the next checkpoint) or shorter than it was.
+        before = [place for place, segment in enumerate(segments) if segment.base < checkpoint.sequence]
+        place = before[-1] if before else 0
+        return place, 0, segments[place].base
+
+    def _read_segment(self, segment: Segment, offset: int, sequence: int, next_base: int | None) -> int:
+        """Reads the rest of a segment, cuts off a torn tail, and returns the sequence after the last record."""
+        files = self._files
+        descriptor = files.open_to_write(segment.path)
+        try:
+            walk = Walk(
+                salvaging(files, descriptor),
+                offset=offset,
+                sequence=sequence,
+                end=segment.size,
+                verify=True,
+                next_base=next_base,
+            )
+            walk.run()
+            if next_base is None and walk.offset < segment.size:
+                self._cut(segment, descriptor, walk)
+        finally:
+            files.close(descriptor)
+        self._report(segment, walk.holes)
+        segment.index = load_index(files, segment)
+        segment.index.cut(offset or 1)
+        for entry in walk.index:
+            segment.index.add(*entry)
+        if next_base is not None:  # the active one's is saved as it goes on
+            data, saved = segment.index.encode_unsaved(), segment.index.saved
+            if data:
+                save_index(files, segment.index_path, data, saved=saved)
+            segment.index = None
+        return walk.sequence
+
+    def _cut(self, segment: Segment, descriptor: int, walk: Walk) -> None:
+        """Bytes of a write that was never finished, and that nobody was told about."""
+        files = self._files
+        kept = keep_aside(files, segment.path, "torn", walk.offset, segment.size)
+        size = segment.size - walk.offset
+        self._note(segment.path.name, walk.offset, walk.sequence, walk.sequence, kept, f"torn tail of {size} bytes cut")
+        files.truncate(descriptor, walk.offset)
+        files.sync(descriptor)
+        segment.size = walk.offset
+
+    def _check_end(self, segment: Segment, next_base: int) -> None:
+        """Whether a sealed segment ends where the next one begins, as far as its index tells."""
+        files = self._files
+        index = load_index(files, segment)
+        descriptor = files.open_to_read(segment.path)
+        try:
+            offset, sequence = 0, segment.base
+            if index:
+                offset, sequence = index.offsets[-1], index.sequences[-1]
+                header = decode_header(files.read_at(descriptor, HEADER_SIZE, offset), 0)
+                if header is None or header.base_sequence != sequence:
+                    offset, sequence = 0, segment.base
+            if segment.size - offset > 2 * BLOCK_SIZE:
+                return  # readers will find out
+            walk = Walk(
+                salvaging(files, descriptor),
+                offset=offset,
+                sequence=sequence,
+                end=segment.size,
+                verify=False,
+                next_base=next_base,
+            )
+            walk.run()
+        finally:
+            files.close(descriptor)
+        self._report(segment, walk.holes)
+
+    def _report(self, segment: Segment, holes: Iterable[Hole]) -> None:
+        for hole in holes:
+            self._state.holes.append(hole)
+            kept = keep_aside(self._files, segment.path, "damaged", hole.offset, hole.end_offset)
+            self._note(segment.path.name, hole.offset, hole.first, hole.end, kept, "damage is skipped")
+
+    def _ends_early(self, log_id: str) -> None:
+        """Sequences that somebody may have seen will be given again: it is another log from here on."""
+        assert self._checkpoint is not None
+        state = self._state
+        file = state.segments[-1].path.name if state.segments else ""
+        offset = state.segments[-1].size if state.segments else 0
+        text = f"the log ends at {state.tail}, but {self._checkpoint.sequence} was on disk"
+        self._note(file, offset, state.tail, self._checkpoint.sequence, None, text)
+        state.log_id = log_id
+        write_log_json(self._files, self._folder, self._topic, log_id, durable=True)
+
+    def _note(self, file: str, offset: int, first: int, end: int, kept: Path | None, text: str) -> None:
+        self._damage.append(Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text))

@@ -1,0 +1,253 @@
+"""A segment: one file of a topic's log, its sparse index, and how to walk its records, also across damage."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsqd.log.record import HEADER_SIZE, MAGIC, Header, Stop, decode_header, find_header, scan
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+BLOCK_SIZE: Final = 1 << 20
+
+_index_entry: Final = Struct(">QQ")
+
+# Reads (offset, size) of a file; less only where the file ends.
+ReadAt = Callable[[int, int], bytes]
+
+
+def segment_name(base: int) -> str:
+    return f"{base:020}{LOG_SUFFIX}"
+
+
+def base_of_name(name: str) -> int | None:
+    """The base sequence that a segment's name tells, or None: it is not a segment."""
+    stem = name.removesuffix(LOG_SUFFIX)
+    return int(stem) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
+
+
+class Index:
+    """Where some records of a segment start: (sequence, offset), both ascending. `saved` entries are in its file."""
+
+    __slots__ = ("offsets", "saved", "sequences")
+
+    def __init__(self) -> None:
+        self.sequences = array("Q")
+        self.offsets = array("Q")
+        self.saved = 0
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    def add(self, sequence: int, offset: int) -> None:
+        self.sequences.append(sequence)
+        self.offsets.append(offset)
+
+    def locate(self, sequence: int) -> tuple[int, int] | None:
+        """The last entry at or before `sequence`."""
+        place = bisect_right(self.sequences, sequence) - 1
+        return (self.sequences[place], self.offsets[place]) if place >= 0 else None
+
+    def cut(self, offset: int) -> None:
+        """Forgets the entries at `offset` and later."""
+        place = bisect_left(self.offsets, offset)
+        del self.sequences[place:]
+        del self.offsets[place:]
+        self.saved = min(self.saved, place)
+
+    def encode_unsaved(self) -> bytes:
+        return b"".join(
+            _index_entry.pack(sequence, offset)
+            for sequence, offset in zip(self.sequences[self.saved :], self.offsets[self.saved :], strict=True)
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, *, base: int, end_offset: int) -> Index:
+        """Takes entries as long as they make sense; whether a record is there is seen when one is used."""
+        index = cls()
+        last_sequence, last_offset = base, 0
+        whole = len(data) - len(data) % _index_entry.size
+        for sequence, offset in _index_entry.iter_unpack(data[:whole]):
+            if sequence <= last_sequence or offset <= last_offset or offset >= end_offset:
+                break
+            index.add(sequence, offset)
+            last_sequence, last_offset = sequence, offset
+        index.saved = len(index)
+        return index
+
+
+class Segment:
+    __slots__ = ("base", "index", "path", "size")
+
+    def __init__(self, path: Path, base: int, size: int, index: Index | None = None) -> None:
+        self.path = path
+        self.base = base
+        self.size = size  # whole records only
+        self.index = index  # None: not loaded
+
+    @property
+    def index_path(self) -> Path:
+        return self.path.with_suffix(INDEX_SUFFIX)
+
+
+def load_index(files: Files, segment: Segment) -> Index:
+    try:
+        data = files.read(segment.index_path)
+    except OSError:  # there is none, or it cannot be read: it can always be made again
+        data = b""
+    return Index.decode(data, base=segment.base, end_offset=segment.size)
+
+
+def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
+    """Appends encoded entries after the first `saved`, and cuts off what may stand behind them."""
+    descriptor = files.open_to_write(path)
+    try:
+        start = saved * _index_entry.size
+        files.write_fully(descriptor, [data], start)
+        files.truncate(descriptor, start + len(data))
+    finally:
+        files.close(descriptor)
+
+
+class Hole(NamedTuple):
+    """Sequences [first, end) that cannot be read, and the bytes where they should be."""
+
+    first: int
+    end: int
+    offset: int
+    end_offset: int
+
+
+class Block(NamedTuple):
+    """A piece of a segment that starts with a record, and the whole records in it by their position in `data`."""
+
+    data: bytes
+    offset: int
+    headers: list[tuple[int, Header]]
+
+
+class Walk:
+    """Goes through a segment from one record on, over damage, to its end.
+
+    Bad bytes followed by a sound record are a hole. Bad bytes with nothing sound behind are a torn tail, and the walk
+    ends before them: `offset` is then less than `end`. With `next_base` (the segment is not the last one) they are a
+    hole as well, and so are records that are missing at its end.
+    """
+
+    def __init__(
+        self,
+        read: ReadAt,
+        *,
+        offset: int,
+        sequence: int,
+        end: int,
+        verify: bool,
+        next_base: int | None = None,
+    ) -> None:
+        self.offset = offset
+        self.sequence = sequence
+        self.holes: list[Hole] = []
+        self.index: list[tuple[int, int]] = []  # entries for what was walked
+        self._read = read
+        self._end = end
+        self._verify = verify
+        self._next_base = next_base
+        self._indexed_at = offset
+
+    def run(self) -> None:
+        for _ in self.blocks(with_headers=False):
+            pass
+
+    def blocks(self, *, with_headers: bool = True) -> Iterator[Block]:
+        size = BLOCK_SIZE
+        while self.offset < self._end:
+            start = self.offset
+            asked = min(size, self._end - start)
+            data = self._read(start, asked)
+            if len(data) < asked:  # the file is shorter than its segment should be
+                self._end = start + len(data)
+            headers: list[tuple[int, Header]] = []
+            index: list[tuple[int, int]] = []
+            found = scan(
+                data,
+                0,
+                self.sequence,
+                verify=self._verify,
+                headers=headers if with_headers else None,
+                index=index,
+                indexed_at=self._indexed_at - start,
+            )
+            self.index += [(sequence, start + position) for sequence, position in index]
+            if index:
+                self._indexed_at = self.index[-1][1]
+            self.offset, self.sequence = start + found.position, found.sequence
+            if found.position:
+                yield Block(data, start, headers)
+            size = max(BLOCK_SIZE, found.needed)
+            if found.stop is Stop.END or (found.stop is Stop.SHORT and self._goes_on(found.needed, start, data)):
+                continue
+            hole = find_hole(
+                self._read, offset=self.offset, sequence=self.sequence, end=self._end, next_base=self._next_base
+            )
+            if hole is None:
+                return
+            self._pass(hole)
+        if self._next_base is not None and self.sequence < self._next_base:
+            self._pass(Hole(self.sequence, self._next_base, self.offset, self._end))
+
+    def _goes_on(self, needed: int, start: int, data: bytes) -> bool:
+        """Whether a longer read can show the rest of a record."""
+        at_end = start + len(data) >= self._end
+        return self.offset + needed <= self._end and (self.offset > start or not at_end)
+
+    def _pass(self, hole: Hole) -> None:
+        self.holes.append(hole)
+        self.offset, self.sequence = hole.end_offset, hole.end
+
+
+def find_hole(read: ReadAt, *, offset: int, sequence: int, end: int, next_base: int | None) -> Hole | None:
+    """What is missing where the record of `sequence` should be, or None: nothing sound follows, it is a torn tail.
+
+    In a segment that has a successor, starting at `next_base`, something sound always follows.
+    """
+    for place, header in _candidates(read, offset, end, sequence):
+        if next_base is not None and header.end_sequence > next_base:
+            continue
+        if place + header.size <= end and _is_sound(read, place, header):
+            return Hole(sequence, header.base_sequence, offset, place)
+    return Hole(sequence, next_base, offset, end) if next_base is not None else None
+
+
+def _candidates(read: ReadAt, offset: int, end: int, sequence: int) -> Iterator[tuple[int, Header]]:
+    """Headers from `offset` on that could be the next sound record's."""
+    first = decode_header(read(offset, HEADER_SIZE), 0)
+    if first is not None and first.base_sequence >= sequence:
+        yield offset, first
+        # Its payload is bad, but its length is known: what follows is no part of a message.
+        following = decode_header(read(offset + first.size, HEADER_SIZE), 0)
+        if following is not None and following.base_sequence >= first.end_sequence:
+            yield offset + first.size, following
+    position = offset + 1
+    while position + HEADER_SIZE <= end:
+        data = read(position, min(BLOCK_SIZE, end - position))
+        if len(data) < HEADER_SIZE:
+            return
+        start = 0
+        while (found := find_header(data, start, not_before=sequence)) is not None:
+            yield position + found[0], found[1]
+            start = found[0] + len(MAGIC)
+        position += len(data) - HEADER_SIZE + 1  # a header may lie across the border of two blocks
+
+
+def _is_sound(read: ReadAt, offset: int, header: Header) -> bool:
+    data = read(offset, header.size)
+    found = scan(data, 0, header.base_sequence, verify=True)
+    return found.stop is Stop.END and found.position == header.size

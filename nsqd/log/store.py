@@ -1,0 +1,534 @@
+"""The store: a data path's topic logs and journal, as the broker sees them, and what keeps them in order.
+
+What the broker calls fills buffers and never waits. A turn empties them with `write_logs` and `write_journal`. What
+blocks runs beside the turns, in the tasks of `committer.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from common.wire.names import is_ephemeral
+from nsqd.log.cold import Load, ReadDescriptors
+from nsqd.log.committer import Committer, NotSynced, Outcome, Round
+from nsqd.log.data_path import DataPath, DataPathError, topology_json, write_log_json
+from nsqd.log.files import Files, error_text
+from nsqd.log.journal import Journal
+from nsqd.log.memory_log import MemoryLog
+from nsqd.log.recovery import Checkpoint, Damage, recover_log
+from nsqd.log.settings import LogSettings
+from nsqd.log.topic_log import DeferredBatch, DiskLog, LogState
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+    from nsqd.log.record import Header
+    from nsqd.log.segment import Segment
+
+__all__ = ["Damage", "DataPathError", "LogSettings", "NotSynced", "Recovered", "Store"]
+
+log = logging.getLogger(__name__)
+
+MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
+
+_CHECKPOINT: Final = "checkpoint"
+_ids_source: Final = "ids"
+_topology_source: Final = "topology"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found in the data path."""
+
+    changes: list[Change]
+    logs: dict[str, DiskLog]
+    ids_reserved: int
+    node: str
+    damage: list[Damage]
+    topology: object | None
+
+
+def _new_id() -> str:
+    return os.urandom(16).hex()
+
+
+class Store:
+    """Implements `nsqd.broker.store.Store` on files. Made by `open`; then `recover`, then `run` beside the turns."""
+
+    def __init__(self, data_path: DataPath, settings: LogSettings, files: Files, clock: Callable[[], float]) -> None:
+        # The shell sets these before run().
+        self.on_loaded: Callable[[str], None] = lambda topic: None
+        self.on_settled: Callable[[], None] = lambda: None
+        self.snapshot_topic: Callable[[str], Iterable[Change]] = lambda topic: ()
+
+        self.data_path = data_path
+        self.settings = settings
+        self.files = files
+        self.now = clock
+        self.health = "OK"
+        self.damage: list[Damage] = []
+        self.logs: dict[str, DiskLog | MemoryLog] = {}
+        self.dirty: list[DiskLog] = []
+        self.descriptors = ReadDescriptors(files, MOST_DESCRIPTORS)
+        self.reads_cache = True
+        self.loads: deque[Load] = deque()
+        self.journal = Journal(
+            data_path.folder, files, on_waiting=self._changes_wait, on_written=self._something_is_unsynced
+        )
+        self._buffered: dict[DiskLog, None] = {}
+        self._unsynced: dict[DiskLog, None] = {}
+        self._unsynced_messages = 0
+        self._sync_every = settings.sync_every
+        self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
+        self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
+        self._cold: dict[DiskLog, None] = {}  # hold blocks that were read
+        self._finished_files: list[Path] = []
+        self._dropped_folders: list[Path] = []
+        self._topology: object | None = None
+        self._faults: dict[object, str] = {}
+        self._outcome = Outcome()
+        self._committer = Committer(self)
+
+    # From start to end
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        settings: LogSettings,
+        *,
+        files: Files | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        new_id: Callable[[], str] = _new_id,
+    ) -> Store:
+        """Locks the folder and makes what is missing in it. Raises DataPathError."""
+        files = files or Files()
+        data_path = DataPath(Path(path or "."), files, new_id=new_id)
+        data_path.open()
+        return cls(data_path, settings, files, clock)
+
+    def recover(self) -> Recovered:
+        """Reads what is there. Call it once, before anything else. Raises DataPathError."""
+        try:
+            return self._recover()
+        except OSError as error:
+            path = error.filename or self.data_path.folder
+            raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
+
+    def _recover(self) -> Recovered:
+        contents = self.journal.recover()
+        self.damage += contents.damage
+        changes, checkpoints = _split(contents.changes)
+        logs: dict[str, DiskLog] = {}
+        for topic in self.data_path.topic_names():
+            state, damage = recover_log(self.files, self.data_path, topic, checkpoints.get(topic), _new_id)
+            self.damage += damage
+            folder = self.data_path.topic_folder(topic)
+            logs[topic] = DiskLog(topic, folder, self, state)
+            if state.unsynced_files:
+                self.log_written(logs[topic], 0)
+        self.logs.update(logs)
+        self._dropped_folders = self.data_path.dropped_folders()
+        for damage_found in self.damage:
+            _report(damage_found)
+        self._something_is_unsynced()
+        return Recovered(
+            changes=changes,
+            logs=logs,
+            ids_reserved=self.data_path.ids_reserved,
+            node=self.data_path.node,
+            damage=list(self.damage),
+            topology=self.data_path.read_topology(),
+        )
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Syncs, loads and tidies until cancelled. A sync that is going on is waited for; then call `close`."""
+        await self._committer.run(task_status)
+
+    def close(self) -> None:
+        """Writes and syncs everything, so that the next start has nothing to scan. Blocks on the disk."""
+        for topic_log in self._disk_logs():
+            topic_log.write()
+        self.dirty.clear()
+        round_ = self.begin_round()
+        round_.perform(self.files)
+        self.end_round(round_)
+        self.journal.record_quietly(self._take_checkpoints())
+        self.write_journal(force=True)
+        last = self.journal.begin_sync(also_quiet=True)
+        if last is not None:
+            last.perform(self.files)
+            self.journal.end_sync(last)
+        if (topology := self.take_topology()) is not None:
+            try:
+                self.data_path.write_topology(topology)
+            except OSError as error:
+                self.topology_failed(error)
+        for text in self._faults.values():
+            log.error("not everything is on disk error=%s", text)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Gives back descriptors and the lock without writing anything, as the end of the process would."""
+        for topic_log in self._disk_logs():
+            topic_log.close()
+        self.descriptors.close()
+        self.journal.close()
+        self.data_path.close()
+
+    # What the broker calls
+
+    def create_log(self, topic: str) -> DiskLog | MemoryLog:
+        found = self.logs.get(topic)
+        if found is not None:
+            return found
+        if is_ephemeral(topic):
+            memory_log = self.logs[topic] = MemoryLog(topic, self.settings)
+            return memory_log
+        return self._create_disk_log(topic)
+
+    def _create_disk_log(self, topic: str) -> DiskLog:
+        folder = self.data_path.topic_folder(topic)
+        if self.files.exists(folder):  # a dropped one that could not be moved away
+            self._move_away(folder)
+        state = LogState(
+            log_id=_new_id(), unsynced_files=[folder / "log.json"], unsynced_folders=[folder, self.data_path.topics]
+        )
+        topic_log = DiskLog(topic, folder, self, state)
+        self.logs[topic] = topic_log
+        try:
+            write_log_json(self.files, folder, topic, state.log_id, durable=False)
+        except OSError as error:
+            topic_log.creation_failed(error)
+        self.log_written(topic_log, 0)
+        return topic_log
+
+    def drop_log(self, topic: str) -> None:
+        topic_log = self.logs.pop(topic, None)
+        if not isinstance(topic_log, DiskLog):
+            return
+        for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self._cold):
+            place.pop(topic_log, None)
+        topic_log.drop("exiting")
+        self._move_away(topic_log.folder)
+
+    def _move_away(self, folder: Path) -> None:
+        """From here on the folder's topic is gone; its files follow in the background."""
+        target = self.data_path.new_dropped_folder()
+        try:
+            self.files.rename(folder, target)
+        except OSError as error:
+            log.error("cannot remove a topic error=%s", error_text("rename", folder, error))
+            return
+        self._dropped_folders.append(target)
+        self._something_is_unsynced()
+
+    def record(self, change: Change, *, urgent: bool) -> None:
+        self.journal.record(change, urgent=urgent)
+
+    def reserve_ids(self, until: int) -> None:
+        try:
+            self.data_path.reserve_ids(until)
+        except OSError as error:
+            # Ids go on: they repeat only if the process ends now *and* the clock is set back.
+            self.broken(_ids_source, error_text("write", self.data_path.folder / "node.json", error))
+
+    def set_topology(self, topology: object | Callable[[], object]) -> None:
+        """The names of everything, written in the background; a callable is asked when it is time to write."""
+        self._topology = topology
+        self._committer.topology_wakeup.set()
+
+    # The steps of a turn
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `write_logs` or `write_journal` has something to do in this turn."""
+        return bool(self.dirty) or self.journal.urgent
+
+    def write_logs(self) -> None:
+        """One write for each log that something was appended to; receipts are settled as the ack policy says."""
+        dirty = self.dirty
+        if dirty:
+            self.dirty = []
+            for topic_log in dirty:
+                topic_log.write()
+
+    def write_journal(self, *, force: bool = False) -> bool:
+        """Writes the changes that wait if one of them is urgent; False: the disk does not take them now."""
+        if not (self.journal.urgent or force):
+            return True
+        written = self.journal.write()
+        self._check_journal()
+        return written
+
+    def _check_journal(self) -> None:
+        if self.journal.error is not None:
+            self.broken(self.journal, self.journal.error)
+        elif self._faults:
+            self.repaired(self.journal)
+
+    # Durability
+
+    async def sync(self) -> None:
+        """Returns when everything appended and recorded before the call is on disk. Raises NotSynced."""
+        self.write_logs()
+        outcome = self._outcome
+        outcome.is_wanted = True
+        self._committer.hurry.set()
+        self._something_is_unsynced()
+        await outcome.ended.wait()
+        if outcome.error is not None:
+            raise NotSynced(outcome.error)
+
+    @property
+    def somebody_waits_for_sync(self) -> bool:
+        return self._outcome.is_wanted or any(topic_log.waits_for_sync for topic_log in self._unsynced)
+
+    @property
+    def has_to_hurry(self) -> bool:
+        return self._unsynced_messages >= self.settings.sync_every or self.somebody_waits_for_sync
+
+    def begin_round(self) -> Round:
+        """Takes what is unsynced now."""
+        round_ = Round(self._outcome)
+        self._outcome = Outcome()
+        self._write_buffered()
+        journal_is_written = self.write_journal(force=True)
+        unsynced, self._unsynced = self._unsynced, {}
+        self._unsynced_messages = 0
+        round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
+        round_.journal = self.journal.begin_sync()
+        if journal_is_written:  # else it does not say yet that they are finished
+            round_.files, self._finished_files = self._finished_files, []
+        round_.folders, self._dropped_folders = self._dropped_folders, []
+        return round_
+
+    def end_round(self, round_: Round) -> None:
+        answered = False
+        errors = [job.error for job in round_.jobs if job.error is not None]
+        for job in round_.jobs:
+            answered |= job.log.end_sync(job)
+            if job.error is None and not job.log.dropped:
+                self._checkpoints[job.log] = None
+        if self._checkpoints:
+            self._committer.flush_wakeup.set()
+        if round_.journal is not None:
+            self.journal.end_sync(round_.journal)
+        self._check_journal()
+        if self.journal.error is not None:
+            errors.append(self.journal.error)
+        if round_.error is not None:
+            log.warning("cannot tidy up error=%s", round_.error)
+        self._finished_files = round_.files + self._finished_files  # what could not be removed
+        self._dropped_folders = round_.folders + self._dropped_folders
+        if self.journal.wants_rotation:
+            self._committer.rotation_wakeup.set()
+        if self._unsynced or self._outcome.is_wanted:
+            self._something_is_unsynced()
+        errors += [topic_log.error for topic_log in self._disk_logs() if topic_log.error] if not errors else []
+        round_.outcome.error = errors[0] if errors else None
+        round_.outcome.ended.set()
+        if answered:
+            self.on_settled()
+
+    def _take_checkpoints(self) -> list[Change]:
+        checkpoints, self._checkpoints = self._checkpoints, {}
+        return [self._checkpoint_of(topic_log) for topic_log in checkpoints]
+
+    @staticmethod
+    def _checkpoint_of(topic_log: DiskLog) -> Change:
+        return _CHECKPOINT, topic_log.topic, topic_log.log_id, *topic_log.checkpoint
+
+    # What the committer's tasks call
+
+    def flush(self) -> None:
+        """What was put off: acknowledged messages, unurgent changes, checkpoints."""
+        self._write_buffered()
+        self.journal.record_quietly(self._take_checkpoints())
+        self.write_journal(force=True)
+
+    def _write_buffered(self) -> None:
+        buffered, self._buffered = self._buffered, {}
+        for topic_log in buffered:
+            topic_log.write()
+
+    def end_load(self, load: Load) -> None:
+        topic_log = self.logs.get(load.topic)
+        if isinstance(topic_log, DiskLog):
+            topic_log.loaded(load)
+        self.on_loaded(load.topic)
+
+    def take_topology(self) -> bytes | None:
+        topology, self._topology = self._topology, None
+        if topology is None:
+            return None
+        return topology_json(topology() if callable(topology) else topology)
+
+    def topology_failed(self, error: OSError) -> None:
+        """It is a second copy only, and is written again with the next change."""
+        log.error("cannot save the topology error=%s", error_text("write", self.data_path.folder, error))
+
+    def start_rotation(self) -> bool:
+        names = [topic_log.topic for topic_log in self._disk_logs()]
+        started = self.journal.start_rotation(names)
+        self._check_journal()
+        return started
+
+    def write_next_snapshot(self) -> bool:
+        written = self.journal.write_next_snapshot(self._snapshot)
+        self._check_journal()
+        return written
+
+    def _snapshot(self, topic: str) -> Iterator[Change]:
+        yield from self.snapshot_topic(topic)
+        topic_log = self.logs.get(topic)
+        if isinstance(topic_log, DiskLog):
+            yield self._checkpoint_of(topic_log)
+
+    @property
+    def is_broken(self) -> bool:
+        return bool(self._faults)
+
+    def repair(self) -> None:
+        """The disk takes data: whatever is broken tries again."""
+        for source in tuple(self._faults):
+            if isinstance(source, DiskLog):
+                source.try_to_repair()
+            elif source is self.journal:
+                self._repair_journal()
+            elif source is _ids_source:
+                self.repaired(source)
+                self.reserve_ids(0)
+
+    def _repair_journal(self) -> None:
+        if self.journal.wants_rotation:
+            self._committer.rotation_wakeup.set()
+        elif not self.journal.is_rotating:
+            self.write_journal(force=True)
+
+    def give_back_what_is_idle(self) -> bool:
+        """Closes what was not used since the last call; says whether nothing is left to close."""
+        for topic_log in [candidate for candidate in self._open if not candidate.take_used()]:
+            topic_log.close_descriptor()
+            del self._open[topic_log]
+        for topic_log in [candidate for candidate in self._cold if candidate.forget_cold()]:
+            del self._cold[topic_log]
+        if not self._cold:
+            self.descriptors.close()
+        return not self._open and not self._cold
+
+    # What logs and journal tell (see LogHost)
+
+    def log_buffered(self, topic_log: DiskLog) -> None:
+        self._buffered[topic_log] = None
+        self._committer.flush_wakeup.set()
+
+    def log_written(self, topic_log: DiskLog, messages: int) -> None:
+        if not self._unsynced:
+            self._committer.sync_wakeup.set()
+        self._unsynced[topic_log] = None
+        before = self._unsynced_messages
+        self._unsynced_messages = before + messages
+        if before < self._sync_every <= before + messages or topic_log.waits_for_sync:
+            self._committer.hurry.set()
+
+    def log_opened(self, topic_log: DiskLog) -> None:
+        if not self._open:
+            self._committer.idle_wakeup.set()
+        self._open[topic_log] = None
+        if len(self._open) > MOST_DESCRIPTORS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.close_descriptor()
+
+    def log_reads_cold(self, topic_log: DiskLog) -> None:
+        self._cold[topic_log] = None
+        self._committer.idle_wakeup.set()
+
+    def load(self, load: Load) -> None:
+        self.loads.append(load)
+        self._committer.load_wakeup.set()
+
+    def remove(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self._finished_files += (segment.path, segment.index_path)
+        self._something_is_unsynced()
+
+    def broken(self, source: object, text: str) -> None:
+        if source not in self._faults:
+            log.error("disk fails error=%s", text)
+        self._faults[source] = text
+        self.health = f"NOK - {next(iter(self._faults.values()))}"
+        self._committer.repair_wakeup.set()
+
+    def repaired(self, source: object) -> None:
+        if self._faults.pop(source, None) is None:
+            return
+        log.info("disk works again")
+        self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
+
+    def damaged(self, topic_log: DiskLog, load: Load) -> None:
+        kept = {path.name: str(path) for path in load.aside}
+        for hole in load.holes:
+            name = load.segment.path.name
+            copy = kept.get(f"{name}.damaged.{hole.offset}", "")
+            text = "damage is skipped" if load.error is None else str(load.error)
+            damage = Damage(topic_log.topic, name, hole.offset, hole.first, hole.end, copy, text)
+            if damage not in self.damage:
+                self.damage.append(damage)
+                _report(damage)
+
+    def _changes_wait(self) -> None:
+        self._committer.flush_wakeup.set()
+
+    def _something_is_unsynced(self) -> None:
+        self._committer.sync_wakeup.set()
+
+    def _disk_logs(self) -> list[DiskLog]:
+        return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]
+
+    # The past
+
+    def iter_headers(self, topic: str, from_sequence: int) -> Iterator[Header]:
+        """The headers of the batches on disk from the one on that holds the sequence. Blocks on the disk."""
+        topic_log = self.logs[topic]
+        return topic_log.headers_from(from_sequence) if isinstance(topic_log, DiskLog) else iter(())
+
+    def deferred_after(self, topic: str, sequence: int) -> Iterator[DeferredBatch]:
+        """The deferred batches at or after the sequence. Blocks on the disk."""
+        topic_log = self.logs[topic]
+        return topic_log.deferred_after(sequence) if isinstance(topic_log, DiskLog) else iter(())
+
+
+def _split(found: list[Change]) -> tuple[list[Change], dict[str, Checkpoint]]:
+    """The broker's changes, and our own."""
+    changes: list[Change] = []
+    checkpoints: dict[str, Checkpoint] = {}
+    for change in found:
+        if change[0] == _CHECKPOINT:
+            _, topic, log_id, base, offset, sequence = cast(tuple[str, str, str, int, int, int], change)
+            checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
+        else:
+            changes.append(change)
+    return changes, checkpoints
+
+
+def _report(damage: Damage) -> None:
+    log.warning(
+        "%s topic=%s file=%s offset=%d first=%d end=%d kept=%s",
+        damage.text,
+        damage.topic,
+        damage.file,
+        damage.offset,
+        damage.first,
+        damage.end,
+        damage.kept,
+    )

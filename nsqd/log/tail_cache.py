@@ -1,0 +1,85 @@
+"""The newest batches of a topic, in memory: what is published and consumed at once never comes from the disk."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+
+BATCH_OVERHEAD: Final = 256  # what a batch costs in memory besides its payload, about
+
+_base_of: Final = attrgetter("base_sequence")
+
+
+class TailCache:
+    """Consecutive batches. `start` is the first sequence in them, or the log's tail if there are none."""
+
+    __slots__ = ("_batches", "_by_base", "_most_bytes", "_most_messages", "bytes", "messages", "start")
+
+    def __init__(self, start: int, *, most_messages: int, most_bytes: int) -> None:
+        self.start = start
+        self.messages = 0
+        self.bytes = 0
+        self._most_messages = most_messages
+        self._most_bytes = most_bytes
+        self._batches: deque[Batch] = deque()
+        self._by_base: dict[int, Batch] = {}  # readers mostly ask for the start of a batch
+
+    def add(self, batch: Batch) -> None:
+        self._batches.append(batch)
+        self._by_base[batch.base_sequence] = batch
+        self.messages += batch.count
+        self.bytes += len(batch.payload) + BATCH_OVERHEAD
+
+    def find(self, sequence: int) -> Batch | None:
+        batch = self._by_base.get(sequence)
+        if batch is None and self._batches:
+            return find_batch(self._batches, sequence)
+        return batch
+
+    @property
+    def is_too_big(self) -> bool:
+        return self.messages > self._most_messages or self.bytes > self._most_bytes
+
+    def has_room(self, messages: int, size: int) -> bool:
+        return self.messages + messages <= self._most_messages and self.bytes + size <= self._most_bytes
+
+    def shrink(self) -> None:
+        while self._batches and self.is_too_big:
+            self._forget_oldest()
+
+    def forget_before(self, sequence: int) -> None:
+        """Lets go of batches that end at or before `sequence`."""
+        batches = self._batches
+        while batches and batches[0].end_sequence <= sequence:
+            self._forget_oldest()
+
+    def forget_from(self, sequence: int) -> None:
+        """Takes back batches that start at or after `sequence`, which is the tail again."""
+        batches = self._batches
+        while batches and batches[-1].base_sequence >= sequence:
+            batch = batches.pop()
+            self._account_for(batch)
+        self.start = min(self.start, sequence)
+
+    def _forget_oldest(self) -> None:
+        batch = self._batches.popleft()
+        self._account_for(batch)
+        self.start = batch.end_sequence
+
+    def _account_for(self, batch: Batch) -> None:
+        del self._by_base[batch.base_sequence]
+        self.messages -= batch.count
+        self.bytes -= len(batch.payload) + BATCH_OVERHEAD
+
+
+def find_batch(batches: Sequence[Batch] | deque[Batch], sequence: int) -> Batch | None:
+    """The one of consecutive batches that holds the sequence; None: it lies before the first or after the last."""
+    if not batches or sequence < batches[0].base_sequence or sequence >= batches[-1].end_sequence:
+        return None
+    return batches[bisect_right(batches, sequence, key=_base_of) - 1]
