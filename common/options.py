@@ -15,33 +15,81 @@ The syntax of flags is that of Go's `flag` package, because that is what NSQ's u
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
-import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
-from common import nsq_json
+from common.durations import (
+    HOUR,
+    MICROSECOND,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    Nanoseconds,
+    format_duration,
+    parse_duration,
+    seconds,
+)
 from common.logs import LOG_FORMATS, LogLevel
+from common.option_kinds import (
+    BOOLEAN,
+    DURATION,
+    FLOATS,
+    INTEGER,
+    LEVEL,
+    STRING,
+    STRINGS,
+    Kind,
+    kind_of,
+    one_of,
+    own_words,
+)
 from common.startup import StartupError
 from common.wire.quoting import quote
+
+# With what a table is made of, so that a table needs one import.
+__all__ = [
+    "BOOLEAN",
+    "DURATION",
+    "FLOATS",
+    "HOUR",
+    "INTEGER",
+    "LEVEL",
+    "MICROSECOND",
+    "MILLISECOND",
+    "MINUTE",
+    "SECOND",
+    "STRING",
+    "STRINGS",
+    "BaseOptions",
+    "HelpRequested",
+    "Kind",
+    "Nanoseconds",
+    "Option",
+    "UsageError",
+    "VersionRequested",
+    "change",
+    "computed_option",
+    "format_duration",
+    "format_value",
+    "one_of",
+    "option",
+    "own_words",
+    "parse",
+    "parse_duration",
+    "reference_page",
+    "seconds",
+    "table_of",
+    "usage",
+    "variable_of",
+]
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT", bound="BaseOptions")
-
-Nanoseconds = int
-
-MICROSECOND: Final[Nanoseconds] = 1_000
-MILLISECOND: Final[Nanoseconds] = 1_000 * MICROSECOND
-SECOND: Final[Nanoseconds] = 1_000 * MILLISECOND
-MINUTE: Final[Nanoseconds] = 60 * SECOND
-HOUR: Final[Nanoseconds] = 60 * MINUTE
-
-_INT64: Final = range(-(2**63), 2**63)
 
 
 class UsageError(Exception):
@@ -65,249 +113,6 @@ class HelpRequested(Exception):
 
 class VersionRequested(Exception):
     """`--version` was given."""
-
-
-# --- durations
-
-
-def seconds(duration: Nanoseconds) -> float:
-    return duration / SECOND
-
-
-_DURATION_PART: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
-_UNITS: Final[Mapping[str, Nanoseconds]] = {
-    "ns": 1,
-    "us": MICROSECOND,
-    "µs": MICROSECOND,
-    "μs": MICROSECOND,
-    "ms": MILLISECOND,
-    "s": SECOND,
-    "m": MINUTE,
-    "h": HOUR,
-}
-
-
-def parse_duration(text: str) -> Nanoseconds:
-    """Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0` as the only bare number. ValueError for anything else."""
-    rest = text[1:] if text[:1] in ("+", "-") else text
-    if rest == "0":
-        return 0
-    total, at = 0, 0
-    while at < len(rest) or at == 0:
-        part = _DURATION_PART.match(rest, at)
-        if part is None or not (part[1] or part[2]):
-            raise ValueError("parse error")
-        unit, fraction = _UNITS[part[3]], part[2] or ""
-        total += int(part[1] or "0") * unit + int(fraction or "0") * unit // 10 ** len(fraction)
-        at = part.end()
-    if total not in _INT64:
-        raise ValueError("parse error")
-    return -total if text.startswith("-") else total
-
-
-def format_duration(duration: Nanoseconds) -> str:
-    """As Go prints it: `1h0m0s`, `1m0s`, `2.5s`, `250ms`, `0s`."""
-    if duration < 0:
-        return "-" + format_duration(-duration)
-    if duration < SECOND:
-        for word, unit in (("ms", MILLISECOND), ("µs", MICROSECOND), ("ns", 1)):
-            if duration >= unit:
-                return _decimal(duration, unit) + word
-        return "0s"
-    minutes, rest = divmod(duration, MINUTE)
-    hours, minutes = divmod(minutes, 60)
-    text = _decimal(rest, SECOND) + "s"
-    if hours or minutes:
-        text = f"{minutes}m{text}"
-    return f"{hours}h{text}" if hours else text
-
-
-def _decimal(value: int, unit: int) -> str:
-    whole, rest = divmod(value, unit)
-    digits = f"{rest:0{len(str(unit)) - 1}d}".rstrip("0") if rest else ""
-    return f"{whole}.{digits}" if digits else str(whole)
-
-
-# --- kinds of values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[T]):
-    """How one sort of value is read and shown.
-
-    `parse` reads a flag's text and `convert` what TOML gives; both raise ValueError with the reason. A repeated
-    kind's value is a tuple, and its `parse` gives what one use of the flag adds.
-    """
-
-    word: str  # stands for the value in --help
-    parse: Callable[[str], T]
-    convert: Callable[[object], T]
-    show: Callable[[T], str] = str  # for people: --help, the reference page, error messages
-    render: Callable[[T], str] = str  # for `GET /config/<key>`
-    put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, where this is not `parse`
-    is_bare: bool = False  # `--flag` alone means true
-    is_repeated: bool = False
-    has_own_words: bool = False  # NSQ says "failed parsing <key> <value>" for these
-
-
-def _parse_boolean(text: str) -> bool:
-    if text in ("1", "t", "T", "TRUE", "true", "True"):
-        return True
-    if text in ("0", "f", "F", "FALSE", "false", "False"):
-        return False
-    raise ValueError("parse error")
-
-
-def _parse_integer(text: str) -> int:
-    if not text.isascii() or text != text.strip():
-        raise ValueError("parse error")
-    try:
-        # Go reads a leading 0 as octal, where Python wants 0o.
-        value = int(text, 8) if re.fullmatch(r"[+-]?0[0-7_]+", text) else int(text, 0)
-    except ValueError:
-        raise ValueError("parse error") from None
-    if value not in _INT64:
-        raise ValueError("value out of range")
-    return value
-
-
-def _parse_floats(text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise StartupError(f"Could not parse: {text}") from None  # NSQ exits 1 here, not 2
-
-
-def _wrong_type(value: object) -> NoReturn:
-    raise ValueError(f"invalid value type {type(value).__name__}")
-
-
-def _convert_boolean(value: object) -> bool:
-    # NSQ reads the integers 0 and 1 the wrong way round: docs/reference/differences.md.
-    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
-        return bool(value)
-    return _parse_boolean(value) if isinstance(value, str) else _wrong_type(value)
-
-
-def _convert_integer(value: object) -> int:
-    if isinstance(value, str) and re.fullmatch("[+-]?[0-9]+", value):
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        _wrong_type(value)
-    return value
-
-
-def _convert_string(value: object) -> str:
-    return value if isinstance(value, str) else _wrong_type(value)
-
-
-def _convert_duration(value: object) -> Nanoseconds:
-    if isinstance(value, str):
-        return parse_duration(value)
-    return _convert_integer(value) * MILLISECOND
-
-
-def _convert_strings(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return tuple(value.split(",")) if value else ()
-    if isinstance(value, list) and all(isinstance(item, str) for item in value):
-        return tuple(value)
-    _wrong_type(value)
-
-
-def _convert_floats(value: object) -> tuple[float, ...]:
-    if isinstance(value, str):
-        return _parse_floats(value) if value else ()
-    if isinstance(value, list) and all(isinstance(item, int | float) for item in value):
-        return tuple(float(item) for item in value)
-    _wrong_type(value)
-
-
-def _put_strings(text: str) -> tuple[str, ...]:
-    value = json.loads(text)  # its error is a ValueError
-    return () if value is None else _convert_strings(value) if isinstance(value, list) else _wrong_type(value)
-
-
-def _convert_by_text(parse: Callable[[str], T]) -> Callable[[object], T]:
-    """For words that TOML may also hold as a boolean or an integer."""
-    return lambda value: parse(str(value).lower() if isinstance(value, bool) else str(value))
-
-
-def _render_list(values: Sequence[object]) -> str:
-    return nsq_json.dumps(values).decode()
-
-
-def _show_boolean(value: bool) -> str:
-    return "true" if value else "false"
-
-
-def _show_list(values: Sequence[object]) -> str:
-    return ",".join(str(value) for value in values)
-
-
-BOOLEAN: Final = Kind(
-    word="", parse=_parse_boolean, convert=_convert_boolean, show=_show_boolean, render=_show_boolean, is_bare=True
-)
-INTEGER: Final = Kind(word="int", parse=_parse_integer, convert=_convert_integer)
-STRING: Final = Kind(word="string", parse=str, convert=_convert_string)
-DURATION: Final = Kind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
-STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
-    word="value",
-    parse=lambda text: (text,),
-    convert=_convert_strings,
-    show=_show_list,
-    render=_render_list,
-    put=_put_strings,
-    is_repeated=True,
-)
-FLOATS: Final = Kind(
-    word="value",
-    parse=_parse_floats,
-    convert=_convert_floats,
-    show=_show_list,
-    render=_render_list,
-    is_repeated=True,
-)
-
-
-def own_words(
-    word: str, parse: Callable[[str], T], *, show: Callable[[T], str], render: Callable[[T], str], is_bare: bool = False
-) -> Kind[T]:
-    """A kind whose values are a few words, the same wherever they are read."""
-    return Kind(
-        word=word,
-        parse=parse,
-        convert=_convert_by_text(parse),
-        show=show,
-        render=render,
-        is_bare=is_bare,
-        has_own_words=True,
-    )
-
-
-def one_of(*words: str) -> Kind[str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"must be one of {', '.join(words)}")
-        return text
-
-    return own_words("|".join(words), parse, show=str, render=str)
-
-
-LEVEL: Final = own_words("level", LogLevel.parse, show=lambda level: level.word, render=lambda level: str(level.value))
-
-
-def _kind_of(default: object) -> Kind[Any]:
-    match default:
-        case bool():
-            return BOOLEAN
-        case int():
-            return INTEGER
-        case str():
-            return STRING
-        case tuple():
-            return STRINGS
-    raise TypeError(f"an option with the default {default!r} needs a kind")
 
 
 # --- the table
@@ -375,7 +180,7 @@ def option(
     """
     settings = {
         "help": help,
-        "kind": kind or _kind_of(default),
+        "kind": kind or kind_of(default),
         "flag": flag,
         "key": toml,
         "default_shown": None,
@@ -392,7 +197,7 @@ def option(
 
 def computed_option(compute: Callable[[], T], shown: str, help: str, **settings: Any) -> T:
     """An option whose default depends on the machine; `shown` says on what."""
-    kind = settings.pop("kind", None) or _kind_of(compute())
+    kind = settings.pop("kind", None) or kind_of(compute())
     described: Any = option(None, help, kind=kind, **settings)
     made: T = field(default_factory=compute, metadata={**described.metadata, "default_shown": shown})
     return made

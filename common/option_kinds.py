@@ -1,0 +1,200 @@
+"""Kinds of option values: how each is read from a flag, a variable or TOML, and how it is shown.
+
+The conversions from TOML are NSQ's, but for integers as booleans (docs/reference/differences.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+from common import nsq_json
+from common.durations import MILLISECOND, Nanoseconds, format_duration, parse_duration
+from common.logs import LogLevel
+from common.startup import StartupError
+
+T = TypeVar("T")
+
+_INT64: Final = range(-(2**63), 2**63)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[T]):
+    """How one sort of value is read and shown.
+
+    `parse` reads a flag's text and `convert` what TOML gives; both raise ValueError with the reason. A repeated
+    kind's value is a tuple, and its `parse` gives what one use of the flag adds.
+    """
+
+    word: str  # stands for the value in --help
+    parse: Callable[[str], T]
+    convert: Callable[[object], T]
+    show: Callable[[T], str] = str  # for people: --help, the reference page, error messages
+    render: Callable[[T], str] = str  # for `GET /config/<key>`
+    put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, where this is not `parse`
+    is_bare: bool = False  # `--flag` alone means true
+    is_repeated: bool = False
+    has_own_words: bool = False  # NSQ says "failed parsing <key> <value>" for these
+
+
+def _parse_boolean(text: str) -> bool:
+    if text in ("1", "t", "T", "TRUE", "true", "True"):
+        return True
+    if text in ("0", "f", "F", "FALSE", "false", "False"):
+        return False
+    raise ValueError("parse error")
+
+
+def _parse_integer(text: str) -> int:
+    if not text.isascii() or text != text.strip():
+        raise ValueError("parse error")
+    try:
+        # Go reads a leading 0 as octal, where Python wants 0o.
+        value = int(text, 8) if re.fullmatch(r"[+-]?0[0-7_]+", text) else int(text, 0)
+    except ValueError:
+        raise ValueError("parse error") from None
+    if value not in _INT64:
+        raise ValueError("value out of range")
+    return value
+
+
+def _parse_floats(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise StartupError(f"Could not parse: {text}") from None  # NSQ exits 1 here, not 2
+
+
+def _wrong_type(value: object) -> NoReturn:
+    raise ValueError(f"invalid value type {type(value).__name__}")
+
+
+def _convert_boolean(value: object) -> bool:
+    # NSQ reads the integers 0 and 1 the wrong way round: docs/reference/differences.md.
+    if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
+        return bool(value)
+    return _parse_boolean(value) if isinstance(value, str) else _wrong_type(value)
+
+
+def _convert_integer(value: object) -> int:
+    if isinstance(value, str) and re.fullmatch("[+-]?[0-9]+", value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        _wrong_type(value)
+    return value
+
+
+def _convert_string(value: object) -> str:
+    return value if isinstance(value, str) else _wrong_type(value)
+
+
+def _convert_duration(value: object) -> Nanoseconds:
+    if isinstance(value, str):
+        return parse_duration(value)
+    return _convert_integer(value) * MILLISECOND
+
+
+def _convert_strings(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return tuple(value.split(",")) if value else ()
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    _wrong_type(value)
+
+
+def _convert_floats(value: object) -> tuple[float, ...]:
+    if isinstance(value, str):
+        return _parse_floats(value) if value else ()
+    if isinstance(value, list) and all(isinstance(item, int | float) for item in value):
+        return tuple(float(item) for item in value)
+    _wrong_type(value)
+
+
+def _put_strings(text: str) -> tuple[str, ...]:
+    value = json.loads(text)  # its error is a ValueError
+    return () if value is None else _convert_strings(value) if isinstance(value, list) else _wrong_type(value)
+
+
+def _convert_by_text(parse: Callable[[str], T]) -> Callable[[object], T]:
+    """For words that TOML may also hold as a boolean or an integer."""
+    return lambda value: parse(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+def _render_list(values: Sequence[object]) -> str:
+    return nsq_json.dumps(values).decode()
+
+
+def _show_boolean(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _show_list(values: Sequence[object]) -> str:
+    return ",".join(str(value) for value in values)
+
+
+BOOLEAN: Final = Kind(
+    word="", parse=_parse_boolean, convert=_convert_boolean, show=_show_boolean, render=_show_boolean, is_bare=True
+)
+INTEGER: Final = Kind(word="int", parse=_parse_integer, convert=_convert_integer)
+STRING: Final = Kind(word="string", parse=str, convert=_convert_string)
+DURATION: Final = Kind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
+STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
+    word="value",
+    parse=lambda text: (text,),
+    convert=_convert_strings,
+    show=_show_list,
+    render=_render_list,
+    put=_put_strings,
+    is_repeated=True,
+)
+FLOATS: Final = Kind(
+    word="value",
+    parse=_parse_floats,
+    convert=_convert_floats,
+    show=_show_list,
+    render=_render_list,
+    is_repeated=True,
+)
+
+
+def own_words(
+    word: str, parse: Callable[[str], T], *, show: Callable[[T], str], render: Callable[[T], str], is_bare: bool = False
+) -> Kind[T]:
+    """A kind whose values are a few words, the same wherever they are read."""
+    return Kind(
+        word=word,
+        parse=parse,
+        convert=_convert_by_text(parse),
+        show=show,
+        render=render,
+        is_bare=is_bare,
+        has_own_words=True,
+    )
+
+
+def one_of(*words: str) -> Kind[str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise ValueError(f"must be one of {', '.join(words)}")
+        return text
+
+    return own_words("|".join(words), parse, show=str, render=str)
+
+
+LEVEL: Final = own_words("level", LogLevel.parse, show=lambda level: level.word, render=lambda level: str(level.value))
+
+
+def kind_of(default: object) -> Kind[Any]:
+    match default:
+        case bool():
+            return BOOLEAN
+        case int():
+            return INTEGER
+        case str():
+            return STRING
+        case tuple():
+            return STRINGS
+    raise TypeError(f"an option with the default {default!r} needs a kind")
