@@ -141,8 +141,7 @@ class Web:
     async def close(self) -> None:
         """Closes every connection when its answer has been given, and waits for that. Trio-coloured."""
         self._closing = True
-        if self._opening:
-            await trio_asyncio.aio_as_trio(asyncio.wait)(self._opening)
+        await trio_asyncio.aio_as_trio(self._wait_until_opened)()
         connections = cast("set[_Connection]", self._state.connections)
         for connection in tuple(connections):
             connection.shutdown()
@@ -153,6 +152,10 @@ class Web:
         """Closes what is left, now."""
         for connection in tuple(self._state.connections):
             cast(_Connection, connection).transport.abort()
+
+    async def _wait_until_opened(self) -> None:
+        while self._opening:
+            await asyncio.wait(tuple(self._opening))
 
     def _connection_lost(self) -> None:
         if self._closing and not self._state.connections:

@@ -1,0 +1,310 @@
+"""uvicorn inside trio on real sockets: adopted connections, Go's manners, and the way down."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import closing, suppress
+from time import process_time
+
+import pytest
+import trio
+
+from common.http_api import HttpApi, HttpError, Request, Response, Route, text
+from common.net import bind
+from common.web import LINGER, Web, linger, open_web, run_trio, serve
+
+LOG = logging.getLogger("nsqd.test")
+
+
+async def ok(request: Request) -> Response:
+    return text("OK")
+
+
+async def length(request: Request) -> Response:
+    return text(str(len(await request.read(10**7))))
+
+
+async def wait(request: Request) -> Response:
+    await run_trio(trio.sleep, float(request.query()["seconds"]))
+    return text("waited")
+
+
+async def refuse(request: Request) -> Response:
+    raise HttpError(413, "TOO_BIG", close=True)
+
+
+async def crash(request: Request) -> Response:
+    raise RuntimeError("boom")
+
+
+API = HttpApi(
+    [
+        Route("GET", "/ok", ok),
+        Route("POST", "/ok", ok),
+        Route("POST", "/length", length),
+        Route("GET", "/wait", wait),
+        Route("POST", "/refuse", refuse),
+        Route("GET", "/crash", crash),
+    ],
+    log=LOG,
+    linger=linger,
+)
+
+GET = b"GET /ok HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Peer:
+    """The client's end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        self._received = b""
+
+    async def send(self, data: bytes) -> None:
+        await self.stream.send_all(data)
+
+    async def answer(self) -> bytes:
+        """One response with Content-Length."""
+        while b"\r\n\r\n" not in self._received:
+            await self._more()
+        head = self._received.partition(b"\r\n\r\n")[0]
+        size = next(
+            int(line.partition(b":")[2]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length")
+        )
+        end = len(head) + 4 + size
+        while len(self._received) < end:
+            await self._more()
+        answer, self._received = self._received[:end], self._received[end:]
+        return answer
+
+    async def rest(self) -> bytes:
+        return self._received + b"".join([data async for data in self.stream])
+
+    async def _more(self) -> None:
+        data = await self.stream.receive_some()
+        assert data, "the server closed"
+        self._received += data
+
+
+class Connected:
+    """Makes connections that `web` has adopted, and closes their other ends."""
+
+    def __init__(self, web: Web) -> None:
+        self.web = web
+        self._peers: list[Peer] = []
+
+    def __call__(self, received: bytes = b"") -> Peer:
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        self.web.adopt(theirs, received)
+        self._peers.append(Peer(ours))
+        return self._peers[-1]
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.stream.socket.close()
+
+
+def run(test: Callable[[Connected], Awaitable[None]]) -> None:
+    async def main() -> None:
+        with trio.fail_after(10):
+            async with open_web(API) as web:
+                with closing(Connected(web)) as connect:
+                    await test(connect)
+
+    trio.run(main)
+
+
+def test_answers_what_was_received_before_and_after() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(GET + GET[:10])
+        first = await peer.answer()
+        await peer.send(GET[10:])
+        second = await peer.answer()
+        lines = first.split(b"\r\n")
+        assert lines[0] == b"HTTP/1.1 200 OK"
+        assert lines[1] == b"X-Nsq-Content-Type: nsq; version=1.0"
+        assert lines[2].startswith(b"Date: ")
+        assert lines[3:] == [b"Content-Length: 2", b"Content-Type: text/plain; charset=utf-8", b"", b"OK"]
+        assert second.endswith(b"\r\n\r\nOK")
+
+    run(test)
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"GET /wait?seconds=0.05 HTTP/1.1\r\nHost: x\r\n\r\n" + GET * 3)
+        await peer.send(GET.replace(b"/ok", b"/nothing"))
+        bodies = [(await peer.answer()).partition(b"\r\n\r\n")[2] for _ in range(5)]
+        assert bodies == [b"waited", b"OK", b"OK", b"OK", b'{"message":"NOT_FOUND"}']
+
+    run(test)
+
+
+def test_body_in_chunks_and_on_demand() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect()
+        await peer.send(b"POST /length HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
+        await peer.send(b"2\r\nde\r\n0\r\n\r\n")
+        assert (await peer.answer()).endswith(b"\r\n\r\n5")
+        await peer.send(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        assert bytes(await peer.stream.receive_some()) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await peer.send(b"abc")
+        assert (await peer.answer()).endswith(b"\r\n\r\n3")
+
+    run(test)
+
+
+def test_refusal_comes_without_100_continue_and_closes() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect()
+        await peer.send(b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\nExpect: 100-continue\r\n\r\n")
+        answer = await peer.answer()
+        assert answer.startswith(b"HTTP/1.1 413 Request Entity Too Large\r\n")
+        assert b"\r\nConnection: close\r\n" in answer
+        start = trio.current_time()
+        assert await peer.rest() == b""
+        assert trio.current_time() - start < 4 * LINGER
+
+    run(test)
+
+
+def test_refusal_is_seen_by_a_client_that_goes_on_sending() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect()
+        await peer.send(b"POST /refuse HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n")
+        await peer.send(b"x" * 4_000_000)
+        assert (await peer.answer()).startswith(b"HTTP/1.1 413 ")
+        assert await peer.rest() == b""
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"garbage\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET /ok HTTP/1.1\r\nBad Header\r\n\r\n"]
+)
+def test_garbage_is_answered_with_a_bare_400(garbage: bytes) -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(garbage)
+        assert await peer.rest() == (
+            b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
+            b"400 Bad Request"
+        )
+
+    run(test)
+
+
+def test_endless_header_is_refused() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"GET /ok HTTP/1.1\r\nX: ")
+        with suppress(trio.BrokenResourceError):
+            for _ in range(40):
+                await peer.send(b"x" * 65536)
+        # The rest is never read, so the answer may be lost to a reset; the connection is.
+        with suppress(trio.BrokenResourceError):
+            assert (await peer.rest()).startswith(b"HTTP/1.1 431 ")
+        assert connect.web.connections == 0
+
+    run(test)
+
+
+def test_upgrade_is_not_understood_and_ignored() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(GET[:-2] + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + GET)
+        assert (await peer.answer()).endswith(b"OK")
+        assert (await peer.answer()).endswith(b"OK")
+
+    run(test)
+
+
+def test_client_that_has_finished_sending_gets_its_answers() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect()
+        await peer.send(b"GET /wait?seconds=0.05 HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+        await peer.stream.send_eof()
+        answers = await peer.rest()
+        assert answers.count(b"HTTP/1.1 200 OK") == 2
+
+    run(test)
+
+
+def test_crash_leaves_the_connection_and_the_others_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(GET.replace(b"/ok", b"/crash") + GET)
+        assert (await peer.answer()).endswith(b'{"message":"INTERNAL_ERROR"}')
+        assert (await peer.answer()).endswith(b"OK")
+
+    run(test)
+    assert "panic in HTTP handler - boom" in caplog.text
+
+
+def test_peer_that_vanishes_while_it_is_answered() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"GET /wait?seconds=0.05 HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(0.01)
+        await peer.stream.aclose()
+        while connect.web.connections:
+            await trio.sleep(0.01)
+        assert (await connect(GET).answer()).endswith(b"OK")
+
+    run(test)
+
+
+def test_end_closes_the_idle_and_waits_for_the_busy() -> None:
+    async def main() -> None:
+        async with open_web(API) as web:
+            connect = Connected(web)
+            idle, busy = connect(GET), connect(b"GET /wait?seconds=0.1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            await idle.answer()
+            await trio.sleep(0.02)
+        with closing(connect):
+            assert await idle.rest() == b""
+            assert (await busy.rest()).endswith(b"waited")
+
+    trio.run(main)
+
+
+def test_end_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.web.GRACE", 0.05)
+
+    async def main() -> None:
+        with trio.fail_after(5):
+            async with open_web(API) as web:
+                connect = Connected(web)
+                peer = connect(b"GET /wait?seconds=60 HTTP/1.1\r\nHost: x\r\n\r\n")
+                await trio.sleep(0.02)
+            with closing(connect):
+                assert await peer.rest() == b""
+
+    trio.run(main)
+
+
+def test_serve_accepts_and_stops_when_cancelled() -> None:
+    async def main() -> None:
+        with closing(bind("127.0.0.1:0")) as listener, trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(serve, API, [listener])
+                client = socket.create_connection(listener.getsockname())
+                peer = Peer(client)
+                await peer.send(GET)
+                assert (await peer.answer()).startswith(b"HTTP/1.1 200 OK")
+                nursery.cancel_scope.cancel()
+            async with peer.stream:
+                assert await peer.rest() == b""
+
+    trio.run(main)
+
+
+def test_idle_server_uses_no_processor_time() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(GET)
+        await peer.answer()
+        await trio.sleep(0.05)
+        start = process_time()
+        await trio.sleep(0.5)
+        assert process_time() - start < 0.02
+
+    run(test)
