@@ -188,6 +188,10 @@ class DiskLog:
 
     # Publishing
 
+    def has_room(self, count: int, size: int) -> bool:
+        """Always: what does not fit into memory is on disk."""
+        return True
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         if self._error is not None and not self._may_try_again():
             receipt.settle(self._error)
