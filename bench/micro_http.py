@@ -78,9 +78,15 @@ def main() -> None:
     unique = [request("/pub?topic=test", BODY, headers=f"X-Request-Id: {n}\r\n") for n in range(REQUESTS)]
     measure("POST /pub, every head another", unique, requests=REQUESTS)
     measure("POST /pub, head and body in two packets", [pub[:-200], BODY] * REQUESTS, requests=REQUESTS)
-    measure("POST /mpub, 100 lines of 200 bytes", [request("/mpub?topic=test", b"\n".join([BODY] * 100))] * 2000, requests=2000)
+    measure(
+        "POST /mpub, 100 lines of 200 bytes",
+        [request("/mpub?topic=test", b"\n".join([BODY] * 100))] * 2000,
+        requests=2000,
+    )
     counted = (100).to_bytes(4, "big") + (len(BODY).to_bytes(4, "big") + BODY) * 100
-    measure("POST /mpub, binary, 100 of 200 bytes", [request("/mpub?topic=test&binary=true", counted)] * 2000, requests=2000)
+    measure(
+        "POST /mpub, binary, 100 of 200 bytes", [request("/mpub?topic=test&binary=true", counted)] * 2000, requests=2000
+    )
     measure("GET /ping", [b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"] * REQUESTS, requests=REQUESTS)
 
 

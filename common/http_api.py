@@ -22,7 +22,7 @@ from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-from common.net import join_host_port
+from common.net import format_name
 from common.nsq_json import dumps
 from common.options import format_duration
 
@@ -193,7 +193,7 @@ class Request:
         self.uri = (raw_path + b"?" + self.query_string if self.query_string else raw_path).decode("latin-1")
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         client = scope.get("client")
-        self.remote = join_host_port(client[0], client[1]) if client else "@"
+        self.remote = format_name(tuple(client)) if client else "@"
         self.argument = ""  # what stood in the path where the route has `:name`
 
     def query(self) -> dict[str, str]:

@@ -177,6 +177,7 @@ class _Connection(HttpToolsProtocol):
         self._lost = lost
         self._received = received
         self._head_bytes = 0  # of a head that is not complete yet
+        self._ended = False  # the peer sends nothing more
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -194,7 +195,7 @@ class _Connection(HttpToolsProtocol):
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
         if newest is None or newest.response_complete or newest.more_body:
             return False
-        newest.keep_alive = False
+        self._ended = True
         return True
 
     def data_received(self, data: bytes) -> None:
@@ -239,6 +240,8 @@ class _Connection(HttpToolsProtocol):
         if self.pipeline:
             cycle, app = self.pipeline.pop()
             self._start_asgi_task(cycle, app)
+        elif self._ended:
+            self.transport.close()
 
     def _refuse(self, answer: bytes) -> None:
         if not self.transport.is_closing():
@@ -270,12 +273,19 @@ def _spelled_as_go(app: App, date: HttpDate) -> App:
                 if b"date" not in names:
                     at = names.index(b"content-length") if b"content-length" in names else len(names)
                     headers.insert(at, (b"date", date()))
+                if b"connection" not in names and _wants_close(scope):
+                    headers.append((b"connection", b"close"))
                 message = {**message, "headers": [(_Name(canonical(name)), value) for name, value in headers]}
             await send(message)
 
         await app(scope, receive, send_spelled)
 
     return spelled
+
+
+def _wants_close(scope: Scope) -> bool:
+    tokens = [token for name, value in scope["headers"] if name == b"connection" for token in value.split(b",")]
+    return any(token.strip().lower() == b"close" for token in tokens)
 
 
 async def _accept(listener: socket.socket, web: Web) -> None:

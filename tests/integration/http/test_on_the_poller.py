@@ -1,0 +1,193 @@
+"""The short path and the web server behind one listener, as nsqd has them: real sockets, the real poller and broker."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from math import inf
+
+import pytest
+import trio
+
+from common.net import bind
+from common.poller import Connection, Handler, Poller
+from common.web import linger, open_web, run_trio
+from nsqd.broker.broker import Broker
+from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
+from nsqd.options import Options
+from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
+from tests.unit.http.conftest import LIMITS, FakeSettings
+
+PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+INFO = b"GET /info HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class PolledTurn(FakeTurn):
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.flush: Callable[[], None] = lambda: None
+
+    def begin(self) -> float:
+        return trio.current_time()
+
+    def finish(self) -> None:
+        super().finish()
+        self.flush()
+
+
+class Server:
+    def __init__(self) -> None:
+        self.store = FakeStore()
+        self.broker = make_broker(self.store)
+        self.turn = PolledTurn(self.broker)
+        self.publishing = Publishing(self.broker, LIMITS, max_defer_ms=1000)
+        self.poller = Poller(self.turn)
+        self.turn.flush = self.poller.flush
+        self.app = make_app(
+            self.broker,
+            self.turn,
+            FakeSettings(Options()),
+            self.publishing,
+            NodeInfo(hostname="h", tcp_port=0, http_port=0),
+            run_trio=run_trio,
+            linger=linger,
+        )
+
+    async def run(
+        self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        routes = QuickRoutes(self.broker, self.publishing)
+        async with open_web(self.app) as web, trio.open_nursery() as nursery:
+
+            def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+                def hand_off(received: bytes) -> None:
+                    web.adopt(self.poller.release(connection), received)
+
+                return QuickHttp(routes, hand_off=hand_off, wake=wake)
+
+            nursery.start_soon(self.poller.run)
+            nursery.start_soon(self.poller.accept, listener, make)
+            task_status.started()
+            try:
+                await trio.sleep(inf)
+            finally:
+                self.poller.close_all()
+
+
+def run(test: Callable[[Server, tuple[str, int]], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = Server()
+        with closing(bind("127.0.0.1:0")) as listener, trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(server.run, listener)
+                await test(server, listener.getsockname())
+                nursery.cancel_scope.cancel()
+
+    trio.run(main)
+
+
+async def talk(address: tuple[str, int], request: bytes) -> bytes:
+    """Sends all, says that this was all, and reads to the end."""
+    async with await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(request)
+        await stream.send_eof()
+        return b"".join([data async for data in stream])
+
+
+def post(target: str, body: bytes, headers: str = "") -> bytes:
+    return f"POST {target} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def test_both_ways_on_one_connection_in_order() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        requests = [
+            PING,
+            post("/pub?topic=t", b"one"),
+            post("/mpub?topic=t&binary=true", binary_mpub([b"two", b"three"])),
+            INFO,  # from here on the application answers
+            PING,
+            post("/pub?topic=t", b"four"),
+            post("/pub?topic=t", b""),
+            post("/topic/delete?topic=u", b""),
+        ]
+        answers = await talk(address, b"".join(requests))
+        assert [answer[:3] for answer in answers.split(b"HTTP/1.1 ")[1:]] == [b"200"] * 6 + [b"400", b"404"]
+        assert bodies(server.store, "t") == [b"one", b"two", b"three", b"four"]
+
+    run(test)
+
+
+def without_date(answer: bytes) -> list[bytes]:
+    return [line for line in answer.split(b"\r\n") if not line.startswith(b"Date: ")]
+
+
+@pytest.mark.parametrize("request_", [
+    PING,
+    post("/pub?topic=t", b"x"),
+    post("/pub?topic=t", b""),
+    post("/pub?topic=!", b"x"),
+    post("/pub?topic=t", b"x" * 101),
+    post("/mpub?topic=t", b"a\nb"),
+    post("/mpub?topic=t", b"x" * 501),
+    post("/mpub?topic=t&binary=1", b"x"),
+    post("/pub?topic=t", b"x", "Connection: close\r\n"),
+])  # fmt: skip
+def test_both_ways_give_the_same_bytes(request_: bytes) -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        quick = await talk(address, request_)
+        info = await talk(address, INFO)
+        slow = (await talk(address, INFO + request_))[len(info) :]
+        assert without_date(quick) == without_date(slow)
+
+    run(test)
+
+
+def test_publish_in_chunks_or_on_demand_goes_through_the_application() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        chunked = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+        assert (await talk(address, chunked)).endswith(b"\r\n\r\nOK")
+        expected = post("/pub?topic=t", b"def", "Expect: 100-continue\r\n")
+        assert b"200 OK" in await talk(address, expected)
+        assert bodies(server.store, "t") == [b"abc", b"def"]
+
+    run(test)
+
+
+def test_late_receipts_are_answered_when_they_settle() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        server.store.hold = True
+        async with trio.open_nursery() as nursery:
+            answers: list[bytes] = []
+
+            async def ask(request: bytes) -> None:
+                answers.append(await talk(address, request))
+
+            nursery.start_soon(ask, post("/pub?topic=t", b"quick"))
+            nursery.start_soon(ask, INFO + post("/pub?topic=t", b"slow"))
+            while len(server.store.receipts) < 2:  # noqa: ASYNC110 - nobody tells when
+                await trio.sleep(0.01)
+            assert answers == []
+            server.store.settle()
+            server.turn.finish()
+        assert all(answer.endswith(b"\r\n\r\nOK") for answer in answers)
+
+    run(test)
+
+
+def test_refused_body_does_not_end_in_a_reset() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        async with await trio.open_tcp_stream(*address) as stream:
+            await stream.send_all(post("/pub?topic=t", b"x" * 2_000_000))
+            answer = b"".join([data async for data in stream])
+        assert answer.startswith(b"HTTP/1.1 413 Request Entity Too Large\r\n")
+        assert answer.endswith(b'{"message":"MSG_TOO_BIG"}')
+
+    run(test)
+
+
+def test_garbage_gets_a_400() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        assert (await talk(address, PING + b"garbage")).endswith(b"\r\n\r\n400 Bad Request")
+
+    run(test)
