@@ -85,8 +85,7 @@ class Channel:
         """The topic's messages from `before` on are ours now."""
         if self.ephemeral and (excess := self.depth - self._broker.mem_queue_size) > 0:
             # The newest are dropped, as in NSQ; an ephemeral channel never holds up anything.
-            end = self.topic.handed_over
-            self._skip(max(before, end - excess), end)
+            self.skips.add_newest(excess, before, self.topic.handed_over)
         if self.consumers:
             self.wants_attention()
 

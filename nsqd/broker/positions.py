@@ -46,6 +46,27 @@ class SkipRanges:
                 return
         self._ranges.append(start << _LENGTH_BITS | (end - start))
 
+    def add_newest(self, count: int, floor: int, end: int) -> None:
+        """Covers the `count` newest sequences of [floor, end) that no range covers yet; `end` is beyond all ranges."""
+        start, left = end, count
+        for packed in reversed(self._ranges):
+            low = packed >> _LENGTH_BITS
+            high = low + (packed & _LENGTH_MASK)
+            if high <= floor or start - high >= left:
+                break
+            left -= start - high
+            start = low
+        start = max(floor, start - left)
+        while self._ranges:
+            packed = self._ranges[-1]
+            low, length = packed >> _LENGTH_BITS, packed & _LENGTH_MASK
+            if low + length <= start:
+                break
+            self._ranges.pop()
+            self.total -= length
+            start = min(start, low)
+        self.add(start, end)
+
     def pass_over(self, sequence: int) -> int:
         """Where a cursor at `sequence` really stands; ranges that it leaves behind are forgotten."""
         while self._ranges:

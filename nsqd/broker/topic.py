@@ -277,8 +277,11 @@ class Topic:
         self.paused = state.paused
         for name, channel_state in state.channels.items():
             self.channels[name] = Channel(name, self, cursor=channel_state.cursor, ephemeral=is_ephemeral(name))
-        if state.frozen_at is not None and not self.flowing:
-            self.handed_over = state.frozen_at
+        if not self.flowing:
+            if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
+                self._record("freeze", self.handed_over)
+            else:
+                self.handed_over = state.frozen_at
         self._parked = list(state.parked)
         for name, channel_state in state.channels.items():
             self.channels[name].restore(channel_state, self.broker.due_from_wall)

@@ -1,0 +1,107 @@
+"""What the broker promises, as plainly as it can be said: each message of each channel is in one place.
+
+This is the model that the state machine compares the broker with. It knows nothing of cursors, ranges or batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from math import inf
+
+from common.wire.names import is_ephemeral
+
+EPHEMERAL_BOUND = 4  # messages that wait in an ephemeral channel
+
+
+class Place(Enum):
+    WAITING = "waiting"
+    IN_FLIGHT = "in flight"
+    DEFERRED = "deferred"
+    DONE = "done"
+
+
+@dataclass(slots=True)
+class Entry:
+    """One message in one channel."""
+
+    sequence: int
+    place: Place = Place.WAITING
+    attempts: int = 0  # of its last delivery
+    owner: int = 0  # the consumer that has it
+    delivered_at: float = 0.0
+    deadline: float = inf
+    due: float = 0.0
+    forgotten: bool = False  # done, and a journal that says so was written
+    was_deferred: bool = False  # published with a delay
+
+
+@dataclass
+class ChannelModel:
+    name: str
+    paused: bool = False
+    entries: dict[int, Entry] = field(default_factory=dict)  # by sequence
+    handed_over: int = 0  # messages, as message_count has it
+    last_first: int = -1  # the sequence of the latest first delivery
+
+    @property
+    def ephemeral(self) -> bool:
+        return is_ephemeral(self.name)
+
+    def copy(self) -> ChannelModel:
+        return replace(self, entries={s: replace(entry) for s, entry in self.entries.items()})
+
+    def at(self, place: Place) -> dict[int, Entry]:
+        return {s: entry for s, entry in self.entries.items() if entry.place is place}
+
+    def count(self, place: Place) -> int:
+        return sum(entry.place is place for entry in self.entries.values())
+
+    def hand_over(self, messages: list[tuple[int, int]], now: float) -> None:
+        """(sequence, delay in ms) of each."""
+        self.handed_over += len(messages)
+        for sequence, delay_ms in messages:
+            entry = self.entries[sequence] = Entry(sequence)
+            if delay_ms:
+                entry.place, entry.due, entry.was_deferred = Place.DEFERRED, now + delay_ms / 1000, True
+        if self.ephemeral:
+            excess = self.count(Place.WAITING) - EPHEMERAL_BOUND
+            newest = [s for s, delay_ms in messages if not delay_ms][::-1]
+            for sequence in newest[: max(0, excess)]:
+                self.entries[sequence].place = Place.DONE
+
+    def empty(self) -> None:
+        for entry in self.entries.values():
+            if entry.place is not Place.DONE:
+                entry.place = Place.DONE
+
+
+@dataclass
+class TopicModel:
+    name: str
+    paused: bool = False
+    published: dict[int, bytes] = field(default_factory=dict)  # sequence -> body, of all that were ever written
+    behind: list[tuple[int, int]] = field(default_factory=list)  # waits for a channel or the end of a pause
+    channels: dict[str, ChannelModel] = field(default_factory=dict)
+    message_count: int = 0
+
+    @property
+    def flowing(self) -> bool:
+        return not self.paused and bool(self.channels)
+
+    def copy(self) -> TopicModel:
+        channels = {name: channel.copy() for name, channel in self.channels.items()}
+        return replace(self, published=dict(self.published), behind=list(self.behind), channels=channels)
+
+    def publish(self, bodies: list[bytes], delay_ms: int, now: float) -> None:
+        for body in bodies:
+            sequence = len(self.published)
+            self.published[sequence] = body
+            self.behind.append((sequence, delay_ms))
+        self.message_count += len(bodies)
+
+    def advance(self, now: float) -> None:
+        if self.flowing:
+            messages, self.behind = self.behind, []
+            for channel in self.channels.values():
+                channel.hand_over(messages, now)

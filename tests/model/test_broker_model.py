@@ -1,0 +1,710 @@
+"""Whatever happens in whatever order: a message is in exactly one place, and leaves only by FIN, empty or delete.
+
+Hypothesis plays clients, operators, the clock and the disk against a broker on a store that can crash, and compares
+after each turn with `reference.py`. A failure prints the steps and a blob that reproduces it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from random import Random
+from struct import Struct
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from common.wire.names import is_ephemeral
+from nsqd.broker.broker import Broker
+from nsqd.broker.changes import replay
+from nsqd.broker.channel import Channel
+from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
+from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
+from nsqd.broker.message_id import IdSource
+from nsqd.broker.snapshot import ClientSnapshot
+from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
+from tests.support.fake_store import FakeLog, FakeStore, finish_turn
+
+TOPICS = st.sampled_from(["orders", "orders", "clicks", "scratch#ephemeral"])
+CHANNELS = st.sampled_from(["mail", "mail", "audit", "tail#ephemeral"])
+DELAYS = st.sampled_from([1, 700, 5_000, 60_000])
+SOME = st.integers(0, 1000)  # chooses one of what there is
+MAX_MSG_TIMEOUT = 90.0
+LATE = 0.010  # seconds that the broker may take to notice, and what rounding to milliseconds costs
+
+_frame = Struct(">IIqH16s")
+
+
+@dataclass(eq=False)
+class Client:
+    number: int
+    consumer: Consumer
+    topic: str
+    channel: str
+    in_hand: dict[bytes, int] = field(default_factory=dict)  # id -> sequence, also of what is no longer ours
+    closed: bool = False
+    stalled: bool = False
+
+
+@dataclass
+class Draft:
+    """Published in the turn that is not over yet."""
+
+    topic: TopicModel
+    bodies: list[bytes]
+    delay_ms: int
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.random = Random(0)
+        self.sampled_out = 0
+        self.store = FakeStore()
+        self.broker = self._new_broker()
+        self.topics: dict[str, TopicModel] = {}
+        self.clients: list[Client] = []
+        self.drafts: list[Draft] = []
+        self.numbers = count(1)
+        self.steps_left = 0  # of a turn that holds several
+        self.before: dict[str, TopicModel] | None = None  # what was true when that turn began
+        self.topic_deleted = False  # in this turn
+        self.rotating: list[str] = []
+        self.rotated_from = 0
+        self.process_died = False
+
+    def _new_broker(self) -> Broker:
+        ids = IdSource(7, timestamp=self._timestamp(), reserved=self.store.reserved_ids, reserve=self.store.reserve_ids)
+        return Broker(
+            self.store,
+            ids=ids,
+            now=self.now,
+            timestamp=self._timestamp(),
+            mem_queue_size=EPHEMERAL_BOUND,
+            max_msg_timeout=MAX_MSG_TIMEOUT,
+            random_percent=self._random_percent,
+        )
+
+    def _timestamp(self) -> int:
+        return 1_700_000_000_000_000_000 + int(self.now * 1_000_000_000)
+
+    def _random_percent(self) -> int:
+        percent = self.random.randrange(100)
+        self.sampled_out += percent > 50  # every consumer that samples has this rate
+        return percent
+
+    # Turns
+
+    def _step_done(self) -> None:
+        self.steps_left -= 1
+        if self.steps_left <= 0:
+            self._finish_turn()
+
+    def _finish_turn(self) -> None:
+        self._set_time()
+        self.broker.seal()
+        self.store.write_journal()
+        self.store.write_logs()
+        self._settle_drafts()
+        self._hand_over()
+        self.store.write_journal()
+        self._send()
+        self.store.error = None
+        self.steps_left, self.before, self.topic_deleted = 0, None, False
+
+    def _set_time(self) -> None:
+        self.broker.now = self.now
+        self.broker.timestamp = self._timestamp()
+
+    def _settle_drafts(self) -> None:
+        drafts, self.drafts = self.drafts, []
+        for draft in drafts:
+            if self.store.error is None:
+                draft.topic.publish(draft.bodies, draft.delay_ms, self.now)
+
+    def _hand_over(self) -> None:
+        for topic in self.topics.values():
+            topic.advance(self.now)
+        self.broker.hand_over()
+
+    def _send(self) -> None:
+        """Sockets take what they are given, but for those that are stalled. That makes room."""
+        while True:
+            for client in self.clients:
+                had_room = client.consumer.room > 0
+                if not client.stalled:
+                    client.consumer.unsent_bytes = 0
+                if not had_room and client.consumer.room > 0 and client.consumer.channel is not None:
+                    client.consumer.channel.wants_attention()
+            if not self.broker.restless:
+                return
+            self.broker.hand_over()
+
+    def _received(self, client: Client, pieces: list[bytes]) -> None:
+        data = b"".join(pieces)
+        while data:
+            size, frame_type, _, attempts, message_id = _frame.unpack_from(data)
+            assert frame_type == 2
+            self._delivered(client, message_id, attempts, body=data[_frame.size : 4 + size])
+            data = data[4 + size :]
+
+    def _delivered(self, client: Client, message_id: bytes, attempts: int, body: bytes) -> None:
+        topic = self.topics[client.topic]
+        channel = topic.channels[client.channel]
+        sequence = next(s for s, published in topic.published.items() if published == body)
+        entry = channel.entries[sequence]
+        assert not channel.paused
+        if entry.place is Place.DEFERRED:
+            assert self.now >= entry.due - 1e-5, "early"
+        else:
+            assert entry.place is Place.WAITING or self._overdue(entry)
+        assert attempts == entry.attempts + 1
+        if attempts == 1 and not entry.was_deferred:
+            assert sequence > channel.last_first, "out of order"
+            channel.last_first = sequence
+        entry.place, entry.attempts, entry.owner = Place.IN_FLIGHT, attempts, client.number
+        entry.delivered_at, entry.deadline = self.now, self.now + client.consumer.msg_timeout
+        client.in_hand[message_id] = sequence
+        assert client.consumer.in_flight <= client.consumer.ready_count
+
+    def _overdue(self, entry: Entry) -> bool:
+        return entry.place is Place.IN_FLIGHT and entry.deadline <= self.now
+
+    # What rules choose from
+
+    def _channels(self) -> Iterator[tuple[TopicModel, ChannelModel, Channel]]:
+        for topic in self.topics.values():
+            for channel in topic.channels.values():
+                yield topic, channel, self.broker.topics[topic.name].channels[channel.name]
+
+    def _topic(self, name: str) -> TopicModel:
+        self.broker.topic(name)
+        return self.topics.setdefault(name, TopicModel(name))
+
+    def _living(self) -> list[Client]:
+        return [client for client in self.clients if not client.closed]
+
+    def _client(self, choice: int) -> Client:
+        living = self._living()
+        return living[choice % len(living)]
+
+    def _model_of(self, client: Client) -> ChannelModel:
+        return self.topics[client.topic].channels[client.channel]
+
+    # Publishers
+
+    @rule(name=TOPICS, amount=st.integers(1, 4))
+    def publish_single_messages(self, name: str, amount: int) -> None:
+        topic = self._topic(name)
+        for _ in range(amount):
+            self._publish(topic, 1, 0, single=True)
+        self._step_done()
+
+    @rule(name=TOPICS, amount=st.integers(1, 9))
+    def publish_many(self, name: str, amount: int) -> None:
+        self._publish(self._topic(name), amount, 0, single=False)
+        self._step_done()
+
+    @rule(name=TOPICS, delay_ms=DELAYS)
+    def publish_deferred(self, name: str, delay_ms: int) -> None:
+        self._publish(self._topic(name), 1, delay_ms, single=True)
+        self._step_done()
+
+    @rule(name=TOPICS)
+    def publish_to_a_failing_disk(self, name: str) -> None:
+        self._publish(self._topic(name), 2, 0, single=False)
+        self._publish(self._topic(name), 1, 700, single=True)
+        self.store.error = "no space left on device"
+        self._finish_turn()
+
+    def _publish(self, topic: TopicModel, amount: int, delay_ms: int, *, single: bool) -> None:
+        bodies = [b"%d" % next(self.numbers) for _ in range(amount)]
+        payload, offsets = b"", [0]
+        for body in bodies:
+            payload += len(body).to_bytes(4, "big") + body
+            offsets.append(len(payload))
+        real = self.broker.topics[topic.name]
+        if single:
+            real.publish_one(payload, delay_ms)
+        else:
+            real.publish(payload, offsets, delay_ms)
+        self.drafts.append(Draft(topic, bodies, delay_ms))
+
+    # Consumers
+
+    @rule(
+        topic=TOPICS,
+        channel=CHANNELS,
+        ready=st.integers(0, 6),
+        timeout=st.sampled_from([1.0, 60.0]),
+        sample_rate=st.sampled_from([0, 0, 0, 50]),
+    )
+    def subscribe(self, topic: str, channel: str, ready: int, timeout: float, sample_rate: int) -> None:
+        self._create_channel(topic, channel)
+        number = next(self.numbers)
+        client: Client
+
+        def close() -> None:
+            client.closed = True
+
+        consumer = Consumer(
+            send=lambda pieces: self._received(client, pieces),
+            close=close,
+            describe=lambda: ClientSnapshot(
+                client_id=str(number), hostname="", remote_address="", state=3, connect_ts=0
+            ),
+            msg_timeout=timeout,
+            sample_rate=sample_rate,
+        )
+        client = Client(number, consumer, topic, channel)
+        self.clients.append(client)
+        real = self.broker.topics[topic].channels[channel]
+        real.join(consumer)
+        consumer.ready_count = ready
+        real.wants_attention()
+        self._step_done()
+
+    def some_client(self) -> bool:
+        return any(not client.closed for client in self.clients)
+
+    @precondition(some_client)
+    @rule(choice=SOME, ready=st.integers(0, 6))
+    def change_ready_count(self, choice: int, ready: int) -> None:
+        client = self._client(choice)
+        client.consumer.ready_count = ready
+        self._real(client).wants_attention()
+        self._step_done()
+
+    @precondition(some_client)
+    @rule(choice=SOME, stalled=st.booleans())
+    def stop_or_go_on_reading(self, choice: int, stalled: bool) -> None:
+        client = self._client(choice)
+        client.stalled = stalled
+        client.consumer.unsent_bytes = MOST_UNSENT_BYTES + 1 if stalled else 0
+        self._real(client).wants_attention()
+        self._step_done()
+
+    @precondition(some_client)
+    @rule(choice=SOME)
+    def leave(self, choice: int) -> None:
+        client = self._client(choice)
+        client.closed = True
+        self._real(client).leave(client.consumer)
+        topic = self.topics[client.topic]
+        if is_ephemeral(client.channel) and not any(
+            (c.topic, c.channel) == (client.topic, client.channel) for c in self._living()
+        ):
+            self._forget_channel(topic, client.channel)
+        self._step_done()
+
+    def _real(self, client: Client) -> Channel:
+        channel = client.consumer.channel
+        assert channel is not None
+        return channel
+
+    @precondition(some_client)
+    @rule(choice=SOME, start=SOME, length=st.integers(1, 6))
+    def finish(self, choice: int, start: int, length: int) -> None:
+        client = self._client(choice)
+        ids = self._some_ids(client, start, length)
+        expected = []
+        for message_id in ids:
+            if failure := self._why_not(client, message_id):
+                expected.append((message_id, failure))
+            else:
+                self._model_of(client).entries[client.in_hand[message_id]].place = Place.DONE
+        assert self._real(client).finish(client.consumer, ids) == expected
+        self._step_done()
+
+    @precondition(some_client)
+    @rule(choice=SOME, start=SOME, delay_ms=st.one_of(st.just(0), DELAYS))
+    def requeue(self, choice: int, start: int, delay_ms: int) -> None:
+        client = self._client(choice)
+        for message_id in self._some_ids(client, start, 1):
+            failure = self._why_not(client, message_id)
+            if failure is None:
+                entry = self._model_of(client).entries[client.in_hand[message_id]]
+                entry.place, entry.due = Place.WAITING, self.now + delay_ms / 1000
+                if delay_ms:
+                    entry.place = Place.DEFERRED
+            assert self._real(client).requeue(client.consumer, message_id, delay_ms, self.now) == failure
+        self._step_done()
+
+    @precondition(some_client)
+    @rule(choice=SOME, start=SOME, timeout=st.sampled_from([1.0, 60.0]))
+    def touch(self, choice: int, start: int, timeout: float) -> None:
+        client = self._client(choice)
+        for message_id in self._some_ids(client, start, 1):
+            failure = self._why_not(client, message_id)
+            if failure is None:
+                entry = self._model_of(client).entries[client.in_hand[message_id]]
+                entry.deadline = min(self.now + timeout, entry.delivered_at + MAX_MSG_TIMEOUT)
+            assert self._real(client).touch(client.consumer, message_id, msg_timeout=timeout, now=self.now) == failure
+        self._step_done()
+
+    def _some_ids(self, client: Client, start: int, length: int) -> list[bytes]:
+        """Neighbouring ids that this client or another one of the channel has seen, and perhaps an unknown one."""
+        ids = [i for c in self.clients if (c.topic, c.channel) == (client.topic, client.channel) for i in c.in_hand]
+        for other in self.clients:  # in doubt everybody knows what id stands for which sequence
+            if (other.topic, other.channel) == (client.topic, client.channel):
+                client.in_hand.update(other.in_hand)
+        ids = [*sorted(set(ids)), b"%016x" % start]
+        first = start % len(ids)
+        return ids[first : first + length]
+
+    def _why_not(self, client: Client, message_id: bytes) -> bytes | None:
+        entry = self._model_of(client).entries.get(client.in_hand.get(message_id, -1))
+        if entry is None or entry.place is not Place.IN_FLIGHT:
+            return NOT_IN_FLIGHT
+        return None if entry.owner == client.number else NOT_OWNER
+
+    # Operators
+
+    @rule(topic=TOPICS, channel=CHANNELS)
+    def create_channel(self, topic: str, channel: str) -> None:
+        self._create_channel(topic, channel)
+        self._step_done()
+
+    def _create_channel(self, topic: str, channel: str) -> None:
+        model = self._topic(topic)
+        self._set_time()
+        self.broker.topics[topic].channel(channel)
+        if channel not in model.channels:
+            model.channels[channel] = ChannelModel(channel)
+            model.advance(self.now)
+
+    def some_topic(self) -> bool:
+        return bool(self.topics)
+
+    def some_channel(self) -> bool:
+        return any(topic.channels for topic in self.topics.values())
+
+    @precondition(some_channel)
+    @rule(choice=SOME, what=st.sampled_from(["pause", "unpause", "empty", "delete", "pause", "unpause"]))
+    def operate_on_channel(self, choice: int, what: str) -> None:
+        channels = list(self._channels())
+        topic, model, real = channels[choice % len(channels)]
+        match what:
+            case "pause":
+                real.pause()
+                model.paused = True
+            case "unpause":
+                real.unpause()
+                model.paused = False
+            case "empty":
+                real.empty()
+                model.empty()
+            case "delete":
+                assert self.broker.topics[topic.name].delete_channel(model.name)
+                self._forget_channel(topic, model.name)
+        self._step_done()
+
+    def _forget_channel(self, topic: TopicModel, name: str) -> None:
+        del topic.channels[name]
+        if is_ephemeral(topic.name) and not topic.channels:
+            self._forget_topic(topic)
+        self._close_clients()
+
+    @precondition(some_topic)
+    @rule(choice=SOME, what=st.sampled_from(["pause", "unpause", "empty", "delete", "pause", "unpause"]))
+    def operate_on_topic(self, choice: int, what: str) -> None:
+        topic = list(self.topics.values())[choice % len(self.topics)]
+        real = self.broker.topics[topic.name]
+        match what:
+            case "pause":
+                real.pause()
+                topic.paused = True
+            case "unpause":
+                self._set_time()
+                real.unpause()
+                topic.paused = False
+                topic.advance(self.now)
+            case "empty":
+                real.empty()
+                topic.behind.clear()
+            case "delete":
+                assert self.broker.delete_topic(topic.name)
+                self._forget_topic(topic)
+        self._step_done()
+
+    def _forget_topic(self, topic: TopicModel) -> None:
+        del self.topics[topic.name]
+        self.drafts = [draft for draft in self.drafts if draft.topic is not topic]
+        self.topic_deleted = True
+        self._close_clients()
+
+    def _close_clients(self) -> None:
+        for client in self.clients:
+            if client.topic not in self.topics or client.channel not in self.topics[client.topic].channels:
+                assert client.closed
+        self.clients = [
+            c for c in self.clients if c.topic in self.topics and c.channel in self.topics[c.topic].channels
+        ]
+
+    # Time and turns
+
+    @rule(seconds=st.sampled_from([0.0007, 0.01, 0.8, 5.0, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self._finish_turn()
+        self.now += seconds
+        self._set_time()
+        self.broker.expire()
+        self._finish_turn()
+
+    @precondition(lambda self: self.before is None)
+    @rule(steps=st.integers(2, 5))
+    def do_several_things_in_one_turn(self, steps: int) -> None:
+        self.steps_left = steps
+        self.before = {name: topic.copy() for name, topic in self.topics.items()}
+
+    # The disk
+
+    @rule()
+    def save_progress(self) -> None:
+        self._finish_turn()
+        self.broker.record_progress()
+        self.store.write_journal(force=True)
+        for _, channel, _ in self._channels():
+            for entry in channel.entries.values():
+                entry.forgotten |= entry.place is Place.DONE
+
+    @rule(name=TOPICS)
+    def evict(self, name: str) -> None:
+        self._finish_turn()
+        if name in self.store.logs and not is_ephemeral(name):
+            self.store.logs[name].evict()
+            # Batches that somebody holds on to are not a matter of the log.
+
+    @rule()
+    def load(self) -> None:
+        self._finish_turn()
+        while self.store.wanted:
+            self.store.load(self.broker)
+            self._finish_turn()
+
+    @rule()
+    def rotate_the_journal_a_bit(self) -> None:
+        """A new journal begins, gets the snapshot of one topic after the other, and then replaces the old one."""
+        self._finish_turn()
+        if not self.rotating:
+            self.store.write_journal(force=True)
+            self.rotated_from = len(self.store.journal)
+            self.rotating = list(self.broker.topics)
+            return
+        name = self.rotating.pop()
+        self.store.record(("snapshot", name), urgent=True)
+        for change in self.broker.snapshot_topic(name):
+            self.store.record(change, urgent=True)
+        self.store.write_journal()
+        if not self.rotating:
+            del self.store.journal[: self.rotated_from]
+
+    @rule(stage=st.integers(0, 4), down=st.sampled_from([0.0, 0.5, 100.0]))
+    def crash(self, stage: int, down: float) -> None:
+        if self.before is None or self.topic_deleted:
+            self._finish_turn()
+            expected = self.topics
+        else:
+            expected = self._crash_within_turn(stage)
+        self.now += down
+        self.store = self.store.crash()
+        self.broker = self._new_broker()
+        self.rotating = []
+        states = replay(self.store.journal)
+        self.broker.restore(states, self.store.logs.copy())
+        self._adopt(expected)
+        self.clients = []
+        self.drafts = []
+        self.steps_left, self.before = 0, None
+
+    def _crash_within_turn(self, stage: int) -> dict[str, TopicModel]:
+        assert self.before is not None
+        self._set_time()
+        for client in self.clients:
+            client.consumer.send = lambda pieces: None  # it would never have left
+        if stage >= 1:
+            self.broker.seal()
+        if stage >= 2:
+            self.store.write_journal()
+        if stage >= 3:
+            self.store.write_logs()
+            self._settle_drafts()
+            for topic in self.topics.values():
+                topic.advance(self.now)
+        if stage >= 4:
+            self.broker.hand_over()
+        return self.before if stage < 2 else self.topics
+
+    def _adopt(self, expected: dict[str, TopicModel]) -> None:
+        """What recovery found must be what was promised; from then on it is the truth."""
+        found = self.broker.topics
+        self.topics = {}
+        for name, topic in expected.items():
+            if is_ephemeral(name):
+                assert name not in found
+                continue
+            was_flowing = topic.flowing
+            topic.channels = {n: c for n, c in topic.channels.items() if not c.ephemeral}
+            assert found[name].channels.keys() == topic.channels.keys(), "a channel was lost or came back"
+            assert found[name].paused == topic.paused
+            if was_flowing:
+                assert found[name].depth == 0
+            topic.message_count = 0
+            for channel in topic.channels.values():
+                self._adopt_channel(channel, found[name].channels[channel.name])
+            self.topics[name] = topic
+        for name in found.keys() - self.topics.keys():  # its creation was not written, only its log was
+            assert not found[name].channels
+            self.topics[name] = TopicModel(name)
+
+    def _adopt_channel(self, model: ChannelModel, real: Channel) -> None:
+        assert real.paused == model.paused
+        ready, deferred = _ready(real), {s: due / 1e6 for due, s, _ in real.deferred}
+        for sequence, entry in model.entries.items():
+            is_there = (sequence in ready) + (sequence in deferred)
+            if entry.place is Place.DONE:
+                assert is_there <= (not entry.forgotten), "what was finished came back"
+            else:
+                assert is_there == 1, "lost, or there twice"
+            if entry.place is Place.DEFERRED:
+                assert sequence in deferred or self.now >= entry.due
+                assert deferred.get(sequence, inf) >= min(entry.due, self.now) - 1e-5, "would be early"
+                assert deferred.get(sequence, 0.0) <= max(entry.due, self.now) + LATE
+            if sequence in ready:
+                entry.place = Place.WAITING
+                assert entry.attempts - 1 <= ready[sequence] <= entry.attempts
+                assert ready[sequence] == entry.attempts or entry.attempts == 1, "attempts went down"
+                entry.attempts = ready[sequence]
+            elif sequence in deferred:
+                entry.place, entry.due = Place.DEFERRED, deferred[sequence]
+            else:
+                entry.forgotten = True
+        assert ready.keys() | deferred.keys() <= model.entries.keys()
+        model.handed_over = 0
+        model.last_first = -1
+
+    # What must be true after each turn
+
+    def between_turns(self) -> bool:
+        return self.before is None
+
+    @precondition(between_turns)
+    @invariant()
+    def promises_are_kept(self) -> None:
+        self.every_message_is_in_one_place()  # the model learns here what the passing time has done
+        self.nothing_waits_while_somebody_has_room()
+        self.figures_agree()
+        self.consumers_are_counted_right()
+        self.no_log_lets_go_of_what_is_needed()
+        self.a_snapshot_tells_the_same_as_the_history()
+
+    def every_message_is_in_one_place(self) -> None:
+        for _, model, real in self._channels():
+            places = self._places(real)
+            ready = _ready(real)
+            assert len(places) == real.depth + len(real.in_flight) + len(real.deferred), "somewhere twice"
+            self._account_for_sampling(model, places)
+            for entry in model.entries.values():
+                found = places.pop(entry.sequence, Place.DONE)
+                self._let_time_pass(entry, found)
+                assert found is entry.place, entry
+                if found is Place.WAITING:
+                    assert ready[entry.sequence] == entry.attempts
+            assert not places
+
+    def _places(self, real: Channel) -> dict[int, Place]:
+        places = dict.fromkeys(_ready(real), Place.WAITING)
+        places |= dict.fromkeys((s for s, _ in real.in_flight.positions()), Place.IN_FLIGHT)
+        places |= dict.fromkeys((s for _, s, _ in real.deferred), Place.DEFERRED)
+        return places
+
+    def _account_for_sampling(self, model: ChannelModel, places: dict[int, Place]) -> None:
+        for entry in model.entries.values():
+            if self.sampled_out and entry.place is Place.WAITING and entry.sequence not in places:
+                self.sampled_out -= 1
+                entry.place = Place.DONE
+
+    def _let_time_pass(self, entry: Entry, found: Place) -> None:
+        """In flight and deferred end by themselves, but neither early nor late."""
+        if entry.place is Place.IN_FLIGHT:
+            assert found is not Place.IN_FLIGHT or self.now <= entry.deadline + LATE, "timed out late"
+            if found is Place.WAITING and self.now >= entry.deadline:
+                entry.place = found
+        elif entry.place is Place.DEFERRED:
+            assert found is not Place.DEFERRED or self.now <= entry.due + LATE, "late"
+            if found is Place.WAITING and self.now >= entry.due - 1e-5:
+                entry.place = found
+
+    def nothing_waits_while_somebody_has_room(self) -> None:
+        for topic, model, real in self._channels():
+            if not model.paused and real.depth and topic.name not in self.store.wanted:
+                assert all(consumer.room <= 0 for consumer in real.consumers)
+
+    def figures_agree(self) -> None:
+        topics = self.broker.snapshot(clients=False).topics
+        assert topics is not None
+        assert [t.topic_name for t in topics] == sorted(self.topics)
+        for topic in topics:
+            model = self.topics[topic.topic_name]
+            assert (topic.depth, topic.message_count) == (len(model.behind), model.message_count)
+            for channel in topic.channels:
+                expected = model.channels[channel.channel_name]
+                assert channel.depth == expected.count(Place.WAITING)
+                assert channel.in_flight_count == expected.count(Place.IN_FLIGHT)
+                assert channel.deferred_count == expected.count(Place.DEFERRED)
+                assert channel.message_count == expected.handed_over
+
+    def consumers_are_counted_right(self) -> None:
+        for client in self._living():
+            entries = self._model_of(client).at(Place.IN_FLIGHT).values()
+            assert client.consumer.in_flight == sum(entry.owner == client.number for entry in entries)
+
+    def no_log_lets_go_of_what_is_needed(self) -> None:
+        for topic in self.topics.values():
+            needed = [s for s, _ in topic.behind]
+            for channel in topic.channels.values():
+                if not channel.ephemeral or is_ephemeral(topic.name):
+                    needed += [s for s, entry in channel.entries.items() if entry.place is not Place.DONE]
+            log = self.store.logs[topic.name]
+            assert not needed or log.released <= min(needed)
+
+    def a_snapshot_tells_the_same_as_the_history(self) -> None:
+        for _, model, real in self._channels():
+            if model.ephemeral or real.topic.ephemeral:
+                continue
+            state = replay([("topic", real.topic.name), *real.snapshot_changes()])[real.topic.name].channels[real.name]
+            assert state.cursor == real.cursor
+            assert state.waiting.keys() == self._places(real).keys() - set(_ahead(real))
+
+
+def _ahead(real: Channel) -> list[int]:
+    skipped = {s for start, end in real.skips for s in range(start, end)}
+    return [s for s in range(real.cursor, real.topic.handed_over) if s not in skipped]
+
+
+def _ready(real: Channel) -> dict[int, int]:
+    """The attempts of each message that could be taken now."""
+    retries = dict(real.retries)
+    assert len(retries) == len(real.retries), "twice among the retries"
+    ahead = dict.fromkeys(_ahead(real), 0)
+    assert not ahead.keys() & retries.keys(), "ahead of the cursor and among the retries"
+    return ahead | retries
+
+
+THOROUGH = bool(os.environ.get("THOROUGH"))
+
+TestBroker: Any = BrokerMachine.TestCase
+TestBroker.settings = settings(
+    max_examples=1000 if THOROUGH else 120,
+    stateful_step_count=60 if THOROUGH else 40,
+    deadline=None,
+    print_blob=True,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)

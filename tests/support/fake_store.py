@@ -1,0 +1,166 @@
+"""A store in memory that can crash: what was written survives, what only lay in a buffer does not.
+
+Journal changes go through msgpack, as on disk. `crash()` gives the store that recovery would find.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from common.wire.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch, Receipt
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.store import Change
+
+
+class FakeLog:
+    def __init__(self, topic: str, store: FakeStore) -> None:
+        self.topic = topic
+        self.first = 0
+        self.released = 0
+        self.capacity: int | None = None  # messages, for a log that lives in memory only
+        self.cold_before = 0  # what lies before must be loaded first
+        self._store = store
+        self._written: list[Batch] = []
+        self._buffered: list[tuple[Batch, Receipt]] = []
+        self._warm: set[int] = set()  # base sequences of loaded batches
+
+    @property
+    def tail(self) -> int:
+        if self._buffered:
+            return self._buffered[-1][0].end_sequence
+        return self._written[-1].end_sequence if self._written else 0
+
+    @property
+    def cached_from(self) -> int:
+        return self.cold_before
+
+    def has_room(self, count: int, size: int) -> bool:
+        return self.capacity is None or self.tail - self.released + count <= self.capacity
+
+    def append(self, batch: Batch, receipt: Receipt) -> None:
+        assert batch.base_sequence == self.tail
+        if not self.has_room(batch.count, len(batch.payload)):
+            receipt.settle()
+            return
+        self._buffered.append((batch, receipt))
+        self._store.dirty[self.topic] = self
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        assert self.first <= sequence < self.tail
+        batches = [batch for batch, _ in self._buffered] + self._written
+        batch = next(b for b in batches if b.base_sequence <= sequence < b.end_sequence)
+        if sequence < self.cold_before and batch.base_sequence not in self._warm:
+            self._store.wanted.setdefault(self.topic, set()).add(batch.base_sequence)
+            return None
+        return batch
+
+    def next_readable(self, sequence: int) -> int:
+        return max(sequence, self.first)
+
+    def release(self, sequence: int) -> None:
+        self.released = max(self.released, sequence)
+
+    def evict(self) -> None:
+        """Nothing is in memory any more."""
+        self.cold_before = self.tail
+        self._warm.clear()
+
+    def warm(self, base_sequences: set[int]) -> None:
+        self._warm |= base_sequences
+
+    def write(self, error: str | None, *, settle: bool) -> list[Receipt]:
+        """Returns the receipts that are still open."""
+        buffered, self._buffered = self._buffered, []
+        receipts = [receipt for _, receipt in buffered]
+        if error is None:
+            self._written += [batch for batch, _ in buffered]
+        if error is None and not settle:
+            return receipts
+        for receipt in receipts:
+            receipt.settle(error)
+        return []
+
+    def recovered(self, store: FakeStore) -> FakeLog:
+        log = FakeLog(self.topic, store)
+        log._written = list(self._written)
+        log.released = self.released
+        log.evict()
+        return log
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.logs: dict[str, FakeLog] = {}
+        self.journal: list[Change] = []  # written
+        self.unwritten: list[Change] = []
+        self.urgent = False
+        self.error: str | None = None  # writes of logs fail with it
+        self.ack_synced = False  # receipts wait for `sync`
+        self.unsynced: list[Receipt] = []
+        self.dirty: dict[str, FakeLog] = {}
+        self.wanted: dict[str, set[int]] = {}  # topic -> batches that somebody asked for
+        self.reserved_ids = 0
+
+    def create_log(self, topic: str) -> FakeLog:
+        assert topic not in self.logs
+        log = self.logs[topic] = FakeLog(topic, self)
+        return log
+
+    def drop_log(self, topic: str) -> None:
+        del self.logs[topic]
+        self.dirty.pop(topic, None)
+        self.wanted.pop(topic, None)
+
+    def record(self, change: Change, *, urgent: bool) -> None:
+        self.unwritten.append(change)
+        self.urgent |= urgent
+
+    def reserve_ids(self, until: int) -> None:
+        self.reserved_ids = until
+
+    # What a shell does
+
+    def write_logs(self) -> None:
+        dirty, self.dirty = self.dirty, {}
+        for log in dirty.values():
+            self.unsynced += log.write(self.error, settle=not self.ack_synced)
+
+    def write_journal(self, *, force: bool = False) -> None:
+        if force or self.urgent:
+            self.journal += (msgpack.unpackb(msgpack.packb(change), use_list=False) for change in self.unwritten)
+            self.unwritten = []
+            self.urgent = False
+
+    def sync(self) -> None:
+        unsynced, self.unsynced = self.unsynced, []
+        for receipt in unsynced:
+            receipt.settle()
+
+    def load(self, broker: Broker) -> None:
+        """Fetches what was asked for."""
+        wanted, self.wanted = self.wanted, {}
+        for topic, batches in wanted.items():
+            self.logs[topic].warm(batches)
+            broker.loaded(topic)
+
+    def crash(self) -> FakeStore:
+        """What is found after the process died here."""
+        found = FakeStore()
+        found.journal = list(self.journal)
+        found.reserved_ids = self.reserved_ids
+        found.logs = {name: log.recovered(found) for name, log in self.logs.items() if not is_ephemeral(name)}
+        return found
+
+
+def finish_turn(broker: Broker, store: FakeStore) -> None:
+    """What a turn does after its decisions, but for sending."""
+    broker.seal()
+    store.write_journal()
+    store.write_logs()
+    broker.hand_over()
+    store.write_journal()
