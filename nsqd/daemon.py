@@ -11,24 +11,27 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, time_ns
+from typing import TYPE_CHECKING
 
 import trio
 
 from common import logs, web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
-from common.options import seconds
+from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
 from nsqd import timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import replay
+from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
-from nsqd.options import Options
 from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.turn import Turn
+
+if TYPE_CHECKING:
+    from nsqd.options import Options
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +132,13 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
         random_percent=partial(random.Random().randrange, 100),
     )
     broker.health = lambda: store.health
-    broker.restore(replay(recovered.changes), recovered.logs)
+    states = replay(recovered.changes)
+    firsts = {name: topic_log.first for name, topic_log in recovered.logs.items()}
+    journal_is_whole = not any(damage.topic == "" for damage in recovered.damage)
+    untold = complete(states, recovered.topology, firsts, journal_is_whole=journal_is_whole)
+    for name in untold:
+        log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
+    broker.restore(states, recovered.logs, untold=untold)
     return broker
 
 
@@ -159,14 +168,18 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
 async def _web(
     broker: Broker, turn: Turn, options: Options, listening: Listening
 ) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
-    max_defer = options.max_defer_timeout or options.max_req_timeout
-    publishing = Publishing(broker, limits_of(options), max_defer_ms=max_defer // 1_000_000)
+    publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
     node = NodeInfo(
         hostname=platform.node(),
         tcp_port=listening_port(listening.tcp),
         http_port=listening_port(listening.http) if listening.http is not None else 0,
     )
-    app = make_app(broker, turn, LiveSettings(options), publishing, node, run_trio=web.run_trio, linger=web.linger)
+    resolved = replace(
+        options,
+        broadcast_tcp_port=options.broadcast_tcp_port or max(0, node.tcp_port),
+        broadcast_http_port=options.broadcast_http_port or max(0, node.http_port),
+    )
+    app = make_app(broker, turn, LiveSettings(resolved), publishing, node, run_trio=web.run_trio, linger=web.linger)
     async with web.open_web(app) as web_server:
         yield web_server, QuickRoutes(broker, publishing)
 

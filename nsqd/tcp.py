@@ -46,7 +46,7 @@ def rules_of(options: Options) -> ClientRules:
         features=features,
         defaults=defaults,
         max_req_timeout_ms=options.max_req_timeout // MILLISECOND,
-        max_defer_timeout_ms=(options.max_defer_timeout or options.max_req_timeout) // MILLISECOND,
+        max_defer_timeout_ms=options.defer_limit // MILLISECOND,
         max_channel_consumers=options.max_channel_consumers,
     )
 

@@ -6,7 +6,7 @@ published, and, when the log has written it, `hand_over` to the channels. See do
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
@@ -170,10 +170,13 @@ class Broker:
         topic = self.topics.get(name)
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
-    def restore(self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog]) -> None:
+    def restore(
+        self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, untold: Collection[str] = ()
+    ) -> None:
         """Builds topics and channels from what recovery found, every position clamped to its log's tail.
 
         A topic that only the journal knows begins with an empty log; one that only its log knows has no channels.
+        `untold` names topics whose state did not come from the journal, so that it is told now.
         """
         for name in {**states, **logs}:
             log = logs.get(name) or self.store.create_log(name)
@@ -187,6 +190,10 @@ class Broker:
             if state.cut(log.tail):
                 self.record_topic(topic, ("cut", name, log.tail))
             topic.restore(state)
+            if name in untold:
+                self.record_topic(topic, ("snapshot", name))
+                for change in topic.snapshot_changes():
+                    self.record_topic(topic, change)
 
     # Two clocks
 

@@ -27,7 +27,7 @@ Times are wall-clock milliseconds, because they outlive the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ class ChannelState:
 class TopicState:
     """A topic as the journal tells it. `frozen_at` is None while H follows the tail."""
 
-    def __init__(self) -> None:
-        self.paused = False
-        self.frozen_at: int | None = 0
+    def __init__(self, *, paused: bool = False, frozen_at: int = 0) -> None:
+        self.paused = paused
+        self.frozen_at: int | None = frozen_at
         self.parked: list[tuple[int, int, int]] = []  # start, count, delay_ms
         self.channels: dict[str, ChannelState] = {}
 
@@ -116,6 +116,29 @@ def replay(changes: Iterable[Change]) -> dict[str, TopicState]:
     for change in changes:
         _apply(topics, change)
     return topics
+
+
+def complete(
+    topics: dict[str, TopicState], named: object, firsts: Mapping[str, int], *, journal_is_whole: bool
+) -> set[str]:
+    """Adds what the journal has lost and the second place, `named`, still knows; says which topics that were.
+
+    `firsts` are the logs that exist, and where they begin: from there such a channel reads again, because duplicates are
+    better than loss. A whole journal is believed about every topic that it knows: it is newer.
+    """
+    mended = set()
+    for name, description in (named if isinstance(named, dict) else {}).items():
+        if name not in firsts or (name in topics and journal_is_whole):
+            continue
+        topic = topics.setdefault(name, TopicState(paused=description["paused"], frozen_at=firsts[name]))
+        for channel, details in description["channels"].items():
+            if channel not in topic.channels:
+                mended.add(name)
+                state = topic.channels[channel] = ChannelState(firsts[name])
+                state.paused = details["paused"]
+        if topic.channels and not topic.paused:
+            topic.frozen_at = None
+    return mended
 
 
 def _apply(topics: dict[str, TopicState], change: Any) -> None:

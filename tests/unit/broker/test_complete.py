@@ -1,0 +1,40 @@
+"""What a lost journal costs: duplicates, and never a channel."""
+
+from __future__ import annotations
+
+from nsqd.broker.changes import TopicState, complete, replay
+
+NAMED = {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
+
+
+def test_a_topic_that_the_journal_lost_gets_its_channels_from_the_topology() -> None:
+    topics: dict[str, TopicState] = {}
+    assert complete(topics, NAMED, {"t": 5}, journal_is_whole=True) == {"t"}
+    assert topics["t"].channels["c"].cursor == 5
+    assert topics["t"].channels["c"].paused
+    assert topics["t"].frozen_at is None
+
+
+def test_a_paused_topic_stays_frozen_where_its_log_begins() -> None:
+    topics: dict[str, TopicState] = {}
+    complete(topics, {"t": {"paused": True, "channels": {"c": {"paused": False}}}}, {"t": 5}, journal_is_whole=True)
+    assert topics["t"].paused
+    assert topics["t"].frozen_at == 5
+
+
+def test_a_whole_journal_is_believed_about_deleted_channels() -> None:
+    topics = replay([("topic", "t"), ("channel", "t", "c", 0), ("nochannel", "t", "c")])
+    assert complete(topics, NAMED, {"t": 0}, journal_is_whole=True) == set()
+    assert not topics["t"].channels
+
+
+def test_after_damage_to_the_journal_a_named_channel_is_kept() -> None:
+    topics = replay([("topic", "t")])
+    assert complete(topics, NAMED, {"t": 0}, journal_is_whole=False) == {"t"}
+    assert list(topics["t"].channels) == ["c"]
+
+
+def test_a_topic_without_a_log_was_deleted() -> None:
+    topics: dict[str, TopicState] = {}
+    assert complete(topics, NAMED, {}, journal_is_whole=False) == set()
+    assert not topics
