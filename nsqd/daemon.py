@@ -8,7 +8,7 @@ import random
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Store
+from nsqd.log.store import DataPathError, NotSynced, Store
 from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.turn import Turn
 
@@ -159,7 +159,10 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
-        await store.sync()
+        try:
+            await store.sync()
+        except NotSynced as error:
+            raise DataPathError(f"failed to write to data-path: {error}") from error
         yield
         nursery.cancel_scope.cancel()
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from common.startup import StartupError
 from nsqd.log.files import Files, error_text
 
 TOPICS: Final = "topics"
@@ -28,7 +29,7 @@ _TOPIC_PREFIX: Final = "t."  # "." and ".." are legal names of topics
 _DROPPED_PREFIX: Final = "x."
 
 
-class DataPathError(Exception):
+class DataPathError(StartupError):
     """The data path cannot be used; the text is one line for the operator."""
 
 
