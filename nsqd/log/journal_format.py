@@ -26,7 +26,7 @@ _length: Final = Struct(">I")
 
 
 class Frame(NamedTuple):
-    changes: list[Change]
+    changes: tuple[Change, ...]
     position: int
     end: int
 
@@ -37,7 +37,7 @@ def encode(changes: Iterable[Change]) -> bytes:
 
 
 def decode(buffer: bytes, position: int) -> Frame | None:
-    """The frame at `position`, or None: there is no sound one. Lists come back as tuples."""
+    """The frame at `position`, or None: there is no sound one. Lists, of changes and in them, come back as tuples."""
     if len(buffer) - position < FRAME_HEADER:
         return None
     magic, length, checksum = _frame.unpack_from(buffer, position)

@@ -1,0 +1,300 @@
+"""What the tests of the log on disk share: a store without a loop, and disks that misbehave."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.log.cold import Load
+from nsqd.log.files import Buffers, Files
+from nsqd.log.settings import LogSettings
+from nsqd.log.store import Recovered, Store
+from nsqd.log.topic_log import DiskLog
+from tests.unit.log.batches import bodies_of, make_batch
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class OpenStore:
+    """A store, what it recovered, and the steps that a turn and the committer would do."""
+
+    def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
+        self.clock = Clock()
+        self.store = Store.open(path, LogSettings(**settings), files=files, clock=self.clock)
+        self.recovered: Recovered = self.store.recover()
+
+    def log(self, topic: str = "t") -> DiskLog:
+        log = self.store.create_log(topic)
+        assert isinstance(log, DiskLog)
+        return log
+
+    def publish(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:
+        """One batch, one turn."""
+        receipt = self.append(*bodies, topic=topic, delay_ms=delay_ms)
+        self.store.write_logs()
+        return receipt
+
+    def append(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:
+        log = self.log(topic)
+        receipt = Receipt()
+        log.append(make_batch(log.tail, bodies, delay_ms=delay_ms), receipt)
+        return receipt
+
+    def sync(self) -> None:
+        round_ = self.store.begin_round()
+        round_.perform(self.store.files)
+        self.store.end_round(round_)
+
+    def checkpoint(self) -> None:
+        """What has happened 100 ms later."""
+        self.sync()
+        self.store.flush()
+
+    def load(self) -> list[Load]:
+        """Does the reads that wait for a thread."""
+        loads = list(self.store.loads)
+        self.store.loads.clear()
+        for load in loads:
+            load.perform(self.store.files)
+            self.store.end_load(load)
+        return loads
+
+    def read(self, topic: str = "t", *, start: int | None = None) -> dict[int, bytes]:
+        """Every message that can be read, by sequence."""
+        log = self.log(topic)
+        found: dict[int, bytes] = {}
+        sequence = log.next_readable(log.first if start is None else start)
+        while sequence < log.tail:
+            batch = self.batch_at(log, sequence)
+            if batch is not None:
+                bodies = bodies_of(batch)[sequence - batch.base_sequence :]
+                found.update(enumerate(bodies, sequence))
+                sequence = batch.end_sequence
+            sequence = log.next_readable(sequence)
+        return found
+
+    def batch_at(self, log: DiskLog, sequence: int) -> Batch | None:
+        """The batch, be it from disk; None if the sequence turns out to be damaged."""
+        for _ in range(3):
+            batch = log.batch_at(sequence)
+            if batch is not None:
+                assert batch.base_sequence <= sequence < batch.end_sequence
+                return batch
+            self.load()
+            if log.next_readable(sequence) != sequence:
+                return None
+        raise AssertionError(f"{sequence} is neither read nor damaged")
+
+    def segments(self, topic: str = "t") -> list[Path]:
+        return sorted(self.log(topic).folder.glob("*.log"))
+
+    def kill(self) -> None:
+        self.store.abandon()
+
+
+@contextmanager
+def opened(path: Path, files: Files | None = None, **settings: Any) -> Iterator[OpenStore]:
+    """A store that is killed at the end, unless the test has closed it."""
+    store = OpenStore(path, files, **settings)
+    try:
+        yield store
+    finally:
+        store.kill()
+
+
+class TroubledFiles(Files):
+    """A disk that fails when told to, and remembers what was asked of it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, str]] = []
+        self.failing: dict[str, int] = {}  # operation -> errno
+        self.fails_for: Callable[[str], bool] = lambda name: True  # of the file
+        self.most_per_write: int | None = None
+        self.writes_before_failing = 0  # bytes of a failing write that reach the file
+        self._paths: dict[int, Path] = {}
+
+    def fail(self, operation: str, code: int = errno.ENOSPC) -> None:
+        self.failing[operation] = code
+
+    def recover(self) -> None:
+        self.failing.clear()
+
+    def _note(self, operation: str, path: Path) -> None:
+        self.calls.append((operation, path.name))
+        code = self.failing.get(operation)
+        if code is not None and self.fails_for(path.name):
+            raise OSError(code, os.strerror(code), str(path))
+
+    def open_to_write(self, path: Path) -> int:
+        self._note("open", path)
+        descriptor = super().open_to_write(path)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def open_to_read(self, path: Path) -> int:
+        self._note("open to read", path)
+        descriptor = super().open_to_read(path)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
+        path = self._paths[descriptor]
+        try:
+            self._note("write", path)
+        except OSError:
+            os.pwrite(descriptor, b"".join(buffers)[: self.writes_before_failing], offset)
+            raise
+        if self.most_per_write is not None:
+            return os.pwrite(descriptor, b"".join(buffers)[: self.most_per_write], offset)
+        return super().write_at(descriptor, buffers, offset)
+
+    def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
+        self._note("read", self._paths[descriptor])
+        return super().read_at(descriptor, size, offset)
+
+    def read_cached_at(self, descriptor: int, size: int, offset: int) -> bytes:
+        self._note("read cached", self._paths[descriptor])
+        return super().read_cached_at(descriptor, size, offset)
+
+    def sync(self, descriptor: int) -> None:
+        self._note("sync", self._paths[descriptor])
+
+    def sync_folder(self, path: Path) -> None:
+        self._note("sync folder", path)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._note("truncate", self._paths[descriptor])
+        super().truncate(descriptor, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._note("rename", target)
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._note("unlink", path)
+        super().unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        self._note("mkdir", path)
+        super().make_folder(path)
+
+
+class Crash(Exception):
+    """The process has ended here."""
+
+
+class CrashingFiles(Files):
+    """Lets so many changes of the disk happen, half of the next one if it is a write, and then nothing more."""
+
+    def __init__(self, changes: int) -> None:
+        self.left = changes
+
+    def _step(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Crash
+
+    def open_to_write(self, path: Path) -> int:
+        if not path.exists():
+            self._step()
+        return super().open_to_write(path)
+
+    def write_at(self, descriptor: int, buffers: Buffers, offset: int) -> int:
+        data = b"".join(buffers)
+        if self.left == 0:
+            os.pwrite(descriptor, data[: len(data) // 2], offset)
+        self._step()
+        return super().write_at(descriptor, buffers, offset)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        self._step()
+        super().truncate(descriptor, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._step()
+        super().unlink(path)
+
+    def make_folder(self, path: Path) -> None:
+        self._step()
+        super().make_folder(path)
+
+    def sync(self, descriptor: int) -> None:
+        self._step()
+
+    def sync_folder(self, path: Path) -> None:
+        self._step()
+
+
+class ForgetfulFiles(Files):
+    """Knows what was synced, so that `cut_power` can take away from the rest."""
+
+    def __init__(self) -> None:
+        self._synced: dict[Path, bytes] = {}
+        self._lasting: set[Path] = set()  # names that a sync of their folder has made durable
+        self._paths: dict[int, Path] = {}
+
+    def open_to_write(self, path: Path) -> int:
+        descriptor = super().open_to_write(path)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def open_to_read(self, path: Path) -> int:
+        descriptor = super().open_to_read(path)
+        self._paths[descriptor] = path
+        return descriptor
+
+    def sync(self, descriptor: int) -> None:
+        path = self._paths[descriptor]
+        self._synced[path] = path.read_bytes()
+
+    def sync_folder(self, path: Path) -> None:
+        self._lasting |= set(path.iterdir())
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        if source in self._synced:
+            self._synced[target] = self._synced.pop(source)
+
+    def cut_power(self, folder: Path, random: Random) -> None:
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_file():
+                if path not in self._lasting and random.random() < 0.5:
+                    path.unlink()
+                else:
+                    path.write_bytes(self._left_of(path, random))
+            elif path not in self._lasting and not any(path.iterdir()):
+                path.rmdir()
+
+    def _left_of(self, path: Path, random: Random) -> bytes:
+        """What was synced, and of the rest nothing, a piece, or pages of zeros."""
+        now = path.read_bytes()
+        synced = self._synced.get(path, b"")
+        if not now.startswith(synced):
+            return now if random.random() < 0.5 else synced
+        size = random.randint(len(synced), len(now))
+        rest = bytearray(now[len(synced) : size])
+        if rest and random.random() < 0.3:
+            start = random.randrange(len(rest))
+            rest[start:] = bytes(len(rest) - start)
+        return synced + bytes(rest)
+
+
+def texts(bodies: Sequence[bytes] | dict[int, bytes]) -> str:
+    """Short bodies as one word."""
+    return b"".join(bodies.values() if isinstance(bodies, dict) else bodies).decode()
