@@ -393,7 +393,9 @@ class ClientProtocol:
     def _publish(self, command: Publication) -> None:
         word = command.params[0]
         delay_ms = self._delay_ms if word == b"DPUB" else 0
-        topic = self._topic or self._make_topic()
+        topic = self._topic
+        if topic is None or topic.closing:  # deleted while the body was on its way
+            topic = self._make_topic()
         try:
             receipt = topic.publish_one(command.payload, delay_ms)
         except Refused as refused:

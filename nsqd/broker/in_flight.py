@@ -91,7 +91,9 @@ class InFlight:
     ) -> tuple[int, list[tuple[bytes, bytes]]]:
         done, failures = 0, []
         for message_id, delivery in zip(ids, deliveries, strict=True):
-            if delivery is None:
+            if delivery is None and message_id in self._entries:  # named twice, and put back a moment ago
+                failures.append((message_id, NOT_OWNER))
+            elif delivery is None:
                 failures.append((message_id, NOT_IN_FLIGHT))
             elif delivery.consumer is not consumer:
                 self._entries[message_id] = delivery

@@ -1,0 +1,170 @@
+"""A broker without sockets: clients are protocols, a turn is a call, and the clock is moved by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from common.wire.frames import FrameReader, FrameType
+from common.wire.identify import ClientSettings, ServerFeatures
+from common.wire.limits import Limits
+from nsqd.broker.broker import Broker
+from nsqd.broker.message_id import IdSource
+from nsqd.protocol import ClientProtocol, ClientRules, State
+from tests.support.fake_store import FakeStore, finish_turn
+
+if TYPE_CHECKING:
+    from nsqd.broker.snapshot import ChannelSnapshot, TopicSnapshot
+
+START = 1_700_000_000_000_000_000  # wall clock
+
+RULES = ClientRules(
+    limits=Limits(max_message=1024, max_body=5120),
+    features=ServerFeatures(
+        max_rdy_count=2500,
+        version="1.3.0",
+        max_msg_timeout_ms=900_000,
+        max_heartbeat_interval_ms=60_000,
+        max_output_buffer_size=65_536,
+        min_output_buffer_timeout_ms=25,
+        max_output_buffer_timeout_ms=30_000,
+        max_deflate_level=6,
+        tls=False,
+        snappy=False,
+        deflate=False,
+        auth_required=False,
+        topology_region="",
+        topology_zone="",
+    ),
+    defaults=ClientSettings(output_buffer_timeout_ms=250, msg_timeout_ms=60_000),
+    max_req_timeout_ms=3_600_000,
+    max_defer_timeout_ms=3_600_000,
+    max_channel_consumers=0,
+)
+
+_message = Struct(">qH16s")
+
+
+class Message(NamedTuple):
+    id: bytes
+    attempts: int
+    body: bytes
+
+
+class Node:
+    def __init__(self, **rules: Any) -> None:
+        self.rules = replace(RULES, **rules)
+        self.store = FakeStore()
+        self.percents: list[int] = []  # what the broker will draw
+        self.now = 1000.0
+        ids = IdSource(1, timestamp=START, reserved=0, reserve=self.store.reserve_ids)
+        self.broker = Broker(
+            self.store,
+            ids=ids,
+            now=self.now,
+            timestamp=START,
+            mem_queue_size=10,
+            max_msg_timeout=900.0,
+            random_percent=lambda: self.percents.pop(0),
+        )
+        self.clients: list[Client] = []
+
+    def client(self, said: bytes = b"  V2") -> Client:
+        client = Client(self)
+        self.clients.append(client)
+        client.say(said)
+        client.hear()
+        return client
+
+    def consumer(self, topic: str = "t", channel: str = "c", ready: int = 1) -> Client:
+        return self.client(b"  V2SUB %b %b\nRDY %d\n" % (topic.encode(), channel.encode(), ready))
+
+    def turn(self) -> None:
+        finish_turn(self.broker, self.store)
+
+    def pass_time(self, seconds: float) -> None:
+        """Time passes without anybody looking; then everybody looks."""
+        self.now += seconds
+        self.broker.now = self.now
+        self.broker.timestamp = START + int((self.now - 1000.0) * 1_000_000_000)
+        self.broker.expire()
+        for client in self.clients:
+            if client.protocol.next_deadline <= self.now:
+                client.protocol.tick(self.now)
+        self.turn()
+
+    def topic(self, name: str = "t") -> TopicSnapshot:
+        topics = self.broker.snapshot(name).topics
+        assert topics
+        return topics[0]
+
+    def channel(self, topic: str = "t", channel: str = "c") -> ChannelSnapshot:
+        return next(c for c in self.topic(topic).channels if c.channel_name == channel)
+
+
+class Client:
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.wakes = 0
+        self.notes: list[tuple[str, bytes]] = []
+        self.protocol = ClientProtocol(
+            node.broker,
+            node.rules,
+            remote_address="127.0.0.1:4000",
+            remote_host="127.0.0.1",
+            wake=self._wake,
+            note=self._note,
+        )
+
+    def _wake(self) -> None:
+        self.wakes += 1
+
+    def _note(self, level: Literal["info", "error"], text: bytes) -> None:
+        self.notes.append((level, text))
+
+    @property
+    def is_closed(self) -> bool:
+        return self.protocol.state is State.CLOSED
+
+    def say(self, data: bytes) -> None:
+        """The bytes arrive in one piece, in a turn of their own."""
+        self.protocol.receive(data, self.node.now)
+        self.node.turn()
+
+    def hear(self) -> bytes:
+        """All that the socket takes now."""
+        pieces = self.protocol.bytes_to_send()
+        self.protocol.sent(0)
+        self.node.turn()
+        return b"".join([*pieces, *self.protocol.bytes_to_send()])
+
+    def ask(self, data: bytes) -> bytes:
+        self.say(data)
+        return self.hear()
+
+    def answers(self, data: bytes = b"") -> list[bytes]:
+        """What responses and errors say; messages are `<attempts> body`."""
+        if data:
+            self.say(data)
+        said = []
+        for frame_type, frame in frames(self.hear()):
+            if frame_type is FrameType.MESSAGE:
+                message = cut_message(frame)
+                frame = b"<%d> %b" % (message.attempts, message.body)
+            said.append(frame)
+        return said
+
+    def messages(self) -> list[Message]:
+        return [cut_message(frame) for kind, frame in frames(self.hear()) if kind is FrameType.MESSAGE]
+
+
+def frames(data: bytes) -> list[tuple[FrameType, bytes]]:
+    reader = FrameReader(1 << 20)
+    reader.receive(data)
+    return [(frame.type, frame.data) for frame in iter(reader.next_frame, None)]
+
+
+def cut_message(data: bytes) -> Message:
+    _, attempts, message_id = _message.unpack_from(data)
+    return Message(message_id, attempts, data[_message.size :])
