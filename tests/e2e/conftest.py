@@ -1,0 +1,59 @@
+"""What the end-to-end tests share: a broker for each module, more of them on request, and their logs on failure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.process import Nsqd
+
+StartNsqd = Callable[..., Nsqd]
+
+_LONGEST_LOG: Final = 20_000  # characters of its end
+started = pytest.StashKey[list[Nsqd]]()
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    """One broker with NSQ's defaults for all tests of a module: use a topic of your own."""
+    with Nsqd(tmp_path_factory.mktemp("nsqd")) as broker:
+        yield broker
+        assert "Traceback" not in broker.log
+
+
+@pytest.fixture
+def start_nsqd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartNsqd]:
+    """Starts a broker with these options (flags without dashes), at an empty data path of its own."""
+    brokers = request.node.stash[started] = []
+    with ExitStack() as running:
+
+        def start(*options: str) -> Nsqd:
+            broker = Nsqd(tmp_path / f"nsqd-{len(brokers)}", *options)
+            brokers.append(broker)
+            return running.enter_context(broker)
+
+        yield start
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic that no other test uses."""
+    name: str = request.node.name
+    return re.sub(r"[^.a-zA-Z0-9_-]", "-", name)[-64:]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        shared = [it for it in item.funcargs.values() if isinstance(it, Nsqd)]
+        for broker in [*shared, *item.stash.get(started, [])]:
+            report.sections.append((f"log of nsqd {' '.join(broker.options)}", broker.log[-_LONGEST_LOG:]))
+    return report

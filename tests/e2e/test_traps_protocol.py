@@ -1,0 +1,368 @@
+"""What ports of nsqd usually miss on the TCP side. The numbers are those of our list of traps."""
+
+from __future__ import annotations
+
+import time
+from struct import pack
+
+import pytest
+
+from common.wire.commands import cls, dpub, fin, identify, mpub, nop, pub, rdy, req, sub
+from common.wire.frames import FrameType
+from tests.e2e.conftest import StartNsqd
+from tests.support.client import HEARTBEAT, Refused
+from tests.support.process import Nsqd, eventually
+
+pytestmark = pytest.mark.e2e
+
+
+def refusal(nsqd: Nsqd, *sent: bytes) -> bytes:
+    """The error that these bytes on a new connection end it with."""
+    client = nsqd.connect()
+    client.send(*sent)
+    error = client.error()
+    assert client.closes()
+    return error
+
+
+# Ready counts and parameters
+
+
+def test_trap_01_rdy_is_a_ceiling_on_what_is_in_flight(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=3)
+    nsqd.connect().publish(topic, *[b"%d" % number for number in range(6)])
+    first = consumer.messages(3)
+    assert consumer.stays_silent(0.1)
+    consumer.finish(*first)
+    assert consumer.bodies(3) == [b"3", b"4", b"5"]
+
+
+def test_trap_02_rdy_without_a_count_is_one(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    nsqd.connect().publish(topic, b"one", b"two")
+    consumer.send(b"RDY\n")
+    assert consumer.bodies(1) == [b"one"]
+    assert consumer.stays_silent(0.1)
+
+
+def test_trap_02_rdy_with_an_empty_count_is_none(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    nsqd.connect().publish(topic, b"one")
+    consumer.send(b"RDY \n")
+    assert consumer.stays_silent(0.1)
+
+
+@pytest.mark.parametrize("count", [b"+1", b"1_0", b"1.5", b"-1", b"1\t"])
+def test_trap_03_a_count_is_digits_only(nsqd: Nsqd, topic: str, count: bytes) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe("trap-03")
+    consumer.send(b"RDY " + count + b"\n")
+    assert consumer.error() == b"E_INVALID RDY could not parse count " + count
+    assert consumer.closes()
+
+
+def test_trap_03_an_empty_delay_is_none(nsqd: Nsqd, topic: str) -> None:
+    assert nsqd.connect().ask(f"DPUB {topic} \n".encode() + pack(">i", 1) + b"x") == b"OK"
+    assert nsqd.topic(topic)["depth"] == 1
+
+
+def test_trap_03_a_count_wraps_at_64_bits(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    nsqd.connect().publish(topic, b"one")
+    consumer.send(b"RDY 18446744073709551616\n")
+    assert consumer.stays_silent(0.05)
+    consumer.send(b"RDY 18446744073709551617\n")
+    assert consumer.bodies(1) == [b"one"]
+
+
+def test_trap_03_a_count_of_more_than_63_bits_is_negative(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    consumer.send(b"RDY 9223372036854775808\n")
+    error = consumer.error()
+    assert error == b"E_INVALID RDY count -9223372036854775808 out of range 0-2500"
+
+
+# Publishing
+
+
+def test_trap_05_mpub_says_bad_topic_twice(nsqd: Nsqd) -> None:
+    error = refusal(nsqd, b"MPUB bad!name\n", pack(">iii", 9, 1, 1), b"x")
+    assert error == b'E_BAD_TOPIC E_BAD_TOPIC MPUB topic name "bad!name" is not valid'
+    assert refusal(nsqd, b"PUB bad!name\n") == b'E_BAD_TOPIC PUB topic name "bad!name" is not valid'
+
+
+def test_trap_06_mpub_does_not_go_by_its_body_size(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    body = pack(">iii", 1, 2, 1) + b"a" + pack(">i", 1) + b"b"
+    assert client.ask(f"MPUB {topic}\n".encode() + body) == b"OK"
+    client.publish(topic, b"c")
+    assert nsqd.topic(topic)["message_count"] == 3
+
+
+def test_trap_07_a_bad_mpub_leaves_its_topic_behind(nsqd: Nsqd, topic: str) -> None:
+    error = refusal(nsqd, f"MPUB {topic}\n".encode(), pack(">ii", 8, 0))
+    assert error == b"E_BAD_BODY MPUB invalid message count 0"
+    assert nsqd.topic(topic)["message_count"] == 0
+
+
+def test_trap_07_a_bad_pub_leaves_nothing_behind(nsqd: Nsqd, topic: str) -> None:
+    error = refusal(nsqd, f"PUB {topic}\n".encode(), pack(">i", 0))
+    assert error == b"E_BAD_MESSAGE PUB invalid message body size 0"
+    assert nsqd.topic(topic) is None
+
+
+def test_trap_08_the_count_of_mpub_has_a_limit_of_its_own(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-body-size=200")
+    assert nsqd.connect().ask(mpub("t", [b"x"] * 39)) == b"OK"
+    assert refusal(nsqd, b"MPUB t\n", pack(">ii", 100, 40)) == b"E_BAD_BODY MPUB invalid message count 40"
+
+
+def test_trap_09_an_unknown_id_is_no_reason_to_close(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    for word, rest in ((b"FIN", b""), (b"REQ", b" 0"), (b"TOUCH", b"")):
+        consumer.send(word + b" 0123456789abcdef" + rest + b"\n")
+        assert consumer.error() == b"E_%b_FAILED %b 0123456789abcdef failed ID not in flight" % (word, word)
+    consumer.send(nop())
+    consumer.in_step()
+
+
+@pytest.mark.parametrize("command", [b"FIN 0123456789abcde\n", b"REQ 0123456789abcdef0 0\n", b"TOUCH \n"])
+def test_trap_09_a_malformed_id_is(nsqd: Nsqd, command: bytes) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe("trap-09")
+    consumer.send(command)
+    assert consumer.error() == b"E_INVALID invalid message ID"
+    assert consumer.closes()
+
+
+def test_trap_10_a_requeue_is_clamped_a_deferral_refused(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=1)
+    nsqd.connect().publish(topic, b"x")
+    consumer.requeue(consumer.message(), 999_999_999)
+    consumer.in_step()
+    assert nsqd.channel(topic)["deferred_count"] == 1
+    error = refusal(nsqd, dpub(topic, 3_600_001, b"x"))
+    assert error == b"E_INVALID DPUB timeout 3600001 out of range 0-3600000"
+    assert nsqd.connect().ask(dpub(topic, 3_600_000, b"x")) == b"OK"
+    answer = nsqd.http("POST", f"/pub?topic={topic}&defer=3600001", b"x")
+    assert (answer.status, answer.body) == (400, b'{"message":"INVALID_DEFER"}')
+
+
+def test_trap_11_after_cls_the_rest_still_works(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.subscribe(topic, ready=2)
+    client.publish(topic, b"one", b"two")
+    one, two = client.messages(2)
+    assert client.ask(cls()) == b"CLOSE_WAIT"
+    client.send(b"RDY nonsense\n", rdy(5), fin(one.id), req(two.id, 0))
+    client.publish(topic, b"three")
+    client.in_step()
+    channel = nsqd.channel(topic)
+    assert (channel["depth"], channel["in_flight_count"], channel["client_count"]) == (2, 0, 1)
+    assert channel["clients"][0]["state"] == 4
+    client.send(cls())
+    assert client.error() == b"E_INVALID cannot CLS in current state"
+    assert client.closes()
+
+
+# IDENTIFY
+
+
+def test_trap_12_identify_takes_the_default_name_away(nsqd: Nsqd, topic: str) -> None:
+    silent, named = nsqd.connect(), nsqd.connect()
+    silent.subscribe(topic, "silent")
+    assert named.identify() == b"OK"
+    named.subscribe(topic, "named")
+    (before,) = nsqd.channel(topic, "silent")["clients"]
+    (after,) = nsqd.channel(topic, "named")["clients"]
+    assert (before["client_id"], before["hostname"]) == ("127.0.0.1", "127.0.0.1")
+    assert (after["client_id"], after["hostname"]) == ("", "")
+
+
+def test_trap_13_a_second_identify_moves_the_deadline_not_the_heartbeats(nsqd: Nsqd) -> None:
+    client = nsqd.connect()
+    client.identify(heartbeat_interval=-1)
+    client.identify(heartbeat_interval=1000)
+    client.send(nop())
+    began = time.monotonic()
+    assert client.closes(4)
+    assert 1.9 < time.monotonic() - began < 2.5
+
+
+def test_trap_14_null_is_a_fine_identify(nsqd: Nsqd) -> None:
+    assert nsqd.connect().ask(identify(b"null")) == b"OK"
+
+
+def test_trap_14_keys_are_found_in_any_case(nsqd: Nsqd) -> None:
+    answer = nsqd.connect().identify(FEATURE_Negotiation=True, Msg_Timeout=1234)
+    assert answer["msg_timeout"] == 1234
+
+
+@pytest.mark.parametrize("body", [b'{"heartbeat_interval":1000.0}', b'{"feature_negotiation":1}', b'{"client_id":7}', b"[]"])
+def test_trap_14_kinds_are_strict(nsqd: Nsqd, body: bytes) -> None:
+    assert refusal(nsqd, identify(body)) == b"E_BAD_BODY IDENTIFY failed to decode JSON body"
+
+
+def test_trap_15_no_buffer_is_a_buffer_of_one_and_no_timeout(nsqd: Nsqd) -> None:
+    answer = nsqd.connect().identify(feature_negotiation=True, output_buffer_size=-1, output_buffer_timeout=1000)
+    assert (answer["output_buffer_size"], answer["output_buffer_timeout"]) == (1, 0)
+
+
+# Delivery
+
+
+@pytest.mark.parametrize("timeout", [1000, -1])
+def test_trap_16_17_a_message_never_waits_for_a_buffer(nsqd: Nsqd, topic: str, timeout: int) -> None:
+    consumer, publisher = nsqd.connect(), nsqd.connect()
+    consumer.identify(output_buffer_timeout=timeout, output_buffer_size=65536)
+    consumer.subscribe(topic, ready=100)
+    for number in range(5):  # the first comes after idleness, the others between the ticks of NSQ's timer
+        began = time.monotonic()
+        publisher.publish(topic, b"%d" % number)
+        consumer.message()
+        assert time.monotonic() - began < 0.2
+
+
+def test_trap_18_messages_and_responses_share_one_order(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.identify(output_buffer_timeout=-1)
+    client.subscribe(topic, ready=10)
+    nsqd.connect().publish(topic, b"before")
+    eventually(lambda: nsqd.channel(topic)["in_flight_count"] == 1)
+    client.send(pub(topic + "-other", b"x"))
+    assert [client.frame().type, client.frame().type] == [FrameType.MESSAGE, FrameType.RESPONSE]
+
+
+def test_trap_19_a_sample_rate_of_99_lets_everything_pass(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.identify(sample_rate=99)
+    consumer.subscribe(topic, ready=2500)
+    nsqd.connect().publish(topic, *[b"x"] * 2000)
+    assert len(consumer.messages(2000)) == 2000
+
+
+def test_trap_19_what_a_sample_leaves_out_is_gone_for_good(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.identify(sample_rate=1)
+    consumer.subscribe(topic, ready=2500)
+    nsqd.connect().publish(topic, *[b"x"] * 20_000)
+    eventually(lambda: nsqd.channel(topic)["depth"] == 0)
+    assert 250 < nsqd.channel(topic)["in_flight_count"] < 600  # 2 %: 400, with eight standard deviations of room
+
+
+@pytest.mark.slow
+def test_trap_20_attempts_wrap_and_never_end(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=1)
+    nsqd.connect().publish(topic, b"x")
+    message = consumer.message()
+    again, size, sock = req(message.id, 0), 8 + 26 + 1, consumer.sock
+    sock.settimeout(5)
+    attempts = [1]
+    for _ in range(65_536):
+        sock.sendall(again)
+        frame = sock.recv(4096)
+        assert len(frame) == size
+        attempts.append(int.from_bytes(frame[16:18], "big"))
+    assert attempts[-4:] == [65_534, 65_535, 0, 1]
+
+
+def test_trap_21_no_two_messages_have_the_same_id(nsqd: Nsqd, topic: str) -> None:
+    publisher, ids = nsqd.connect(), set()
+    consumers = [nsqd.connect() for _ in range(2)]
+    for place, consumer in enumerate(consumers):
+        consumer.subscribe(f"{topic}-{place}", ready=100)
+    for number in range(100):
+        publisher.publish(f"{topic}-{number % 2}", b"x")
+    for consumer in consumers:
+        ids |= {message.id for message in consumer.messages(50)}
+    assert len(ids) == 100
+
+
+# Deadlines
+
+
+def test_trap_22_the_deadline_is_for_the_whole_command(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.identify(heartbeat_interval=1000)
+    client.send(f"PUB {topic}\n".encode(), pack(">i", 1000))
+    began = time.monotonic()
+    error = None
+    while error is None:  # a byte now and then does not help
+        assert time.monotonic() - began < 5
+        client.send(b"x")
+        try:
+            client.response(0.2)
+        except TimeoutError:
+            continue
+        except Refused as refused:
+            error = str(refused)
+    assert error == "E_BAD_MESSAGE PUB failed to read message body"
+    assert 1.8 < time.monotonic() - began < 2.6
+
+
+def test_trap_23_heartbeats_come_to_the_busy_as_well(nsqd: Nsqd) -> None:
+    client = nsqd.connect()
+    client.identify(heartbeat_interval=1000)
+    began = time.monotonic()
+    while time.monotonic() - began < 1.5:
+        client.send(nop() * 50)
+        try:
+            assert client.frame(0.005).data == HEARTBEAT
+            break
+        except TimeoutError:
+            continue
+    assert 0.9 < time.monotonic() - began < 1.4
+
+
+def test_trap_24_a_line_may_have_16384_bytes(nsqd: Nsqd) -> None:
+    fits = nsqd.connect()
+    fits.send(b"NOP ".ljust(16_383, b"x") + b"\n")
+    assert fits.ask(pub("trap-24", b"x")) == b"OK"
+    too_long = nsqd.connect()
+    too_long.send(b"NOP ".ljust(16_384, b"x") + b"\n")
+    assert too_long.closes()
+
+
+def test_trap_25_a_lost_consumer_keeps_its_messages_until_their_time(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("msg-timeout=700ms")
+    lost, other = nsqd.connect(), nsqd.connect()
+    lost.subscribe("t", ready=1)
+    lost.publish("t", b"x")
+    began = time.monotonic()
+    lost.message()
+    lost.close()
+    other.subscribe("t", ready=1)
+    eventually(lambda: nsqd.channel("t")["client_count"] == 1)
+    assert nsqd.channel("t")["in_flight_count"] == 1
+    assert other.message().attempts == 2
+    assert 0.65 < time.monotonic() - began < 0.85
+
+
+def test_trap_64_only_auth_minds_more_parameters(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.send(b"NOP x y\n")
+    assert client.ask(f"SUB {topic} c more\n".encode(), b"RDY 1 more\n") == b"OK"
+    client.send(b"FIN 0123456789abcdef more\n")
+    assert client.error() == b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"
+    assert client.ask(f"PUB {topic} more\n".encode() + pack(">i", 1) + b"x") == b"OK"
+    assert refusal(nsqd, b"AUTH x\n", pack(">i", 1), b"s") == b"E_INVALID AUTH invalid number of parameters"
+
+
+def test_trap_64_commands_are_in_capitals(nsqd: Nsqd) -> None:
+    assert refusal(nsqd, b"nop\n") == b"E_INVALID invalid command nop"
+
+
+def test_trap_65_no_subscription_without_heartbeats(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.identify(heartbeat_interval=-1)
+    client.send(sub(topic, "c"))
+    assert client.error() == b"E_INVALID cannot SUB with heartbeats disabled"
+    assert client.closes()

@@ -1,0 +1,315 @@
+"""What ports of nsqd usually miss of topics, channels and the disk, or what we do better than the original.
+
+The numbers are those of our list of traps.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from common.wire.commands import dpub, mpub, pub, sub, touch
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import Nsqd, eventually
+
+pytestmark = pytest.mark.e2e
+
+EXACT = 0.05  # seconds that a timeout or deferral may be late
+
+
+# Time
+
+
+def test_trap_26_a_timeout_on_a_fresh_channel_is_exact(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.identify(msg_timeout=1000)
+    consumer.subscribe(topic, ready=1)
+    nsqd.connect().publish(topic, b"x")
+    consumer.message()
+    began = time.monotonic()
+    assert consumer.message().attempts == 2
+    assert 1.0 - EXACT < time.monotonic() - began < 1.0 + EXACT
+
+
+def test_trap_26_touch_gives_more_time(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.identify(msg_timeout=1000)
+    consumer.subscribe(topic, ready=1)
+    nsqd.connect().publish(topic, b"x")
+    message = consumer.message()
+    assert consumer.stays_silent(0.7)
+    consumer.send(touch(message.id))
+    began = time.monotonic()
+    assert consumer.message().attempts == 2
+    assert 1.0 - EXACT < time.monotonic() - began < 1.0 + EXACT
+
+
+@pytest.mark.parametrize("delay_ms", [1, 100, 400])
+def test_trap_26_a_deferral_on_a_fresh_channel_is_exact(nsqd: Nsqd, topic: str, delay_ms: int) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=1)
+    began = time.monotonic()
+    nsqd.connect().defer(topic, delay_ms, b"x")
+    consumer.message()
+    assert delay_ms / 1000 <= time.monotonic() - began < delay_ms / 1000 + EXACT
+
+
+def test_trap_26_a_requeue_with_a_delay_is_exact(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=1)
+    nsqd.connect().publish(topic, b"x")
+    message = consumer.message()
+    began = time.monotonic()
+    consumer.requeue(message, 300)
+    assert consumer.message().attempts == 2
+    assert 0.3 <= time.monotonic() - began < 0.3 + EXACT
+
+
+def test_trap_27_a_deferral_survives_an_overflow_of_memory(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("mem-queue-size=0")
+    consumer = nsqd.connect()
+    consumer.subscribe("t", ready=10)
+    began = time.monotonic()
+    consumer.defer("t", 500, b"later")
+    consumer.publish("t", b"now")
+    assert consumer.bodies(2) == [b"now", b"later"]
+    assert 0.5 <= time.monotonic() - began < 0.5 + EXACT
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_trap_27_a_deferral_survives_a_restart(start_nsqd: StartNsqd, end: str) -> None:
+    nsqd = start_nsqd()
+    client = nsqd.connect()
+    client.subscribe("t")
+    began = time.monotonic()
+    client.defer("t", 2000, b"later")
+    getattr(nsqd, end)()
+    nsqd.start()
+    assert nsqd.channel("t")["deferred_count"] == 1
+    consumer = nsqd.connect()
+    consumer.subscribe("t", ready=1)
+    assert consumer.message().attempts == 1
+    assert 2.0 <= time.monotonic() - began < 2.0 + 2 * EXACT
+
+
+def test_trap_27_the_clock_stands_still_while_there_is_no_channel(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.defer(topic, 400, b"x")
+    assert nsqd.topic(topic)["depth"] == 1
+    time.sleep(0.5)  # the deferral would be over
+    client.subscribe(topic, ready=1)
+    began = time.monotonic()
+    client.message()
+    assert 0.4 - EXACT < time.monotonic() - began < 0.4 + EXACT
+
+
+def test_trap_27_the_clock_stands_still_while_the_topic_is_paused(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.subscribe(topic, ready=1)
+    nsqd.post(f"/topic/pause?topic={topic}")
+    client.defer(topic, 300, b"x")
+    assert client.stays_silent(0.4)
+    nsqd.post(f"/topic/unpause?topic={topic}")
+    began = time.monotonic()
+    client.message()
+    assert 0.3 - EXACT < time.monotonic() - began < 0.3 + EXACT
+
+
+# Topics and channels
+
+
+def test_trap_28_the_first_channel_gets_the_backlog(nsqd: Nsqd, topic: str) -> None:
+    nsqd.connect().publish(topic, b"one", b"two", b"three")
+    for channel in ("first", "second"):
+        nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+    assert [nsqd.channel(topic, it)["depth"] for it in ("first", "second")] == [3, 0]
+
+
+def test_trap_29_empty_drops_what_is_in_flight_and_deferred(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.subscribe(topic, ready=2)
+    client.publish(topic, *[b"x"] * 5)
+    client.defer(topic, 60_000, b"later")
+    old, _ = client.messages(2)
+    nsqd.post(f"/channel/empty?topic={topic}&channel=c")
+    channel = nsqd.channel(topic)
+    assert [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "message_count")] == [0, 0, 0, 6]
+    client.finish(old)
+    assert client.error() == b"E_FIN_FAILED FIN " + old.id + b" failed ID not in flight"
+    client.publish(topic, b"new", b"newer")
+    assert client.bodies(2) == [b"new", b"newer"]
+
+
+@pytest.mark.parametrize("what", ["channel", "topic"])
+def test_trap_30_deleting_ends_consumers_without_a_word(nsqd: Nsqd, topic: str, what: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=1)
+    nsqd.post(f"/{what}/delete?topic={topic}&channel=c")
+    assert consumer.closes()
+    assert nsqd.channel(topic) is None
+
+
+def test_trap_31_an_ephemeral_channel_lives_from_first_to_last_consumer(nsqd: Nsqd, topic: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c%23ephemeral")
+    assert nsqd.channel(topic, "c#ephemeral")["client_count"] == 0
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, "c#ephemeral")
+    assert nsqd.channel(topic, "c#ephemeral")["client_count"] == 1
+    consumer.close()
+    eventually(lambda: nsqd.topic(topic)["channels"] == [])
+
+
+def test_trap_31_an_ephemeral_topic_ends_with_its_last_channel(nsqd: Nsqd, topic: str) -> None:
+    name = topic[-50:] + "#ephemeral"
+    nsqd.connect().publish(name, b"x")
+    assert nsqd.topic(name)["depth"] == 1
+    consumer = nsqd.connect()
+    consumer.subscribe(name, "c#ephemeral")
+    consumer.close()
+    eventually(lambda: nsqd.topic(name) is None)
+
+
+def test_trap_32_an_ephemeral_topic_keeps_only_what_fits(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("mem-queue-size=3")
+    nsqd.connect().publish("t#ephemeral", *[b"%d" % number for number in range(10)])
+    topic = nsqd.topic("t#ephemeral")
+    assert (topic["depth"], topic["message_count"]) == (3, 10)
+
+
+# The disk
+
+
+def test_trap_33_a_disk_that_does_not_write_is_said_to_everyone(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    nsqd.connect().publish("t", b"before")
+    nsqd.limit_file_size(0)
+    for command, word in ((pub("t", b"x"), b"PUB"), (mpub("t", [b"x", b"y"]), b"MPUB"), (dpub("t", 50, b"x"), b"DPUB")):
+        client = nsqd.connect()
+        client.send(command)
+        error = client.error()
+        assert error.startswith(b"E_%b_FAILED %b failed " % (word, word))
+        assert b"file too large" in error.lower()
+        assert client.closes()
+    answer = nsqd.http("POST", "/pub?topic=t", b"x")
+    assert (answer.status, answer.body) == (503, b'{"message":"EXITING"}')
+    ping = nsqd.http("GET", "/ping")
+    assert (ping.status, ping.body[:6]) == (500, b"NOK - ")
+    assert nsqd.stats()["health"].startswith("NOK - ")
+
+
+def test_trap_33_consuming_goes_on_without_the_disk(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    consumer = nsqd.connect()
+    consumer.subscribe("t", ready=1)
+    consumer.publish("t", *[b"%d" % number for number in range(100)])
+    first = consumer.message()
+    nsqd.limit_file_size(0)
+    failing = nsqd.connect()
+    failing.send(pub("t", b"x"))
+    failing.error()
+    consumer.finish(first)
+    for number in range(1, 100):
+        message = consumer.message()
+        assert message.body == b"%d" % number
+        consumer.finish(message)
+    consumer.in_step()
+    assert consumer.stays_silent(0.05)
+
+
+def test_trap_33_a_disk_that_heals_is_healthy_again(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    nsqd.connect().publish("t", b"before")
+    nsqd.limit_file_size(0)
+    failing = nsqd.connect()
+    failing.send(pub("t", b"refused"))
+    failing.error()
+    nsqd.limit_file_size(None)
+    nsqd.connect().publish("t", b"after")
+    eventually(lambda: nsqd.http("GET", "/ping").body == b"OK")
+    nsqd.restart()
+    consumer = nsqd.connect()
+    consumer.subscribe("t", ready=10)
+    assert consumer.bodies(2) == [b"before", b"after"]
+    assert consumer.stays_silent(0.1)
+
+
+def test_trap_32_an_ephemeral_topic_does_not_heal_the_disk(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("mem-queue-size=3")
+    nsqd.connect().publish("t", b"before")
+    nsqd.limit_file_size(0)
+    failing = nsqd.connect()
+    failing.send(pub("t", b"x"))
+    failing.error()
+    nsqd.connect().publish("t#ephemeral", *[b"x"] * 10)
+    assert nsqd.http("GET", "/ping").status == 500
+
+
+def test_trap_56_what_was_in_flight_comes_again_after_a_restart(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    client = nsqd.connect()
+    client.subscribe("t", ready=1)
+    client.publish("t", b"in flight", b"waiting")
+    client.defer("t", 60_000, b"deferred")
+    client.message()
+    nsqd.restart()
+    channel = nsqd.channel("t")
+    assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (2, 0, 1)
+    consumer = nsqd.connect()
+    consumer.subscribe("t", ready=10)
+    assert {it.body: it.attempts for it in consumer.messages(2)} == {b"in flight": 2, b"waiting": 1}
+    assert consumer.stays_silent(0.1)
+
+
+def test_trap_56_topics_channels_and_pauses_come_back(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    for topic in ("a", "b"):
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    nsqd.post("/topic/pause?topic=a")
+    nsqd.post("/channel/pause?topic=b&channel=c")
+    nsqd.restart()
+    assert [(it["topic_name"], it["paused"]) for it in nsqd.stats()["topics"]] == [("a", True), ("b", False)]
+    assert [nsqd.channel(topic)["paused"] for topic in ("a", "b")] == [False, True]
+
+
+def test_trap_58_the_folder_itself_is_locked(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    second = Nsqd(nsqd.data_path)
+    with pytest.raises(AssertionError) as failure:
+        second.__enter__()
+    expected = (
+        f"FATAL: failed to instantiate nsqd - failed to lock data-path: cannot flock directory {nsqd.data_path} - "
+        "resource temporarily unavailable (possibly in use by another instance of nsqd)"
+    )
+    assert expected in str(failure.value)
+
+
+def test_trap_61_sighup_loses_nothing(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("ack=memory")
+    nsqd.connect().publish("t", *[b"%d" % number for number in range(1000)])
+    assert nsqd.stop(signal.SIGHUP) == 0
+    nsqd.start()
+    consumer = nsqd.connect()
+    consumer.subscribe("t", ready=1000)
+    assert len(set(consumer.bodies(1000))) == 1000
+
+
+def test_a_connection_without_a_magic_does_not_hold_up_the_end(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    silent = nsqd.connect(magic=b"")
+    nsqd.connect().subscribe("t", ready=1)
+    began = time.monotonic()
+    assert nsqd.stop() == 0
+    assert time.monotonic() - began < 4
+    assert silent.closes()
+
+
+def test_a_limit_of_consumers_is_kept(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-channel-consumers=1")
+    nsqd.connect().subscribe("t")
+    second = nsqd.connect()
+    second.send(sub("t", "c"))
+    assert second.error() == b"E_SUB_FAILED SUB failed consumers for t:c exceeds limit of 1"

@@ -1,0 +1,78 @@
+"""Exchanges byte for byte, as any NSQ client may rely on them. V1 to V7 and V13 are their numbers in our notes on NSQ."""
+
+from __future__ import annotations
+
+import re
+from struct import pack
+
+import pytest
+
+from common.wire.commands import MAGIC
+from tests.support.process import Nsqd
+
+pytestmark = pytest.mark.e2e
+
+OK = bytes.fromhex("00000006 00000000 4f4b")
+
+
+def exactly(count: int, nsqd: Nsqd, *sent: bytes) -> bytes:
+    """What comes back for these bytes, `count` of them."""
+    client = nsqd.connect(magic=b"")
+    client.send(*sent)
+    return client.raw(count)
+
+
+def test_v1_a_subscription_is_answered_ok(nsqd: Nsqd, topic: str) -> None:
+    sent = bytes.fromhex("20205632") + f"SUB {topic} c\n".encode()
+    assert exactly(len(OK), nsqd, sent) == OK
+
+
+def test_v2_a_message_as_it_is_published_and_consumed(nsqd: Nsqd, topic: str) -> None:
+    consumer = nsqd.connect()
+    consumer.subscribe(topic)
+    consumer.send(b"RDY 1\n")
+    assert exactly(len(OK), nsqd, MAGIC, f"PUB {topic}\n".encode(), bytes.fromhex("00000005 68656c6c6f")) == OK
+    frame = consumer.raw(39)
+    assert frame[:8] == bytes.fromhex("00000023 00000002")
+    assert frame[16:18] == bytes.fromhex("0001")
+    assert re.fullmatch(b"[0-9a-f]{16}", frame[18:34])
+    assert frame[34:] == b"hello"
+    consumer.send(b"FIN " + frame[18:34] + b"\n")
+    assert consumer.stays_silent(0.1)
+    assert nsqd.channel(topic)["in_flight_count"] == 0
+
+
+def test_v3_many_messages_in_one_command(nsqd: Nsqd, topic: str) -> None:
+    body = bytes.fromhex("00000010 00000002 00000002 6161 00000002 6262")
+    assert exactly(len(OK), nsqd, MAGIC, f"MPUB {topic}\n".encode(), body) == OK
+    assert nsqd.topic(topic)["depth"] == 2
+
+
+def test_v4_an_unknown_command_is_named_and_ends_the_connection(nsqd: Nsqd) -> None:
+    client = nsqd.connect()
+    client.send(b"FOO x\n")
+    assert client.rest() == bytes.fromhex("00000021 00000001") + b"E_INVALID invalid command FOO"
+
+
+@pytest.mark.parametrize("magic", [b"  V1", b"GET ", b"\0\0\0\0"])
+def test_v5_another_magic_is_a_bad_protocol(nsqd: Nsqd, magic: bytes) -> None:
+    client = nsqd.connect(magic=magic)
+    assert client.rest() == bytes.fromhex("00000012 00000001") + b"E_BAD_PROTOCOL"
+
+
+def test_v6_cls_is_answered_close_wait(nsqd: Nsqd, topic: str) -> None:
+    sent = MAGIC + f"SUB {topic} c\n".encode() + b"CLS\n"
+    assert exactly(28, nsqd, sent) == OK + bytes.fromhex("0000000e 00000000") + b"CLOSE_WAIT"
+
+
+def test_v7_heartbeats_come_by_themselves(nsqd: Nsqd) -> None:
+    body = b'{"heartbeat_interval":1000}'
+    sent = MAGIC + b"IDENTIFY\n" + pack(">i", len(body)) + body
+    assert exactly(29, nsqd, sent) == OK + bytes.fromhex("0000000f 00000000") + b"_heartbeat_"
+
+
+def test_v13_binary_mpub_over_http_has_no_body_size(nsqd: Nsqd, topic: str) -> None:
+    body = bytes.fromhex("00000002 00000002 6161 00000002 6262")
+    answer = nsqd.http("POST", f"/mpub?topic={topic}&binary=true", body)
+    assert (answer.status, answer.body) == (200, b"OK")
+    assert nsqd.topic(topic)["message_count"] == 2

@@ -1,0 +1,203 @@
+"""A small NSQ client on a plain blocking socket, for tests that say byte by byte what they send and expect.
+
+Every wait has a limit. `Client` keeps nothing secret: whatever it did not ask for (a heartbeat where a test counts
+them) is there with `frame()`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections import deque
+from types import TracebackType
+from typing import Any, Final, Self
+
+from common.wire import commands
+from common.wire.frames import Frame, FrameReader, FrameType
+from common.wire.message import Message, decode_message
+
+TIMEOUT: Final = 10.0  # seconds; only a broken broker takes so long
+HEARTBEAT: Final = b"_heartbeat_"
+_MOST: Final = 16 << 20
+
+
+class Disconnected(Exception):
+    """The broker closed the connection."""
+
+
+class Refused(Exception):
+    """The broker answered with an error frame."""
+
+
+class Client:
+    def __init__(self, address: tuple[str, int], *, magic: bytes = commands.MAGIC) -> None:
+        self.sock = socket.create_connection(address, timeout=TIMEOUT)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frames = FrameReader(_MOST)
+        self._messages: deque[Message] = deque()  # came while something else was waited for
+        self.send(magic)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.sock.close()
+
+    # What is sent
+
+    def send(self, *pieces: bytes) -> None:
+        self.sock.settimeout(TIMEOUT)
+        self.sock.sendall(b"".join(pieces))
+
+    def no_more(self) -> None:
+        """Half-closes: the broker sees the end, and we still see its answer."""
+        self.sock.shutdown(socket.SHUT_WR)
+
+    # What comes
+
+    def frame(self, timeout: float = TIMEOUT) -> Frame:
+        """The next frame of whatever kind. Raises TimeoutError or Disconnected."""
+        deadline = time.monotonic() + timeout
+        while (frame := self._frames.next_frame()) is None:
+            self._frames.receive(self._receive(deadline))
+        return frame
+
+    def _receive(self, deadline: float) -> bytes:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("no frame in time")
+        self.sock.settimeout(left)
+        try:
+            data = self.sock.recv(1 << 18)
+        except (ConnectionResetError, BrokenPipeError) as error:
+            raise Disconnected from error
+        if not data:
+            raise Disconnected
+        return data
+
+    def response(self, timeout: float = TIMEOUT) -> bytes:
+        """The next response that is no heartbeat; messages that come before it are kept. Raises Refused."""
+        frame = self._next_answer(timeout)
+        if frame.type is FrameType.ERROR:
+            raise Refused(frame.data.decode("utf-8", "backslashreplace"))
+        return frame.data
+
+    def error(self, timeout: float = TIMEOUT) -> bytes:
+        """The text of the next answer, which must be an error."""
+        frame = self._next_answer(timeout)
+        assert frame.type is FrameType.ERROR, frame
+        return frame.data
+
+    def _next_answer(self, timeout: float) -> Frame:
+        deadline = time.monotonic() + timeout
+        while True:
+            frame = self.frame(deadline - time.monotonic())
+            if frame.type is FrameType.MESSAGE:
+                self._messages.append(decode_message(frame.data))
+            elif frame.data != HEARTBEAT:
+                return frame
+
+    def message(self, timeout: float = TIMEOUT) -> Message:
+        """The next message, heartbeats aside."""
+        if self._messages:
+            return self._messages.popleft()
+        deadline = time.monotonic() + timeout
+        while True:
+            frame = self.frame(deadline - time.monotonic())
+            if frame.type is FrameType.MESSAGE:
+                return decode_message(frame.data)
+            assert frame.data == HEARTBEAT, frame
+
+    def messages(self, count: int, timeout: float = TIMEOUT) -> list[Message]:
+        deadline = time.monotonic() + timeout
+        return [self.message(deadline - time.monotonic()) for _ in range(count)]
+
+    def bodies(self, count: int, timeout: float = TIMEOUT) -> list[bytes]:
+        return [message.body for message in self.messages(count, timeout)]
+
+    def stays_silent(self, seconds: float) -> bool:
+        """Whether nothing but heartbeats comes for so long."""
+        deadline = time.monotonic() + seconds
+        try:
+            while not self._messages and self.frame(deadline - time.monotonic()).data == HEARTBEAT:
+                pass
+        except TimeoutError:
+            return True
+        return False
+
+    def closes(self, timeout: float = TIMEOUT) -> bool:
+        """Whether the broker closes the connection now, without another word."""
+        try:
+            frame = self.frame(timeout)
+        except Disconnected:
+            return True
+        except TimeoutError:
+            return False
+        raise AssertionError(f"not closed, but {frame}")
+
+    def raw(self, count: int, timeout: float = TIMEOUT) -> bytes:
+        """So many bytes as they come, before anything was read as a frame."""
+        deadline = time.monotonic() + timeout
+        data = b""
+        while len(data) < count:
+            self.sock.settimeout(max(0.001, deadline - time.monotonic()))
+            piece = self.sock.recv(count - len(data))
+            if not piece:
+                raise Disconnected
+            data += piece
+        return data
+
+    def rest(self, timeout: float = TIMEOUT) -> bytes:
+        """All bytes until the broker closes, as they come."""
+        deadline = time.monotonic() + timeout
+        data = bytearray()
+        try:
+            while True:
+                data += self._receive(deadline)
+        except Disconnected:
+            return bytes(data)
+
+    # What is said often
+
+    def identify(self, **fields: object) -> Any:
+        """IDENTIFY with these fields; the answer decoded, or OK as bytes."""
+        self.send(commands.identify(json.dumps(fields).encode()))
+        answer = self.response()
+        return json.loads(answer) if answer.startswith(b"{") else answer
+
+    def ask(self, *pieces: bytes) -> bytes:
+        """Sends, and returns the response."""
+        self.send(*pieces)
+        return self.response()
+
+    def subscribe(self, topic: str, channel: str = "c", *, ready: int | None = None) -> None:
+        assert self.ask(commands.sub(topic, channel)) == b"OK"
+        if ready is not None:
+            self.send(commands.rdy(ready))
+
+    def publish(self, topic: str, *bodies: bytes) -> None:
+        """One PUB for one body, one MPUB for more."""
+        command = commands.pub(topic, bodies[0]) if len(bodies) == 1 else commands.mpub(topic, bodies)
+        assert self.ask(command) == b"OK"
+
+    def defer(self, topic: str, milliseconds: int, body: bytes) -> None:
+        assert self.ask(commands.dpub(topic, milliseconds, body)) == b"OK"
+
+    def finish(self, *messages: Message) -> None:
+        self.send(*(commands.fin(message.id) for message in messages))
+
+    def requeue(self, message: Message, milliseconds: int = 0) -> None:
+        self.send(commands.req(message.id, milliseconds))
+
+    def in_step(self) -> None:
+        """Returns when the broker has heeded all that was sent before: its answer to a bad FIN comes in order.
+
+        Only for a connection that consumes.
+        """
+        nobody = b"f" * 16
+        self.send(commands.fin(nobody))
+        assert self.error() == b"E_FIN_FAILED FIN " + nobody + b" failed ID not in flight"

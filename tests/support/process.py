@@ -1,0 +1,258 @@
+"""Real nsqd processes for tests: started, found out about, stopped or killed, and their logs kept.
+
+    with Nsqd(tmp_path / "data") as nsqd:
+        nsqd.connect().publish("topic", b"body")
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from tests.support.client import TIMEOUT, Client
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+START_TIMEOUT: Final = 30.0  # also recovery, on a slow machine
+STOP_TIMEOUT: Final = 20.0
+
+_LISTENING: Final = re.compile(r"(TCP|HTTP): listening on ([\d.]+):(\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What HTTP answered. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Nsqd:
+    """One nsqd at one data path. It may be stopped and started again; the log goes on.
+
+    `options` are flags without their dashes: `Nsqd(path, "mem-queue-size=0")`.
+    """
+
+    def __init__(self, data_path: Path, *options: str, environ: Mapping[str, str] | None = None) -> None:
+        self.data_path = data_path
+        self.options = options
+        self.tcp: tuple[str, int] = ("", 0)
+        self.http_address: tuple[str, int] = ("", 0)
+        self._environ = environ or {}
+        self._process: subprocess.Popen[str] | None = None
+        self._collector: threading.Thread | None = None
+        self._lines: list[str] = []
+        self._spoke = threading.Condition()
+        self._clients = ExitStack()
+
+    # From start to end
+
+    def __enter__(self) -> Self:
+        self.data_path.mkdir(parents=True, exist_ok=True)
+        try:
+            return self.start()
+        except BaseException:
+            self.kill()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._clients.close()
+        self.kill()
+
+    def start(self) -> Self:
+        """Returns when it can be reached. Raises AssertionError with the log when it cannot."""
+        seen = len(self._lines)
+        self._process = launch(
+            f"--data-path={self.data_path}",
+            "--tcp-address=127.0.0.1:0",
+            "--http-address=127.0.0.1:0",
+            *(f"--{option}" for option in self.options),
+            environ=self._environ,
+        )
+        self._collector = threading.Thread(target=self._collect, args=(self._process,))
+        self._collector.start()
+        self.tcp = self._wait_for_address("TCP", seen)
+        self.http_address = self._wait_for_address("HTTP", seen)
+        return self
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Asks it to stop; returns its exit status."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._ended()
+
+    def kill(self) -> None:
+        """kill -9, when it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._ended()
+
+    def restart(self) -> Self:
+        """Stops it and starts it again at the same place."""
+        status = self.stop()
+        assert status == 0, f"exit status {status}\n{self.log}"
+        return self.start()
+
+    def _ended(self) -> int:
+        assert self._process is not None
+        assert self._collector is not None
+        try:
+            status = self._process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"nsqd did not end\n{self.log}") from None
+        self._collector.join(STOP_TIMEOUT)
+        assert self._process.stderr is not None
+        self._process.stderr.close()
+        self._process = None
+        return status
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not running"
+        return self._process.pid
+
+    # Its log
+
+    def _collect(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            with self._spoke:
+                self._lines.append(line.rstrip("\n"))
+                self._spoke.notify_all()
+        with self._spoke:
+            self._lines.append("(end of log)")
+            self._spoke.notify_all()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(self._lines)
+
+    def _wait_for_address(self, kind: str, seen: int) -> tuple[str, int]:
+        deadline = time.monotonic() + START_TIMEOUT
+        with self._spoke:
+            while True:
+                for line in self._lines[seen:]:
+                    if (match := _LISTENING.search(line)) and match[1] == kind:
+                        return match[2], int(match[3])
+                ended = self._lines[-1:] == ["(end of log)"] and len(self._lines) > seen
+                if ended or not self._spoke.wait(deadline - time.monotonic()):
+                    raise AssertionError(f"nsqd does not listen for {kind}\n{self.log}")
+
+    # Talking to it
+
+    def connect(self, *, magic: bytes = b"  V2") -> Client:
+        """A new client, closed at the latest with us."""
+        return self._clients.enter_context(Client(self.tcp, magic=magic))
+
+    def http(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: float = TIMEOUT,
+    ) -> Answer:
+        """One request on a connection of its own."""
+        connection = http.client.HTTPConnection(*self.http_address, timeout=timeout)
+        try:
+            connection.request(method, path, body, headers=dict(headers or {}))
+            response = connection.getresponse()
+            return Answer(response.status, {name.lower(): it for name, it in response.getheaders()}, response.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: bytes = b"") -> None:
+        """For what a test takes for granted: fails when the answer is not 200."""
+        answer = self.http("POST", path, body)
+        assert answer.status == 200, (path, answer)
+
+    def stats(self, topic: str = "") -> Any:
+        return self.http("GET", f"/stats?format=json&topic={quote(topic)}").json
+
+    def topic(self, topic: str) -> Any:
+        """The topic's part of /stats, or None."""
+        return next(iter(self.stats(topic)["topics"] or ()), None)
+
+    def channel(self, topic: str, channel: str = "c") -> Any:
+        """The channel's part of /stats, or None."""
+        found = self.topic(topic)
+        return next((it for it in found["channels"] if it["channel_name"] == channel), None) if found else None
+
+    # What it costs
+
+    @property
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all its threads, to the nanosecond; those that have ended aside."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
+    @property
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def limit_file_size(self, size: int | None) -> None:
+        """From now on no write reaches beyond `size` in any file: EFBIG, as Python ignores SIGXFSZ. None: heals it."""
+        soft = resource.RLIM_INFINITY if size is None else size
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+
+
+def launch(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """`python -m nsqd` with its stderr in a pipe."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "nsqd", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="backslashreplace",
+    )
+
+
+def run_to_end(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """`python -m nsqd` where it is expected to end by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "nsqd", *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT,
+        check=False,
+    )
+
+
+def eventually(condition: Any, timeout: float = TIMEOUT) -> Any:
+    """The first true value of `condition()`; AssertionError when there is none in time."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.01)  # what another process does gives no event to wait for
+    return value
