@@ -271,10 +271,26 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
         return None
     try:
         if not files.exists(target):
-            files.copy_range(path, offset, end_offset - offset, target)
+            _copy(files, path, offset, end_offset, target)
     except OSError:
         return None
     return target
+
+
+def _copy(files: Files, source: Path, offset: int, end_offset: int, target: Path) -> None:
+    reader = files.open_to_read(source)
+    try:
+        read = salvaging(files, reader)
+        writer = files.open_to_write(target)
+        try:
+            for start in range(offset, end_offset, BLOCK_SIZE):
+                data = read(start, min(BLOCK_SIZE, end_offset - start))
+                files.write_fully(writer, [data], start - offset)
+            files.sync(writer)
+        finally:
+            files.close(writer)
+    finally:
+        files.close(reader)
 
 
 class ReadDescriptors:

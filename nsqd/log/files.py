@@ -169,25 +169,6 @@ class Files:
         finally:
             self.close(descriptor)
 
-    def copy_range(self, source: Path, offset: int, size: int, target: Path) -> None:
-        """Copies a piece of one file to another, which is synced."""
-        reader = self.open_to_read(source)
-        try:
-            writer = self.open_to_write(target)
-            try:
-                done = 0
-                while done < size:
-                    data = self.read_fully(reader, min(size - done, 1 << 20), offset + done)
-                    if not data:
-                        break
-                    self.write_fully(writer, [data], done)
-                    done += len(data)
-                self.sync(writer)
-            finally:
-                self.close(writer)
-        finally:
-            self.close(reader)
-
 
 def error_text(operation: str, path: Path | str, error: OSError) -> str:
     """An error as Go words it: clients and operators of NSQ know this form."""

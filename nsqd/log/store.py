@@ -482,9 +482,8 @@ class Store:
             copy = kept.get(f"{name}.damaged.{hole.offset}", "")
             text = "damage is skipped" if load.error is None else str(load.error)
             damage = Damage(topic_log.topic, name, hole.offset, hole.first, hole.end, copy, text)
-            if damage not in self.damage:
-                self.damage.append(damage)
-                _report(damage)
+            self.damage.append(damage)
+            _report(damage)
 
     def _changes_wait(self) -> None:
         self._committer.flush_wakeup.set()

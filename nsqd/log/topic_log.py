@@ -157,6 +157,7 @@ class DiskLog:
         self._indexed_at = self._last_index_offset()
         self._released = 0
         self._holes: list[tuple[int, int]] = sorted((hole.first, hole.end) for hole in state.holes)
+        self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
         self._used = False  # written to since the last look at who is idle
 
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
@@ -380,6 +381,7 @@ class DiskLog:
         del segments[:count]
         self.first = segments[0].base
         self._holes = [hole for hole in self._holes if hole[1] > self.first]
+        self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > self.first}
         self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
         for segment in gone:
             self._host.descriptors.forget(segment.path)
@@ -433,6 +435,9 @@ class DiskLog:
         if sequence == segment.base:
             return Start(sequence, 0)
         assert self._cold is not None
+        base, offset = self._behind_holes.get(sequence, (-1, 0))
+        if base == segment.base:
+            return Start(sequence, offset)
         start = self._cold.start_of(sequence, segment)
         if start is None and segment.index is not None:
             start = Start(*(segment.index.locate(sequence) or (segment.base, 0)))
@@ -476,10 +481,11 @@ class DiskLog:
                 self._cold = ColdBlocks()
                 self._host.log_reads_cold(self)
             self._cold.add(load.block)
+        load.holes = [hole for hole in load.holes if (hole.first, hole.end) not in self._holes]
+        for hole in load.holes:
+            insort(self._holes, (hole.first, hole.end))
+            self._behind_holes[hole.end] = (segment.base, hole.end_offset)
         if load.holes:
-            for hole in load.holes:
-                if (hole.first, hole.end) not in self._holes:
-                    insort(self._holes, (hole.first, hole.end))
             self._host.damaged(self, load)
 
     def forget_cold(self) -> bool:

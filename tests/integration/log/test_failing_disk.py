@@ -1,0 +1,283 @@
+"""Writes and syncs that fail: publishers are refused, nothing is lost, and it works again by itself."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
+
+FIRST = f"{0:020}.log"
+
+
+@pytest.fixture
+def files() -> TroubledFiles:
+    return TroubledFiles()
+
+
+def wait_a_second(store: OpenStore) -> None:
+    store.clock.now += 1.0
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(errno.ENOSPC, "no space left on device"), (errno.EIO, "input/output error")]
+)
+def test_publisher_gets_the_systems_words(tmp_path: Path, files: TroubledFiles, code: int, words: str) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write", code)
+        receipt = store.publish(b"b")
+        text = f"write {tmp_path}/topics/t.t/{FIRST}: {words}"
+        assert receipt.error == text
+        assert store.store.health == f"NOK - {text}"
+
+
+def test_tail_goes_back_and_the_file_with_it(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        files.writes_before_failing = 50
+        receipts = [store.append(b"b", b"c"), store.append(b"d")]
+        store.store.write_logs()
+        assert all(receipt.error for receipt in receipts)
+        assert store.log().tail == store.log().cached_from + 1 == 1
+        assert store.segments()[0].stat().st_size == 61
+        assert texts(store.read()) == "a"
+
+
+def test_publishers_are_refused_at_once_for_a_second(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        first = store.publish(b"b")
+        files.recover()
+        files.calls.clear()
+        second = store.append(b"c")
+        assert second.error == first.error
+        assert files.calls == []
+        assert store.log().tail == 1
+
+
+def test_after_a_second_the_end_is_proven_and_publishing_goes_on(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        store.publish(b"b")
+        files.recover()
+        wait_a_second(store)
+        files.calls.clear()
+        receipt = store.publish(b"c")
+        assert receipt.settled
+        assert receipt.error is None
+        assert ("read", FIRST) in files.calls
+        assert store.store.health == "OK"
+        assert texts(store.read()) == "ac"
+
+
+def test_disk_that_stays_full_refuses_again(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        store.publish(b"b")
+        for _ in range(3):
+            wait_a_second(store)
+            assert store.publish(b"c").error is not None
+            assert store.store.health != "OK"
+
+
+def test_file_that_could_not_be_cut_is_cut_before_the_next_append(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        files.fail("truncate")
+        files.writes_before_failing = 50
+        store.publish(b"b")
+        assert store.segments()[0].stat().st_size == 61 + 50
+        wait_a_second(store)
+        assert "truncate" not in (store.append(b"still broken").error or "")
+        files.recover()
+        wait_a_second(store)
+        store.publish(b"c")
+        assert store.segments()[0].stat().st_size == 2 * 61
+        assert texts(store.read()) == "ac"
+
+
+def test_consuming_goes_on_while_the_disk_is_full(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, mem_queue_size=0) as store:
+        store.publish(b"a")
+        store.publish(b"b")
+        files.fail("write")
+        store.publish(b"c")
+        assert texts(store.read()) == "ab"
+
+
+def test_one_topic_recovers_without_being_published_to(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        store.publish(b"b")
+        files.recover()
+        wait_a_second(store)
+        store.store.repair()
+        assert store.store.health == "OK"
+        assert store.publish(b"c").error is None
+
+
+def test_health_tells_of_what_is_still_broken(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a", topic="one")
+        store.publish(b"a", topic="two")
+        files.fail("write")
+        store.publish(b"b", topic="one")
+        store.publish(b"b", topic="two")
+        files.recover()
+        wait_a_second(store)
+        store.publish(b"c", topic="one")
+        assert "t.two" in store.store.health
+        store.store.drop_log("two")
+        assert store.store.health == "OK"
+
+
+def test_segment_that_cannot_be_begun_is_a_failed_write(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, max_bytes_per_file=61) as store:
+        store.publish(b"a")
+        files.fail("open", errno.EMFILE)
+        receipts = [store.append(b"b"), store.append(b"c")]
+        store.store.write_logs()
+        text = f"open {tmp_path}/topics/t.t/{1:020}.log: too many open files"
+        assert [receipt.error for receipt in receipts] == [text, text]
+        files.recover()
+        wait_a_second(store)
+        store.publish(b"d")
+        assert texts(store.read()) == "ad"
+
+
+def test_what_fitted_before_the_failure_is_kept(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, max_bytes_per_file=61) as store:
+        store.publish(b"a")
+        files.fails_for = lambda name: name == f"{2:020}.log"
+        files.fail("open")
+        receipts = [store.append(b"b"), store.append(b"c")]
+        store.store.write_logs()
+        assert [receipt.error is None for receipt in receipts] == [True, False]
+        assert store.log().tail == 2
+        assert texts(store.read()) == "ab"
+
+
+def test_topic_whose_folder_cannot_be_made_works_later(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        files.fail("mkdir")
+        assert store.publish(b"a").error == f"mkdir {tmp_path}/topics/t.t: no space left on device"
+        files.recover()
+        wait_a_second(store)
+        assert store.publish(b"b").error is None
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "b"
+
+
+# Syncs
+
+
+def test_publishers_that_wait_for_a_failing_sync_are_told(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="synced") as store:
+        receipt = store.publish(b"a")
+        assert not receipt.settled
+        files.fail("sync", errno.EIO)
+        files.fails_for = lambda name: name == FIRST
+        store.sync()
+        assert receipt.error == f"fsync {tmp_path}/topics/t.t/{FIRST}: input/output error"
+        assert store.store.health == f"NOK - {receipt.error}"
+        assert store.publish(b"b").error == receipt.error
+
+
+def test_after_a_failed_sync_unsynced_data_is_read_and_written_again(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="synced") as store:
+        store.publish(b"a")
+        store.sync()
+        store.publish(b"b")
+        files.fail("sync", errno.EIO)
+        files.fails_for = lambda name: name == FIRST
+        store.sync()
+        files.recover()
+        wait_a_second(store)
+        files.calls.clear()
+        receipt = store.publish(b"c")
+        on_segment = [operation for operation, name in files.calls if name == FIRST]
+        assert on_segment == ["open", "read", "read", "write", "sync", "open", "write"]
+        store.sync()
+        assert receipt.settled
+        assert receipt.error is None
+        assert store.log().synced_tail == 3
+        # b was refused, but may have been delivered; its sequence is not given to another message
+        assert texts(store.read()) == "abc"
+
+
+def test_sequence_that_may_have_been_seen_is_not_given_again(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="synced") as store:
+        store.publish(b"a")
+        store.sync()
+        store.publish(b"b")
+        files.fail("sync", errno.EIO)
+        files.fails_for = lambda name: name == FIRST
+        store.sync()
+        files.recover()
+        segment = store.segments()[0]
+        segment.write_bytes(segment.read_bytes()[:61] + bytes(61))  # the pages were dropped
+        wait_a_second(store)
+        assert store.publish(b"c").error is None
+        store.log().release(0)
+        assert store.log().tail == 3
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "ac"
+        assert store.log().next_readable(1) == 2
+
+
+def test_failing_index_is_no_failure(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, mem_queue_size=0) as store:
+        files.fails_for = lambda name: name.endswith(".index")
+        files.fail("open")
+        for n in range(100):
+            store.publish(b"%d" % n, bytes(10_000))
+        store.checkpoint()
+        assert store.store.health == "OK"
+        assert len(store.read()) == 200
+
+
+# Acknowledged before it is written
+
+
+def test_promised_messages_wait_for_the_disk(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="memory") as store:
+        receipt = store.append(b"a")
+        assert receipt.settled
+        assert receipt.error is None
+        files.fail("write")
+        store.store.flush()
+        assert store.store.health.startswith("NOK")
+        assert store.append(b"b").error is not None
+        assert texts(store.read()) == "a"
+        files.recover()
+        wait_a_second(store)
+        store.store.repair()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "a"
+
+
+def test_acknowledged_messages_are_written_later_or_when_there_are_many(tmp_path: Path) -> None:
+    with opened(tmp_path, ack="memory") as store:
+        store.publish(b"a")
+        assert store.segments() == []
+        store.store.flush()
+        assert len(store.segments()) == 1
+        store.publish(bytes(2 << 20))
+        assert store.segments()[0].stat().st_size > 2 << 20
+
+
+def test_policy_of_a_topic_goes_before_that_of_all(tmp_path: Path) -> None:
+    with opened(tmp_path, topic_ack={"safe": "synced", "quick": "memory"}) as store:
+        assert not store.publish(b"a", topic="safe").settled
+        assert store.publish(b"a", topic="other").settled
+        assert store.append(b"a", topic="quick").settled

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from nsqd.broker.store import Change
+from nsqd.log import journal, journal_format
+from tests.integration.log.harness import OpenStore, TroubledFiles, opened
+
+
+def record(store: OpenStore, *changes: Change) -> None:
+    """Each change in a turn of its own."""
+    for change in changes:
+        store.store.record(change, urgent=True)
+        store.store.write_journal()
+
+
+def numbers(changes: Iterable[Change]) -> list[object]:
+    return [change[1] for change in changes]
+
+
+def test_changes_come_back_in_order(tmp_path: Path) -> None:
+    changes: list[Change] = [("topic", "t"), ("try", "t", "c", 2, (1, 2, 3)), ("pause", "t", True)]
+    with opened(tmp_path) as store:
+        record(store, *changes)
+    with opened(tmp_path) as store:
+        assert store.recovered.changes == changes
+
+
+def test_urgent_changes_are_written_in_the_turn_and_take_the_others_along(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        store.store.record(("n", 1), urgent=False)
+        store.store.write_journal()
+        assert ("write", "journal.000001") not in files.calls
+        store.store.record(("n", 2), urgent=True)
+        assert store.store.has_work
+        store.store.write_journal()
+        assert not store.store.has_work
+        assert files.calls.count(("write", "journal.000001")) == 1
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == [1, 2]
+
+
+def test_other_changes_are_written_by_the_flush(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.store.record(("n", 1), urgent=False)
+        store.store.flush()
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == [1]
+
+
+def test_checkpoints_are_not_handed_to_the_broker(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.publish(b"a")
+        store.checkpoint()
+    assert b"checkpoint" in (tmp_path / "journal.000001").read_bytes()
+    with opened(tmp_path) as store:
+        assert store.recovered.changes == []
+        assert store.log().synced_tail == 1
+
+
+def test_checkpoint_needs_no_sync_of_its_own(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.publish(b"a")
+        store.checkpoint()
+        assert store.store.begin_round().is_empty
+
+
+def test_torn_tail_is_cut_at_every_byte_and_kept_aside(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        record(store, ("n", 1))
+        first = (tmp_path / "journal.000001").stat().st_size
+        record(store, ("n", 2))
+    whole = (tmp_path / "journal.000001").read_bytes()
+    for size in range(first + 1, len(whole)):
+        (tmp_path / "journal.000001").write_bytes(whole[:size])
+        with opened(tmp_path) as store:
+            assert numbers(store.recovered.changes) == [1]
+            assert len(store.recovered.damage) == 1
+            aside = Path(store.recovered.damage[0].kept)
+            assert aside.read_bytes() == whole[first:size]
+            aside.unlink()
+            record(store, ("n", 3))
+        with opened(tmp_path) as store:
+            assert numbers(store.recovered.changes) == [1, 3]
+
+
+def test_damage_in_the_middle_is_skipped_and_reported(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        record(store, ("n", 1))
+        place = (tmp_path / "journal.000001").stat().st_size
+        record(store, ("n", 2), ("n", 3))
+    data = bytearray((tmp_path / "journal.000001").read_bytes())
+    data[place + 14] ^= 1
+    (tmp_path / "journal.000001").write_bytes(data)
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == [1, 3]
+        (damage,) = store.recovered.damage
+        assert (damage.topic, damage.file, damage.offset) == ("", "journal.000001", place)
+        assert Path(damage.kept).exists()
+
+
+def test_failed_write_is_made_up_for(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        record(store, ("n", 1))
+        files.fail("write")
+        files.writes_before_failing = 5
+        store.store.record(("n", 2), urgent=True)
+        assert not store.store.write_journal()
+        assert "journal.000001: no space left on device" in store.store.health
+        files.recover()
+        store.store.repair()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == [1, 2]
+        assert store.recovered.damage == []
+
+
+# Rotation: the state of each topic is a number that changes count up
+
+
+class Topics:
+    def __init__(self, store: OpenStore, *names: str) -> None:
+        self.state = dict.fromkeys(names, 0)
+        self.store = store
+        store.store.snapshot_topic = lambda name: [("set", name, self.state[name])] if name in self.state else []
+        for name in names:
+            store.log(name)
+
+    def count(self, name: str) -> None:
+        self.state[name] += 1
+        self.store.store.record(("add", name, 1), urgent=False)
+
+
+def replayed(changes: Iterable[Change]) -> dict[object, int]:
+    state: dict[object, int] = {}
+    for word, name, *value in changes:
+        if word == "snapshot":
+            state[name] = 0
+        elif word == "set":
+            state[name] = int(str(value[0]))
+        elif word == "add":
+            state[name] = state.get(name, 0) + 1
+    return state
+
+
+def files_in(path: Path) -> list[str]:
+    return sorted(file.name for file in path.glob("journal.*"))
+
+
+def test_changes_go_on_while_the_journal_is_rotated(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topics = Topics(store, "a", "b", "c")
+        for name in "abcabc":
+            topics.count(name)
+        assert store.store.start_rotation()
+        while store.store.journal.is_rotating:
+            for name in "abc":
+                topics.count(name)
+            assert files_in(tmp_path) == ["journal.000001", "journal.000002"]
+            assert store.store.write_next_snapshot()
+            for name in "cba":
+                topics.count(name)
+        store.store.flush()
+        store.sync()
+        assert files_in(tmp_path) == ["journal.000002"]
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == topics.state
+
+
+@pytest.mark.parametrize("snapshots", [0, 1, 2, 3])
+def test_kill_in_the_middle_of_a_rotation_loses_nothing(tmp_path: Path, snapshots: int) -> None:
+    with opened(tmp_path) as store:
+        topics = Topics(store, "a", "b", "c")
+        for name in "abcaab":
+            topics.count(name)
+        store.store.start_rotation()
+        for _ in range(snapshots):
+            store.store.write_next_snapshot()
+            topics.count("a")
+            topics.count("c")
+        store.store.flush()
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == topics.state
+        assert store.store.journal.wants_rotation
+        state, topics = topics.state, Topics(store, "a", "b", "c")
+        topics.state = state
+        store.store.start_rotation()
+        while store.store.journal.is_rotating:
+            store.store.write_next_snapshot()
+        store.sync()
+        assert len(files_in(tmp_path)) == 1
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == state
+
+
+def test_old_file_goes_only_after_the_new_one_is_synced(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        topics = Topics(store, "a")
+        topics.count("a")
+        store.checkpoint()
+        store.store.start_rotation()
+        store.store.write_next_snapshot()
+        files.calls.clear()
+        store.sync()
+    assert files.calls[-3:] == [
+        ("sync", "journal.000002"),
+        ("sync folder", tmp_path.name),
+        ("unlink", "journal.000001"),
+    ]
+
+
+def test_topic_made_during_a_rotation_is_in_the_new_file(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topics = Topics(store, "a")
+        store.store.start_rotation()
+        topics.state["b"] = 0
+        store.log("b")
+        topics.count("b")
+        store.store.write_next_snapshot()
+        store.store.flush()
+        store.sync()
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == {"a": 0, "b": 1}
+
+
+def test_topic_dropped_during_a_rotation_stays_dropped(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        topics = Topics(store, "a", "b")
+        topics.count("b")
+        store.store.start_rotation()
+        del topics.state["b"]
+        store.store.drop_log("b")
+        while store.store.journal.is_rotating:
+            store.store.write_next_snapshot()
+        store.sync()
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == {"a": 0, "b": 0}
+
+
+def test_checkpoints_survive_a_rotation(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        Topics(store, "a")
+        store.publish(b"x", topic="a")
+        store.checkpoint()
+        store.store.start_rotation()
+        store.store.write_next_snapshot()
+        store.sync()
+    with opened(tmp_path) as store:
+        assert store.log("a").synced_tail == 1
+
+
+def test_rotation_is_wanted_when_the_file_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "ROTATE_AT", 1000)
+    with opened(tmp_path) as store:
+        topics = Topics(store, *(f"topic{n}" for n in range(40)))
+        while not store.store.journal.wants_rotation:
+            topics.count("topic0")
+            store.store.flush()
+        assert (tmp_path / "journal.000001").stat().st_size < 1100
+        store.store.start_rotation()
+        while store.store.journal.is_rotating:
+            store.store.write_next_snapshot()
+        store.sync()
+        size = store.store.journal.size
+        assert size > 1000
+        assert not store.store.journal.wants_rotation
+        while not store.store.journal.wants_rotation:
+            topics.count("topic0")
+            store.store.flush()
+        assert size * 4 < store.store.journal.size < size * 4 + 100
+
+
+def test_failed_sync_has_the_journal_written_anew(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        topics = Topics(store, "a")
+        topics.count("a")
+        files.fail("sync", errno.EIO)
+        files.fails_for = lambda name: name == "journal.000001"
+        store.sync()
+        assert "journal.000001: input/output error" in store.store.health
+        files.recover()
+        store.store.repair()
+        assert store.store.journal.wants_rotation
+        assert store.store.start_rotation()
+        store.store.write_next_snapshot()
+        store.sync()
+        assert store.store.health == "OK"
+        assert files_in(tmp_path) == ["journal.000002"]
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == {"a": 1}
+
+
+def test_rotation_stops_on_a_full_disk_and_goes_on(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        topics = Topics(store, "a", "b")
+        topics.count("a")
+        store.store.start_rotation()
+        files.fail("write")
+        assert not store.store.write_next_snapshot()
+        topics.count("b")
+        files.recover()
+        while store.store.journal.is_rotating:
+            assert store.store.write_next_snapshot()
+        store.sync()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == {"a": 1, "b": 1}
+
+
+def test_too_many_changes_that_cannot_be_written_are_left_to_the_snapshots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "MOST_UNWRITTEN", 10)
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        topics = Topics(store, "a")
+        topics.count("a")
+        store.store.flush()
+        files.fail("write")
+        for _ in range(30):
+            topics.count("a")
+            store.store.flush()
+        assert store.store.journal.waiting < 20
+        files.recover()
+        store.store.repair()
+        store.store.start_rotation()
+        store.store.write_next_snapshot()
+        store.sync()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == {"a": 31}
+
+
+def test_frame_of_another_program_version_is_kept_and_skipped(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        record(store, ("n", 1))
+    later = bytearray(journal_format.encode([("n", 2)]))
+    later[3] += 1
+    with (tmp_path / "journal.000001").open("ab") as file:
+        file.write(later + journal_format.encode([("n", 3)]))
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == [1, 3]
