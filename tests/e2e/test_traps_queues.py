@@ -227,7 +227,7 @@ def test_trap_33_a_disk_that_heals_is_healthy_again(start_nsqd: StartNsqd) -> No
     failing.send(pub("t", b"refused"))
     failing.error()
     nsqd.limit_file_size(None)
-    nsqd.connect().publish("t", b"after")
+    eventually(lambda: nsqd.http("POST", "/pub?topic=t", b"after").status == 200)  # it is tried again once a second
     eventually(lambda: nsqd.http("GET", "/ping").body == b"OK")
     nsqd.restart()
     consumer = nsqd.connect()
