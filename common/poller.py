@@ -4,7 +4,7 @@ A trio task for each connection costs two wake-ups, an epoll_ctl and a task swit
 costs one poll, and everything that is ready is served in one *turn* (docs/decisions/0001). What a connection does with its bytes
 is its handler's business, plain synchronous code.
 
-A bug in a handler ends that one connection: see `_guarded`, the one place that catches everything.
+A bug in a handler ends that one connection: see `_contain`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _MOST_UNSENT: Final = 4 << 20  # a peer that does not read its responses is not 
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
+_NOTHING: Final = memoryview(b"")
 _ERRORS: Final = select.EPOLLERR | select.EPOLLHUP
 
 
 class Handler(Protocol):
-    """One connection's decisions."""
+    """One connection's decisions. The poller asks for the properties after every event, so they should be cheap."""
 
     def receive(self, data: bytes, now: float) -> None: ...
 
@@ -46,6 +47,16 @@ class Handler(Protocol):
 
     def sent(self, unsent: int) -> None:
         """Everything but the last `unsent` bytes is with the operating system."""
+
+    def abort(self) -> None:
+        """The connection is gone."""
+
+    def tick(self, now: float) -> None:
+        """`next_deadline` has come."""
+
+    @property
+    def next_deadline(self) -> float:
+        """When `tick` is to be called; it may be too early, never too late."""
 
     @property
     def reading(self) -> bool:
@@ -59,17 +70,9 @@ class Handler(Protocol):
     def aborted(self) -> bool:
         """To be closed at once."""
 
-    def abort(self) -> None:
-        """The connection is gone."""
-
     @property
-    def next_deadline(self) -> float: ...
-
-    @property
-    def write_timeout(self) -> float: ...
-
-    def tick(self, now: float) -> None:
-        """A deadline may have come."""
+    def write_timeout(self) -> float:
+        """How long the peer may leave unread what it was sent, in seconds."""
 
 
 class Turn(Protocol):
@@ -85,18 +88,31 @@ class Turn(Protocol):
 class Connection:
     """A socket, its handler, and what the socket has not taken yet."""
 
-    __slots__ = ("alarm", "events", "fd", "handler", "marked", "peer", "reading", "sock", "stuck_since", "unsent")
+    __slots__ = (
+        "alarm",
+        "events",
+        "fd",
+        "handler",
+        "is_ours",
+        "marked",
+        "peer",
+        "reading",
+        "sock",
+        "stuck_since",
+        "unsent",
+    )
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
-        self.unsent: memoryview = memoryview(b"")
+        self.is_ours = True  # neither closed nor given away
+        self.unsent = _NOTHING
         self.stuck_since = inf
         self.events = select.EPOLLIN
         self.marked = False  # stands in the poller's list of those that may have something to send
-        self.reading = True
+        self.reading = True  # the peer may still send, and we still care
         self.alarm = inf
 
 
@@ -150,10 +166,11 @@ class Poller:
                 connection.marked = True
                 self._marked.append(connection)
 
+        self._turn.begin()  # the handler notes when its client came, and an idle broker's last turn may be long ago
         connection.handler = make_handler(connection, wake)
         self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, connection.events)
-        self._watch_deadlines(connection)
+        self._watch_deadline(connection)
 
     def release(self, connection: Connection) -> socket.socket:
         """Gives the socket away; whoever gets it serves it from now on. Handlers may do so in `receive` and `sent`."""
@@ -164,18 +181,18 @@ class Poller:
         for connection in tuple(self._connections.values()):
             self._drop(connection)
 
-    def _is_ours(self, connection: Connection) -> bool:
-        return self._connections.get(connection.fd) is connection
-
     def _drop(self, connection: Connection) -> None:
-        if self._is_ours(connection):
+        if connection.is_ours:
             self._forget(connection)
             connection.sock.close()
-            connection.handler.abort()
+            try:
+                connection.handler.abort()
+            except Exception:  # the state that made a step fail may make this fail as well
+                log.exception("client(%s) - internal error while it was dropped", connection.peer)
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection.fd, None)
-        connection.reading = False
+        connection.is_ours = False
         connection.alarm = inf
         with suppress(OSError):
             self._epoll.unregister(connection.fd)
@@ -186,9 +203,8 @@ class Poller:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
             while True:
-                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                await trio.lowlevel.wait_readable(self._epoll.fileno())  # always lets others run first
                 self._serve_for_a_while()
-                await trio.lowlevel.checkpoint()
 
     def _serve_for_a_while(self) -> None:
         poll = self._epoll.poll
@@ -213,22 +229,15 @@ class Poller:
             connection = connections.get(fd)
             if connection is None:
                 continue
-            self._guarded(connection, self._serve_one, event, now)
+            try:
+                if event & select.EPOLLOUT:
+                    self._send(connection, bytes(connection.unsent))
+                    self._look_after(connection)
+                if event & ~select.EPOLLOUT and connection.is_ours:
+                    self._read(connection, event, now)
+            except Exception:
+                self._contain(connection)
         self._turn.finish()
-
-    def _guarded(self, connection: Connection, step: Callable[..., None], *arguments: float) -> None:
-        """One step for one connection. If it fails, that is our bug, and only this connection pays for it."""
-        try:
-            step(connection, *arguments)
-        except Exception:
-            log.exception("client(%s) - internal error, connection dropped", connection.peer)
-            self._drop(connection)
-
-    def _serve_one(self, connection: Connection, event: int, now: float) -> None:
-        if event & select.EPOLLOUT:
-            self._send(connection)
-        if event & ~select.EPOLLOUT:
-            self._read(connection, event, now)
 
     def _read(self, connection: Connection, event: int, now: float) -> None:
         if not connection.reading:
@@ -245,23 +254,14 @@ class Poller:
         if count:
             connection.handler.receive(bytes(self._view[:count]), now)
         else:
-            self._stop_reading(connection)
+            connection.reading = False
             connection.handler.end()
+            self._look_after(connection)
 
-    def _stop_reading(self, connection: Connection) -> None:
-        connection.reading = False
-        self._want(connection)
-
-    def _want(self, connection: Connection) -> None:
-        """Tells the epoll what this connection waits for."""
-        events = 0
-        if connection.reading and len(connection.unsent) <= _MOST_UNSENT and connection.handler.reading:
-            events |= select.EPOLLIN
-        if connection.unsent:
-            events |= select.EPOLLOUT
-        if events != connection.events:
-            connection.events = events
-            self._epoll.modify(connection.fd, events)
+    def _contain(self, connection: Connection) -> None:
+        """Called for any exception of a handler: that is our bug, and only this connection pays for it."""
+        log.exception("client(%s) - internal error, connection dropped", connection.peer)
+        self._drop(connection)
 
     # Sending
 
@@ -271,8 +271,11 @@ class Poller:
             marked, self._marked = self._marked, []
             for connection in marked:
                 connection.marked = False
-                if self._is_ours(connection):
-                    self._guarded(connection, self._flush_one)
+                if connection.is_ours:
+                    try:
+                        self._flush_one(connection)
+                    except Exception:
+                        self._contain(connection)
 
     def _flush_one(self, connection: Connection) -> None:
         handler = connection.handler
@@ -282,52 +285,56 @@ class Poller:
         if pieces := handler.bytes_to_send():
             if connection.unsent:
                 pieces.insert(0, bytes(connection.unsent))
-            connection.unsent = memoryview(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            self._send(connection)
-        elif not connection.unsent and handler.finished:
-            self._drop(connection)
-        if self._is_ours(connection):
-            if connection.reading and handler.finished:
-                connection.reading = False
-            self._want(connection)
-            self._watch_deadlines(connection)
+            self._send(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        self._look_after(connection)
 
-    def _send(self, connection: Connection) -> None:
-        unsent = connection.unsent
+    def _send(self, connection: Connection, data: bytes) -> None:
+        """Gives the socket what it takes of `data`, which begins with all that was unsent so far."""
         try:
-            while unsent:
-                unsent = unsent[connection.sock.send(unsent) :]
+            count = connection.sock.send(data)
         except BlockingIOError:
-            pass
+            count = 0
         except OSError:
             self._drop(connection)
             return
-        progress = len(unsent) < len(connection.unsent)
-        connection.unsent = unsent
-        connection.handler.sent(len(unsent))
-        if not self._is_ours(connection):
-            return
-        if not unsent:
+        if count == len(data):
+            connection.unsent = _NOTHING
             connection.stuck_since = inf
-            if connection.handler.finished:
+            connection.handler.sent(0)
+        else:
+            connection.unsent = memoryview(data)[count:]
+            if count or connection.stuck_since == inf:
+                connection.stuck_since = monotonic()
+            connection.handler.sent(len(connection.unsent))
+
+    def _look_after(self, connection: Connection) -> None:
+        """After anything happened to a connection: is it over, what does it wait for, and until when?"""
+        handler = connection.handler
+        if not connection.is_ours:
+            return
+        if handler.finished:
+            if not connection.unsent:
                 self._drop(connection)
                 return
-        elif progress or connection.stuck_since == inf:
-            connection.stuck_since = monotonic()
-        self._want(connection)
-        self._watch_deadlines(connection)
+            connection.reading = False
+        events = 0
+        if connection.reading and handler.reading and len(connection.unsent) <= _MOST_UNSENT:
+            events = select.EPOLLIN
+        if connection.unsent:
+            events |= select.EPOLLOUT
+        if events != connection.events:
+            connection.events = events
+            self._epoll.modify(connection.fd, events)
+        if handler.next_deadline < connection.alarm or connection.stuck_since != inf:
+            self._watch_deadline(connection)
 
     # Time
 
-    def _deadline(self, connection: Connection) -> float:
+    def _watch_deadline(self, connection: Connection) -> None:
+        """Deadlines that move into the future cost nothing: the alarm stays and finds out when it rings."""
         deadline = connection.handler.next_deadline
         if connection.stuck_since != inf:
             deadline = min(deadline, connection.stuck_since + _patience(connection.handler))
-        return deadline
-
-    def _watch_deadlines(self, connection: Connection) -> None:
-        """Deadlines that move into the future cost nothing: the alarm stays and finds out when it rings."""
-        deadline = self._deadline(connection)
         if deadline < connection.alarm:
             connection.alarm = deadline
             self._serial += 1
@@ -349,20 +356,22 @@ class Poller:
     def _ring(self, now: float) -> None:
         while self._alarms and self._alarms[0][0] <= now:
             when, _, connection = heappop(self._alarms)
-            if connection.alarm != when or not self._is_ours(connection):
+            if connection.alarm != when or not connection.is_ours:
                 continue
             connection.alarm = inf
-            if self._deadline(connection) <= now:
-                self._guarded(connection, self._ring_one, now)
-            if self._is_ours(connection):
-                self._watch_deadlines(connection)
+            try:
+                self._ring_one(connection, now)
+            except Exception:
+                self._contain(connection)
 
     def _ring_one(self, connection: Connection, now: float) -> None:
         if now >= connection.stuck_since + _patience(connection.handler):
             log.info("client(%s) - does not read, connection dropped", connection.peer)
             self._drop(connection)
-        else:
+            return
+        if now >= connection.handler.next_deadline:
             connection.handler.tick(now)
+        self._watch_deadline(connection)
 
 
 def _patience(handler: Handler) -> float:

@@ -1,0 +1,414 @@
+"""The poller over real sockets: what it reads, sends, bounds, drops and gives away.
+
+Kernel buffers answer at once, so trio's clock may jump whenever all tasks wait; the poller is given that clock too.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import wraps
+from math import inf
+from typing import Final
+
+import pytest
+import trio
+import trio.testing
+
+from common import poller as poller_module
+from common.poller import Connection, Poller
+
+HANGS: Final = 1000.0  # seconds on a clock that jumps
+
+
+def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch], None]:
+    """Runs the test under trio with a clock that jumps, which the poller reads as well."""
+
+    @wraps(test)
+    def run(monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(poller_module, "monotonic", trio.current_time)
+
+        async def limited() -> None:
+            with trio.fail_after(HANGS):
+                await test()
+
+        trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    del run.__wrapped__  # pytest would look for the test's own arguments
+    return run
+
+
+class FakeTurn:
+    def __init__(self) -> None:
+        self.poller: Poller
+        self.began = -inf
+
+    def begin(self) -> float:
+        self.began = trio.current_time()
+        return self.began
+
+    def finish(self) -> None:
+        self.poller.flush()
+
+
+class Echo:
+    """Answers with what it hears. `!` is a fatal error, `?` a bug, `>` asks for a flood."""
+
+    def __init__(self, connection: Connection, wake: Callable[[], None]) -> None:
+        self.connection = connection
+        self.wake = wake
+        self.out: list[bytes] = []
+        self.heard = 0
+        self.finished = False
+        self.aborted = False
+        self.ended = False
+        self.gone = False
+        self.reading = True
+        self.unsent = 0
+        self.most_unsent = 0
+        self.next_deadline = inf
+        self.write_timeout = 30.0
+        self.ticks: list[float] = []
+
+    def receive(self, data: bytes, now: float) -> None:
+        self.heard += len(data)
+        if data == b"?":
+            raise ZeroDivisionError
+        self.finished |= data.endswith(b"!")
+        self.say(b"x" * 100_000 if data == b">" else data)
+
+    def say(self, data: bytes) -> None:
+        self.out.append(data)
+        self.wake()
+
+    def end(self) -> None:
+        self.ended = self.finished = True
+        self.wake()
+
+    def bytes_to_send(self) -> list[bytes]:
+        out, self.out = self.out, []
+        return out
+
+    def sent(self, unsent: int) -> None:
+        self.unsent = unsent
+        self.most_unsent = max(self.most_unsent, unsent)
+
+    def abort(self) -> None:
+        self.gone = True
+
+    def tick(self, now: float) -> None:
+        self.ticks.append(now)
+        self.next_deadline = now + 10 if len(self.ticks) < 3 else inf
+        self.say(b"tick")
+
+
+class Bench:
+    def __init__(self, poller: Poller, turn: FakeTurn) -> None:
+        self.poller = poller
+        self.turn = turn
+        self.handlers: list[Echo] = []
+        self.peers: list[socket.socket] = []
+
+    def make(self, connection: Connection, wake: Callable[[], None]) -> Echo:
+        self.handlers.append(Echo(connection, wake))
+        return self.handlers[-1]
+
+    def connect(self) -> tuple[trio.SocketStream, Echo]:
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        self.poller.add(ours, "@", self.make)
+        peer = trio.SocketStream(trio.socket.from_stdlib_socket(_nonblocking(theirs)))
+        self.peers.append(theirs)
+        return peer, self.handlers[-1]
+
+
+def _nonblocking(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    return sock
+
+
+@asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    turn = FakeTurn()
+    turn.poller = poller = Poller(turn)
+    made = Bench(poller, turn)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        yield made
+        nursery.cancel_scope.cancel()
+    poller.close_all()
+    for peer in made.peers:
+        peer.close()
+
+
+async def hear(peer: trio.SocketStream, length: int) -> bytes:
+    data = b""
+    while len(data) < length and (more := await peer.receive_some(65536)):
+        data += more
+    return data
+
+
+async def hear_the_end(peer: trio.SocketStream) -> bytes:
+    data = b""
+    try:
+        while more := await peer.receive_some(65536):
+            data += more
+    except trio.BrokenResourceError:
+        pass
+    return data
+
+
+@jumping
+async def test_answers_come_back() -> None:
+    async with bench() as b:
+        peer, _ = b.connect()
+        await peer.send_all(b"hello")
+        assert await hear(peer, 5) == b"hello"
+
+
+@jumping
+async def test_new_connection_is_told_the_time() -> None:
+    async with bench() as b:
+        await trio.sleep(500)
+        b.connect()
+        assert b.turn.began == trio.current_time()
+
+
+@jumping
+async def test_fatal_error_arrives_before_the_end() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        await peer.send_all(b"E_INVALID!")
+        assert await hear_the_end(peer) == b"E_INVALID!"
+        assert handler.gone
+        assert len(b.poller) == 0
+
+
+@jumping
+async def test_long_last_words_arrive_before_the_end() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.out.append(b"x" * 1_000_000)
+        await peer.send_all(b"bye!")
+        assert len(await hear_the_end(peer)) == 1_000_004
+
+
+@jumping
+async def test_peer_that_does_not_read_its_last_words_is_dropped() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.out.append(b"x" * 1_000_000)
+        await peer.send_all(b"bye!")
+        await trio.sleep(4.9)
+        assert not handler.gone
+        await trio.sleep(0.2)
+        assert handler.gone
+
+
+@jumping
+async def test_half_closed_peer_gets_its_answers() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.say(b"x" * 1_000_000)
+        await peer.send_all(b"last")
+        await peer.send_eof()
+        assert (await hear_the_end(peer)).endswith(b"last")
+        assert handler.ended
+
+
+@jumping
+async def test_connection_that_owes_nothing_yet_survives_the_end_of_the_stream() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.end = lambda: None  # type: ignore[method-assign] # its receipt has not settled
+        await peer.send_eof()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not handler.gone
+        handler.say(b"OK")
+        handler.finished = True
+        b.poller.flush()
+        assert await hear_the_end(peer) == b"OK"
+
+
+@jumping
+async def test_peer_that_vanishes_is_noticed() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        await peer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert handler.gone
+        assert len(b.poller) == 0
+
+
+def test_bug_ends_only_its_own_connection(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    @jumping
+    async def run() -> None:
+        async with bench() as b:
+            victim, handler = b.connect()
+            bystander, _ = b.connect()
+            await victim.send_all(b"?")
+            assert await hear_the_end(victim) == b""
+            assert handler.gone
+            await bystander.send_all(b"still here")
+            assert await hear(bystander, 10) == b"still here"
+
+    run(monkeypatch)
+    assert "internal error" in caplog.text
+
+
+@pytest.mark.parametrize("step", ["bytes_to_send", "sent", "end", "tick", "abort"])
+def test_bug_in_any_step_is_contained(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    @jumping
+    async def run() -> None:
+        async with bench() as b:
+            victim, handler = b.connect()
+            bystander, _ = b.connect()
+            setattr(handler, step, fail)
+            handler.next_deadline = trio.current_time() + 1
+            await victim.send_all(b"x")
+            b.poller._watch_deadlines(handler.connection)
+            if step in ("end", "abort"):
+                await victim.send_eof()
+            await trio.sleep(2)
+            assert handler.gone or step == "abort"
+            assert len(b.poller) == 1
+            await bystander.send_all(b"y")
+            assert await hear(bystander, 1) == b"y"
+
+    run(monkeypatch)
+
+
+@jumping
+async def test_slow_reader_is_bounded_in_memory() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        with trio.move_on_after(20):
+            while True:
+                await peer.send_all(b">" * 1)
+                await trio.testing.wait_all_tasks_blocked()
+        assert handler.most_unsent < (4 << 20) + 200_000
+        assert handler.heard < 10_000
+
+
+@jumping
+async def test_slow_reader_is_dropped_after_its_write_timeout() -> None:
+    async with bench() as b:
+        _, handler = b.connect()
+        handler.say(b"x" * 1_000_000)
+        b.poller.flush()
+        await trio.sleep(29.9)
+        assert not handler.gone
+        await trio.sleep(0.2)
+        assert handler.gone
+
+
+@jumping
+async def test_reader_that_is_slow_but_reads_is_kept() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.say(b"x" * 300_000)
+        b.poller.flush()
+        heard = 0
+        while heard < 300_000:
+            await trio.sleep(20)
+            heard += len(await peer.receive_some(65536))
+        assert trio.current_time() > 60
+        assert not handler.gone
+
+
+@jumping
+async def test_client_that_is_held_back_is_not_read_until_it_is_let_go() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.reading = False
+        await peer.send_all(b"a")
+        assert await hear(peer, 1) == b"a"
+        await peer.send_all(b"b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert handler.heard == 1
+        handler.reading = True
+        handler.wake()
+        b.poller.flush()
+        assert await hear(peer, 1) == b"b"
+
+
+@jumping
+async def test_deadlines_ring_when_they_are_due() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.next_deadline = start = trio.current_time() + 5
+        handler.wake()
+        b.poller.flush()
+        await trio.sleep(100)
+        assert handler.ticks == pytest.approx([start, start + 10, start + 20], abs=0.01)
+        assert await hear(peer, 12) == b"tick" * 3
+
+
+@jumping
+async def test_deadline_that_moves_away_does_not_ring() -> None:
+    async with bench() as b:
+        _, handler = b.connect()
+        handler.next_deadline = trio.current_time() + 5
+        handler.wake()
+        b.poller.flush()
+        handler.next_deadline = trio.current_time() + 50
+        await trio.sleep(49)
+        assert handler.ticks == []
+        await trio.sleep(2)
+        assert len(handler.ticks) == 1
+
+
+@jumping
+async def test_released_socket_belongs_to_somebody_else() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        sock = b.poller.release(handler.connection)
+        assert len(b.poller) == 0
+        await peer.send_all(b"for the new owner")
+        await trio.testing.wait_all_tasks_blocked()
+        assert handler.heard == 0
+        assert sock.recv(100) == b"for the new owner"
+        assert not handler.gone
+        sock.close()
+
+
+@jumping
+async def test_abort_closes_without_sending() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.out.append(b"never sent")
+        handler.aborted = True
+        handler.wake()
+        b.poller.flush()
+        assert await hear_the_end(peer) == b""
+
+
+@jumping
+async def test_two_hundred_connections_at_once() -> None:
+    async with bench() as b:
+        listener = _nonblocking(socket.create_server(("127.0.0.1", 0), backlog=256))
+        heard = []
+
+        async def talk(number: int) -> None:
+            async with await trio.open_tcp_stream(*listener.getsockname()) as stream:
+                for turn in range(5):
+                    said = b"%d:%d;" % (number, turn)
+                    await stream.send_all(said)
+                    assert await hear(stream, len(said)) == said
+                heard.append(number)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(b.poller.accept, listener, b.make)
+            async with trio.open_nursery() as talkers:
+                for number in range(200):
+                    talkers.start_soon(talk, number)
+            nursery.cancel_scope.cancel()
+        listener.close()
+        assert sorted(heard) == list(range(200))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(b.poller) == 0
