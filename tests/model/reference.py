@@ -32,7 +32,8 @@ class Entry:
     delivered_at: float = 0.0
     deadline: float = inf
     due: float = 0.0
-    forgotten: bool = False  # done, and a journal that says so was written
+    saved_attempts: int = 0  # that the journal has been told of
+    forgotten: bool = False  # done, and the journal says so
     was_deferred: bool = False  # published with a delay
 
 
@@ -72,8 +73,7 @@ class ChannelModel:
 
     def empty(self) -> None:
         for entry in self.entries.values():
-            if entry.place is not Place.DONE:
-                entry.place = Place.DONE
+            entry.place, entry.forgotten = Place.DONE, True
 
 
 @dataclass

@@ -28,10 +28,10 @@ from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import ClientSnapshot
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
-from tests.support.fake_store import FakeLog, FakeStore, finish_turn
+from tests.support.fake_store import FakeStore
 
-TOPICS = st.sampled_from(["orders", "orders", "clicks", "scratch#ephemeral"])
-CHANNELS = st.sampled_from(["mail", "mail", "audit", "tail#ephemeral"])
+TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
+CHANNELS = st.sampled_from(["mail", "mail", "mail", "mail", "audit", "tail#ephemeral"])
 DELAYS = st.sampled_from([1, 700, 5_000, 60_000])
 SOME = st.integers(0, 1000)  # chooses one of what there is
 MAX_MSG_TIMEOUT = 90.0
@@ -473,6 +473,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for _, channel, _ in self._channels():
             for entry in channel.entries.values():
                 entry.forgotten |= entry.place is Place.DONE
+                entry.saved_attempts = entry.attempts
 
     @rule(name=TOPICS)
     def evict(self, name: str) -> None:
@@ -578,7 +579,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert deferred.get(sequence, 0.0) <= max(entry.due, self.now) + LATE
             if sequence in ready:
                 entry.place = Place.WAITING
-                assert entry.attempts - 1 <= ready[sequence] <= entry.attempts
+                assert entry.saved_attempts <= ready[sequence] <= entry.attempts
                 assert ready[sequence] == entry.attempts or entry.attempts == 1, "attempts went down"
                 entry.attempts = ready[sequence]
             elif sequence in deferred:
@@ -701,7 +702,7 @@ THOROUGH = bool(os.environ.get("THOROUGH"))
 
 TestBroker: Any = BrokerMachine.TestCase
 TestBroker.settings = settings(
-    max_examples=1000 if THOROUGH else 120,
+    max_examples=int(os.environ.get("THOROUGH", "0")) if THOROUGH else 120,
     stateful_step_count=60 if THOROUGH else 40,
     deadline=None,
     print_blob=True,
