@@ -128,19 +128,24 @@ class ClientProtocol:
         self._note = note
         self._remote_address = remote_address
         self._connected = broker.timestamp // 1_000_000_000
+        # For the poller, which looks at these all the time:
+        self.next_deadline = inf
+        self.reading = True
+        self.finished = False
+        self.aborted = False
         self._magic: bytes | None = b""
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
         self._held: deque[_Held] = deque()
         self._heartbeat_at = inf
         self._read_deadline = inf
+        self._read_patience = inf
         self._consumer: Consumer | None = None
         self._channel: Channel | None = None
         self._pub_counts: dict[str, int] = {}
         self._topic: Topic | None = None  # of the last publish
         self._topic_raw = b""
         self._delay_ms = 0
-        self._closed_abruptly = False
 
     # Between the socket and the commands
 
@@ -164,7 +169,7 @@ class ClientProtocol:
             self._note("error", b"failed to read command - line too long")
             self.close()
         if complete:
-            self._restart_read_deadline(now)
+            self._read_deadline = now + self._read_patience
         self._wake()
 
     def _read_magic(self, data: bytes, now: float) -> bytes:
@@ -180,7 +185,7 @@ class ClientProtocol:
             return b""
         self._magic = None
         self._heartbeat_at = now + self.settings.heartbeat_interval_ms / 1000
-        self._restart_read_deadline(now)
+        self._keep_alive_from(now)
         return rest
 
     def end(self) -> None:
@@ -199,6 +204,13 @@ class ClientProtocol:
 
     def bytes_to_send(self) -> list[bytes]:
         """Pieces of what may be sent now; they are the caller's."""
+        if self._held:
+            self._let_go()
+        out, self._out = self._out, []
+        return out
+
+    def _let_go(self) -> None:
+        """Moves responses whose receipts are settled to what goes out."""
         held = self._held
         while held and held[0].receipt.settled:
             first = held.popleft()
@@ -211,42 +223,29 @@ class ClientProtocol:
         if held and not held[0].watched:
             held[0].watched = True
             held[0].receipt.when_settled(self._wake)
-        out, self._out = self._out, []
-        return out
+        # A client that does not wait for its OKs is held back, so that what we owe it stays bounded.
+        self.reading = len(held) < _MOST_HELD
+        self.finished = self.state is State.CLOSED and not held
 
     def sent(self, unsent: int) -> None:
         """So many bytes still lie in front of the socket."""
         consumer = self._consumer
-        if consumer is not None:
+        if consumer is not None and consumer.unsent_bytes != unsent:
             had_room = consumer.room > 0
             consumer.unsent_bytes = unsent
             if not had_room and consumer.room > 0 and self._channel is not None:
                 self._channel.wants_attention()
 
-    @property
-    def reading(self) -> bool:
-        """A client that does not wait for its OKs is held back, so that what we owe it stays bounded."""
-        return len(self._held) < _MOST_HELD
-
     def _is_closed(self) -> bool:  # a call, because any handler may have changed the state
         return self.state is State.CLOSED
-
-    @property
-    def finished(self) -> bool:
-        """Whether the connection is to be closed as soon as everything is sent."""
-        return self.state is State.CLOSED and (not self._held or self._closed_abruptly)
-
-    @property
-    def aborted(self) -> bool:
-        """Whether it is to be closed at once, without sending what is left."""
-        return self._closed_abruptly
 
     def close(self) -> None:
         """No more commands. What is owed may still be sent."""
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        self._heartbeat_at = self._read_deadline = inf
+        self.finished = not self._held
+        self.next_deadline = self._heartbeat_at = self._read_deadline = inf
         self._broker.producers.pop(self, None)
         consumer = self._consumer
         if consumer is not None and consumer.channel is not None:
@@ -254,17 +253,13 @@ class ClientProtocol:
 
     def abort(self) -> None:
         """The channel was deleted, or the peer is gone: close without a word."""
-        self._closed_abruptly = True
-        self.close()
+        self.aborted = True
         self._held.clear()
         self._out.clear()
+        self.close()
         self._wake()
 
     # Time
-
-    @property
-    def next_deadline(self) -> float:
-        return min(self._heartbeat_at, self._read_deadline)
 
     @property
     def write_timeout(self) -> float:
@@ -276,14 +271,19 @@ class ClientProtocol:
         """A deadline may have come."""
         if now >= self._read_deadline:
             self._cut_off(b"read timeout")
-        elif now >= self._heartbeat_at:
+            return
+        if now >= self._heartbeat_at:
             self._heartbeat_at = max(now, self._heartbeat_at + self._delivery.heartbeat_interval_ms / 1000)
             self._respond(HEARTBEAT_FRAME)
             self._wake()
+        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
 
-    def _restart_read_deadline(self, now: float) -> None:
+    def _keep_alive_from(self, now: float) -> None:
+        """Starts to watch over the client as its settings say."""
         interval = self.settings.heartbeat_interval_ms
-        self._read_deadline = now + 2 * interval / 1000 if interval > 0 and self.state is not State.CLOSED else inf
+        self._read_patience = 2 * interval / 1000 if interval > 0 else inf
+        self._read_deadline = now + self._read_patience
+        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
 
     # What goes out
 
@@ -300,6 +300,8 @@ class ClientProtocol:
             held[-1].frames.append(OK_FRAME)
         else:
             held.append(_Held(receipt, command))
+            if len(held) >= _MOST_HELD:
+                self.reading = False
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)
@@ -520,6 +522,7 @@ class ClientProtocol:
             self._delivery = self.settings
             interval = self.settings.heartbeat_interval_ms
             self._heartbeat_at = now + interval / 1000 if interval > 0 else inf
+        self._keep_alive_from(now)
         self._respond(OK_FRAME if negotiation.reply is None else response_frame(negotiation.reply))
 
     # Seen from outside

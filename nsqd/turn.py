@@ -46,9 +46,10 @@ class Turn:
     def finish(self) -> None:
         broker, store = self._broker, self._store
         while True:
-            broker.seal()
-            store.write_journal()  # deferrals must be known before their batches can be seen
-            store.write_logs()
+            if broker.unsealed:
+                broker.seal()
+                store.write_journal()  # deferrals must be known before their batches can be seen
+                store.write_logs()
             broker.hand_over()
             store.write_journal()
             self.flush()
