@@ -6,6 +6,7 @@ pause it follows the tail; otherwise it stands still, and what is published wait
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -116,16 +117,30 @@ class Topic:
         """Gives this turn's publishes their place in the log's buffer."""
         self._close_singles()
         drafts, self._drafts = self._drafts, []
-        for draft in drafts:
-            count = len(draft.offsets) - 1
-            base_id = self.broker.ids.take(count)
+        for draft in self._fitted(drafts):
+            base_id = self.broker.ids.take(len(draft.offsets) - 1)
             batch = Batch(self.log.tail, base_id, timestamp, draft.payload, draft.offsets, draft.delay_ms)
-            if not self.log.has_room(count, len(batch.payload)):
-                self.log.release(self.low_water())
             if batch.delay_ms:
                 self._record_deferral(batch)
             self.log.append(batch, draft.receipt)
             self._sealed.append((batch, draft.receipt, self.log.tail > batch.base_sequence))
+
+    def _fitted(self, drafts: list[_Draft]) -> Iterator[_Draft]:
+        """Where memory has no room for the whole of a draft: what fits of it, and then the rest.
+
+        Logs drop whole batches, but NSQ drops message by message, and single PUBs share a draft by chance only.
+        """
+        for draft in drafts:
+            count, offsets = len(draft.offsets) - 1, draft.offsets
+            if not self.log.has_room(count, offsets[-1]):
+                self.log.release(self.low_water())
+                fitting = bisect_left(range(1, count + 1), True, key=lambda n: not self.log.has_room(n, offsets[n]))
+                if 0 < fitting < count:
+                    cut = offsets[fitting]
+                    yield _Draft(draft.payload[:cut], offsets[: fitting + 1], draft.delay_ms, draft.receipt)
+                    rest = [offset - cut for offset in offsets[fitting:]]
+                    draft = _Draft(draft.payload[cut:], rest, draft.delay_ms, draft.receipt)
+            yield draft
 
     def _record_deferral(self, batch: Batch) -> None:
         """Before the batch itself is written: after a crash in between there is nothing that could be early."""
