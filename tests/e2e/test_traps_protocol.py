@@ -205,7 +205,9 @@ def test_trap_14_keys_are_found_in_any_case(nsqd: Nsqd) -> None:
     assert answer["msg_timeout"] == 1234
 
 
-@pytest.mark.parametrize("body", [b'{"heartbeat_interval":1000.0}', b'{"feature_negotiation":1}', b'{"client_id":7}', b"[]"])
+@pytest.mark.parametrize(
+    "body", [b'{"heartbeat_interval":1000.0}', b'{"feature_negotiation":1}', b'{"client_id":7}', b"[]"]
+)
 def test_trap_14_kinds_are_strict(nsqd: Nsqd, body: bytes) -> None:
     assert refusal(nsqd, identify(body)) == b"E_BAD_BODY IDENTIFY failed to decode JSON body"
 

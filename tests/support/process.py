@@ -1,7 +1,7 @@
 """Real nsqd processes for tests: started, found out about, stopped or killed, and their logs kept.
 
-    with Nsqd(tmp_path / "data") as nsqd:
-        nsqd.connect().publish("topic", b"body")
+with Nsqd(tmp_path / "data") as nsqd:
+    nsqd.connect().publish("topic", b"body")
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ class Nsqd:
             self.kill()
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._clients.close()
         self.kill()
 
