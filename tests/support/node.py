@@ -10,6 +10,7 @@ from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, ServerFeatures
 from common.wire.limits import Limits
 from nsqd.broker.broker import Broker
+from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
 from nsqd.protocol import ClientProtocol, ClientRules, State
 from tests.support.fake_store import FakeStore, finish_turn
@@ -58,17 +59,37 @@ class Node:
         self.store = FakeStore()
         self.percents: list[int] = []  # what the broker will draw
         self.now = 1000.0
-        ids = IdSource(1, timestamp=START, reserved=0, reserve=self.store.reserve_ids)
-        self.broker = Broker(
+        self.broker = self._new_broker()
+        self.clients: list[Client] = []
+
+    def _new_broker(self) -> Broker:
+        timestamp = self._timestamp()
+        reserved = self.store.reserved_ids
+        return Broker(
             self.store,
-            ids=ids,
+            ids=IdSource(1, timestamp=timestamp, reserved=reserved, reserve=self.store.reserve_ids),
             now=self.now,
-            timestamp=START,
+            timestamp=timestamp,
             mem_queue_size=10,
             max_msg_timeout=900.0,
             random_percent=lambda: self.percents.pop(0),
         )
-        self.clients: list[Client] = []
+
+    def _timestamp(self) -> int:
+        return START + int((self.now - 1000.0) * 1_000_000_000)
+
+    def crash(self) -> None:
+        """The process dies and starts again; nobody is connected."""
+        self.store = self.store.crash()
+        self.broker = self._new_broker()
+        self.broker.restore(replay(self.store.journal), dict(self.store.logs))
+        self.clients = []
+
+    def load(self) -> None:
+        """The log fetches what was asked for until nothing more is."""
+        while self.store.wanted:
+            self.store.load(self.broker)
+            self.turn()
 
     def client(self, said: bytes = b"  V2") -> Client:
         client = Client(self)
@@ -78,7 +99,9 @@ class Node:
         return client
 
     def consumer(self, topic: str = "t", channel: str = "c", ready: int = 1) -> Client:
-        return self.client(b"  V2SUB %b %b\nRDY %d\n" % (topic.encode(), channel.encode(), ready))
+        client = self.client(b"  V2SUB %b %b\n" % (topic.encode(), channel.encode()))
+        client.say(b"RDY %d\n" % ready)
+        return client
 
     def turn(self) -> None:
         finish_turn(self.broker, self.store)
@@ -87,7 +110,7 @@ class Node:
         """Time passes without anybody looking; then everybody looks."""
         self.now += seconds
         self.broker.now = self.now
-        self.broker.timestamp = START + int((self.now - 1000.0) * 1_000_000_000)
+        self.broker.timestamp = self._timestamp()
         self.broker.expire()
         for client in self.clients:
             if client.protocol.next_deadline <= self.now:

@@ -1,0 +1,57 @@
+"""Batches: frames cut in bulk are the frames that one would pack one by one."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqd.broker.batch import Batch, Receipt, hex_ids
+
+TIMESTAMP = 1_795_000_000_000_000_001
+
+
+def batch_of(bodies: list[bytes], *, base_sequence: int = 0, base_id: int = 1) -> Batch:
+    payload = b"".join(pack(">I", len(body)) + body for body in bodies)
+    offsets = [0, *accumulate(4 + len(body) for body in bodies)]
+    return Batch(base_sequence, base_id, TIMESTAMP, payload, offsets)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=30), st.integers(0, 70_000), st.data())
+def test_frames_are_what_struct_packs_one_by_one(bodies: list[bytes], attempts: int, data: st.DataObject) -> None:
+    batch = batch_of(bodies, base_sequence=100, base_id=0xABC)
+    first = data.draw(st.integers(100, 99 + len(bodies)))
+    last = data.draw(st.integers(first + 1, 100 + len(bodies)))
+    expected = b"".join(
+        pack(">IIQH16s", 4 + 26 + len(body), 2, TIMESTAMP, attempts & 0xFFFF, b"%016x" % (0xABC + position)) + body
+        for position, body in enumerate(bodies)
+        if first <= 100 + position < last
+    )
+    frames = b"".join(batch.frames(first, last, attempts, batch.ids(first, last)))
+    assert frames == expected
+    assert batch.frames_size(first, last) == len(expected)
+
+
+def test_batch_knows_where_it_ends_and_what_is_in_it() -> None:
+    batch = batch_of([b"a", b"bcd"], base_sequence=7)
+    assert (batch.count, batch.end_sequence, batch.body_bytes) == (2, 9, 4)
+    assert (batch.body(7), batch.body(8)) == (b"a", b"bcd")
+
+
+@pytest.mark.parametrize("count", [1, 2, 511, 512, 513, 1500])
+def test_ids_are_consecutive_hex(count: int) -> None:
+    start = 0x3FF0_0000_FFFF_FF00
+    assert hex_ids(start, count) == tuple(b"%016x" % number for number in range(start, start + count))
+
+
+def test_receipt_calls_back_once_whenever_it_was_asked() -> None:
+    receipt, calls = Receipt(), list[int]()
+    receipt.when_settled(lambda: calls.append(1))
+    receipt.when_settled(lambda: calls.append(2))
+    receipt.settle("disk on fire")
+    receipt.settle()
+    receipt.when_settled(lambda: calls.append(3))
+    assert (calls, receipt.error) == ([1, 2, 3], "disk on fire")

@@ -1,0 +1,108 @@
+"""Replaying the journal: how changes add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nsqd.broker.changes import ChannelState, TopicState, replay
+
+BEGIN: list[tuple[object, ...]] = [("topic", "t"), ("channel", "t", "c", 0), ("flow", "t")]
+
+
+def replayed(*changes: tuple[object, ...]) -> TopicState:
+    return replay([*BEGIN, *changes])["t"]
+
+
+def channel_after(*changes: tuple[object, ...]) -> ChannelState:
+    return replayed(*changes).channels["c"]
+
+
+def test_nothing_comes_of_nothing() -> None:
+    assert replay([]) == {}
+
+
+def test_leftovers_of_what_is_unknown_mean_nothing() -> None:
+    assert replay([("progress", "gone", "c", 5, ()), ("drop", "gone"), ("flow", "gone")]) == {}
+    assert channel_after(("progress", "t", "gone", 5, ())).cursor == 0
+
+
+def test_snapshot_replaces_what_came_before() -> None:
+    state = replayed(("snapshot", "t"), ("topic", "t"), ("channel", "t", "d", 9))
+    assert list(state.channels) == ["d"]
+
+
+def test_what_was_in_flight_when_progress_was_written_waits() -> None:
+    channel = channel_after(("progress", "t", "c", 6, (1, 3, 5, 6)))
+    assert channel.cursor == 6
+    assert channel.waiting == {0: (1, 0), 3: (1, 0), 4: (1, 0)}
+
+
+def test_finished_later_no_longer_waits() -> None:
+    channel = channel_after(("progress", "t", "c", 6, ()), ("progress", "t", "c", 6, (0, 5)))
+    assert channel.waiting == {5: (1, 0)}
+
+
+def test_wide_finish_is_taken_out_as_narrow_ones_are() -> None:
+    channel = channel_after(("progress", "t", "c", 3, ()), ("progress", "t", "c", 1000, (1, 1000)))
+    assert channel.waiting == {0: (1, 0)}
+
+
+def test_skipped_ranges_are_neither_in_flight_nor_finished() -> None:
+    channel = channel_after(("skip", "t", "c", 2, 4), ("skip", "t", "c", 8, 9), ("progress", "t", "c", 5, (0, 2)))
+    assert channel.waiting == {4: (1, 0)}
+    assert channel.skips == [(8, 9)]
+
+
+def test_requeued_and_tried_again() -> None:
+    channel = channel_after(
+        ("progress", "t", "c", 3, ()), ("wait", "t", "c", (0, 1, 0, 2, 1, 99_000)), ("try", "t", "c", 2, (0,))
+    )
+    assert channel.waiting == {0: (2, 0), 1: (1, 0), 2: (1, 99_000)}
+
+
+def test_deferred_batch_belongs_to_the_channels_that_were_there() -> None:
+    state = replayed(("defer", "t", 0, 2, 99_000), ("channel", "t", "later", 2))
+    assert state.channels["c"].waiting == {0: (0, 99_000), 1: (0, 99_000)}
+    assert state.channels["c"].skips == [(0, 2)]
+    assert state.channels["later"].waiting == {}
+
+
+def test_parked_batch_waits_for_its_hand_over() -> None:
+    assert replayed(("freeze", "t", 4), ("park", "t", 4, 1, 500)).parked == [(4, 1, 500)]
+    assert replayed(("park", "t", 4, 1, 500), ("unpark", "t")).parked == []
+
+
+def test_emptied_channel_has_nothing_but_its_cursor() -> None:
+    channel = channel_after(("progress", "t", "c", 3, ()), ("skip", "t", "c", 5, 6), ("empty", "t", "c", 8))
+    assert (channel.cursor, channel.waiting, channel.skips) == (8, {}, [])
+
+
+def test_pauses_are_kept() -> None:
+    state = replayed(("pause", "t", True), ("hold", "t", "c", True))
+    assert state.paused
+    assert state.channels["c"].paused
+
+
+def test_freezing_and_flowing() -> None:
+    assert replayed().frozen_at is None
+    assert replayed(("freeze", "t", 7)).frozen_at == 7
+
+
+def test_nothing_reaches_beyond_the_tail() -> None:
+    state = replayed(
+        ("progress", "t", "c", 10, (0, 4)),
+        ("skip", "t", "c", 12, 20),
+        ("park", "t", 30, 1, 500),
+        ("freeze", "t", 25),
+    )
+    assert state.cut(6)
+    channel = state.channels["c"]
+    assert (channel.cursor, sorted(channel.waiting), channel.skips) == (6, [4, 5], [])
+    assert (state.frozen_at, state.parked) == (6, [])
+    assert not state.cut(6)
+
+
+def test_changes_come_back_from_disk_as_tuples() -> None:
+    changes: list[Any] = [*BEGIN, ("progress", "t", "c", 2, (0, 1))]
+    as_lists = [[list(part) if isinstance(part, tuple) else part for part in change] for change in changes]
+    assert replay(as_lists)["t"].channels["c"].waiting == replay(changes)["t"].channels["c"].waiting  # type: ignore[arg-type]

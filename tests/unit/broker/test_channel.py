@@ -1,0 +1,249 @@
+"""Channels: who gets what, in which order, and what becomes of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from common.wire.commands import dpub, fin, mpub, nop, pub, req
+from nsqd.broker.consumer import MOST_UNSENT_BYTES
+from nsqd.broker.in_flight import Delivery
+from tests.support.node import Client, Message, Node
+
+
+def publish(node: Node, *bodies: bytes, topic: str = "t") -> None:
+    node.client().say(mpub(topic, bodies))
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("consumers", [2, 3, 7])
+def test_new_messages_are_shared_between_those_who_are_ready(consumers: int) -> None:
+    node = Node()
+    clients = [node.consumer(ready=2500) for _ in range(consumers)]
+    publish(node, *numbers(70))
+    shares = [len(client.messages()) for client in clients]
+    assert sum(shares) == 70
+    assert max(shares) - min(shares) <= 1
+
+
+def test_single_messages_go_round() -> None:
+    node = Node()
+    clients = [node.consumer(ready=100) for _ in range(3)]
+    for _ in range(30):
+        node.client().say(pub("t", b"x"))
+    assert [len(client.messages()) for client in clients] == [10, 10, 10]
+
+
+def test_small_ready_counts_leave_the_rest_to_others() -> None:
+    node = Node()
+    little, much = node.consumer(ready=1), node.consumer(ready=100)
+    publish(node, *numbers(20))
+    assert (len(little.messages()), len(much.messages())) == (1, 19)
+
+
+def test_every_channel_gets_every_message_in_order() -> None:
+    node = Node()
+    first, second = node.consumer("t", "a", 100), node.consumer("t", "b", 100)
+    publish(node, *numbers(20))
+    for client in (first, second):
+        assert [message.body for message in client.messages()] == numbers(20)
+
+
+def requeue_all(client: Client, messages: list[Message]) -> None:
+    client.say(b"".join(req(message.id, 0) for message in messages))
+
+
+def test_endless_retries_do_not_starve_new_messages() -> None:
+    node = Node()
+    client = node.consumer(ready=1)
+    publish(node, *[b"bad"] * 3, *[b"good"] * 5)
+    got = Counter[bytes]()
+    for _ in range(30):
+        for message in client.messages():
+            got[message.body] += 1
+            client.say(req(message.id, 0) if message.body == b"bad" else fin(message.id))
+    assert got[b"good"] == 5
+
+
+def test_a_stream_of_new_messages_does_not_starve_retries() -> None:
+    node = Node()
+    client = node.consumer(ready=2)
+    publish(node, b"again", *numbers(100))
+    requeue_all(client, client.messages())
+    retried = 0
+    for _ in range(5):
+        messages = client.messages()
+        retried += sum(message.attempts == 2 for message in messages)
+        client.say(b"".join(fin(message.id) for message in messages))
+    assert retried == 2
+
+
+def test_attempts_wrap_at_sixteen_bits() -> None:
+    node = Node()
+    client = node.consumer()
+    publish(node, b"x")
+    [message] = client.messages()
+    channel = node.broker.topic("t").channel("c")
+    delivery = channel.in_flight.find(channel.consumers[0], message.id)
+    assert isinstance(delivery, Delivery)
+    delivery.attempts = 65_534
+    attempts = []
+    for _ in range(3):
+        client.say(req(message.id, 0))
+        attempts += [message.attempts for message in client.messages()]
+    assert attempts == [65_535, 0, 1]
+
+
+def test_message_comes_back_when_nobody_finishes_it() -> None:
+    node = Node()
+    client = node.consumer()
+    publish(node, b"x")
+    assert [m.attempts for m in client.messages()] == [1]
+    node.pass_time(30)
+    client.ask(nop())
+    node.pass_time(29.9)
+    assert client.messages() == []
+    node.pass_time(0.1)
+    assert [m.attempts for m in client.messages()] == [2]
+    assert node.channel().timeout_count == 1
+
+
+def test_what_a_lost_client_had_waits_for_its_deadline() -> None:
+    node = Node()
+    client = node.consumer()
+    publish(node, b"x")
+    client.protocol.end()
+    other = node.consumer()
+    assert node.channel().in_flight_count == 1
+    node.pass_time(30)
+    other.ask(nop())
+    node.pass_time(30)
+    assert [m.attempts for m in other.messages()] == [2]
+
+
+def test_emptying_drops_everything_and_frees_consumers() -> None:
+    node = Node()
+    client = node.consumer(ready=2)
+    publish(node, *numbers(5))
+    client.say(dpub("t", 5000, b"later"))
+    messages = client.messages()
+    node.broker.topic("t").channel("c").empty()
+    node.turn()
+    told = node.channel()
+    assert (told.depth, told.in_flight_count, told.deferred_count, told.message_count) == (0, 0, 0, 6)
+    publish(node, b"new")
+    assert client.answers(fin(messages[0].id)) == [
+        b"<1> new",
+        b"E_FIN_FAILED FIN " + messages[0].id + b" failed ID not in flight",
+    ]
+
+
+def test_paused_channel_delivers_nothing_until_it_is_unpaused() -> None:
+    node = Node()
+    client = node.consumer(ready=5)
+    channel = node.broker.topic("t").channel("c")
+    channel.pause()
+    publish(node, b"x")
+    assert client.messages() == []
+    assert node.channel().depth == 1
+    channel.unpause()
+    node.turn()
+    assert [m.body for m in client.messages()] == [b"x"]
+
+
+def test_consumer_that_does_not_read_gets_no_more_than_a_bound() -> None:
+    node = Node()
+    client = node.consumer(ready=2500)
+    size = 1000
+    for _ in range(2000):
+        publish(node, bytes(size))
+        node.clients.pop()
+    got = len(client.protocol._out)
+    assert got
+    told = node.channel()
+    assert MOST_UNSENT_BYTES <= told.in_flight_count * (size + 34) <= MOST_UNSENT_BYTES + 10 * size
+    assert told.depth == 2000 - told.in_flight_count
+    client.hear()
+    assert node.channel().depth < told.depth
+
+
+# Ephemeral channels
+
+
+def test_ephemeral_channel_drops_the_newest_beyond_its_bound() -> None:
+    node = Node()
+    node.broker.topic("t").channel("e#ephemeral")
+    publish(node, *numbers(8))
+    publish(node, *numbers(8))
+    told = node.channel("t", "e#ephemeral")
+    assert (told.depth, told.message_count) == (10, 16)
+    client = node.consumer("t", "e#ephemeral", ready=100)
+    assert [m.body for m in client.messages()] == [*numbers(8), b"0", b"1"]
+
+
+def test_ephemeral_channel_keeps_its_bound_beside_deferred_messages() -> None:
+    node = Node()
+    node.broker.topic("t").channel("e#ephemeral")
+    publisher = node.client()
+    publisher.say(mpub("t", numbers(12)) + dpub("t", 5000, b"later"))
+    told = node.channel("t", "e#ephemeral")
+    assert (told.depth, told.deferred_count) == (10, 1)
+
+
+def test_ephemeral_channel_ends_with_its_last_consumer() -> None:
+    node = Node()
+    first, second = node.consumer("t", "e#ephemeral"), node.consumer("t", "e#ephemeral")
+    first.protocol.end()
+    assert node.topic().channels
+    second.protocol.end()
+    assert not node.topic().channels
+
+
+def test_ephemeral_topic_ends_with_its_last_channel() -> None:
+    node = Node()
+    topic = node.broker.topic("t#ephemeral")
+    assert node.broker.find("t#ephemeral")
+    topic.channel("c")
+    topic.delete_channel("c")
+    assert node.broker.find("t#ephemeral") is None
+
+
+# Cold reads
+
+
+def test_what_is_not_in_memory_is_delivered_when_it_was_fetched() -> None:
+    node = Node()
+    publish(node, *numbers(5))
+    node.store.logs["t"].evict()
+    client = node.consumer(ready=3)
+    assert client.messages() == []
+    assert node.channel().backend_depth == 5
+    node.load()
+    assert [m.body for m in client.messages()] == numbers(3)
+
+
+def test_cold_retry_does_not_hold_up_what_is_warm() -> None:
+    node = Node()
+    client = node.consumer(ready=2)
+    publish(node, b"a")
+    messages = client.messages()
+    node.store.logs["t"].evict()
+    requeue_all(client, messages)
+    assert client.messages() == []
+    publish(node, b"b")
+    assert [m.body for m in client.messages()] == [b"b"]
+    node.load()
+    assert [(m.body, m.attempts) for m in client.messages()] == [(b"a", 2)]
+
+
+def test_damage_is_passed_over() -> None:
+    node = Node()
+    publish(node, *numbers(5))
+    node.store.logs["t"].first = 3
+    client = node.consumer(ready=10)
+    assert [m.body for m in client.messages()] == [b"3", b"4"]
+    assert node.channel().depth == 0

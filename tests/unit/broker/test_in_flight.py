@@ -1,0 +1,101 @@
+"""In flight: who has what until when, chunk by chunk."""
+
+from __future__ import annotations
+
+from math import inf
+
+from nsqd.broker.batch import hex_ids
+from nsqd.broker.consumer import Consumer
+from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER, Delivery, InFlight
+from nsqd.broker.snapshot import ClientSnapshot
+
+OFFSET = -1000  # from id to sequence
+
+
+def consumer() -> Consumer:
+    def describe() -> ClientSnapshot:
+        raise NotImplementedError
+
+    return Consumer(send=lambda pieces: None, close=lambda: None, describe=describe, msg_timeout=60.0)
+
+
+def deliver(in_flight: InFlight, owner: Consumer, first: int, count: int, deadline: float = 60.0) -> tuple[bytes, ...]:
+    ids = hex_ids(first - OFFSET, count)
+    in_flight.add(ids, Delivery(owner, first, count, OFFSET, 1, 0.0, deadline))
+    return ids
+
+
+def test_finished_runs_become_ranges() -> None:
+    in_flight, owner = InFlight(), consumer()
+    ids = deliver(in_flight, owner, 5, 6)
+    assert in_flight.finish(owner, ids[:2]) == (2, [])
+    assert in_flight.finish(owner, ids[5:]) == (1, [])
+    assert in_flight.finish(owner, (ids[3], ids[2])) == (2, [])
+    assert in_flight.take_finished() == [(5, 9), (10, 11)]
+    assert in_flight.take_finished() == []
+    assert list(in_flight.positions()) == [(9, 1)]
+
+
+def test_a_run_may_span_deliveries() -> None:
+    in_flight, owner = InFlight(), consumer()
+    ids = deliver(in_flight, owner, 0, 2) + deliver(in_flight, owner, 2, 2)
+    assert in_flight.finish(owner, ids) == (4, [])
+    assert len(in_flight) == 0
+
+
+def test_each_id_of_a_run_that_cannot_be_finished_is_named() -> None:
+    in_flight, owner, other = InFlight(), consumer(), consumer()
+    mine, foreign = deliver(in_flight, owner, 0, 1), deliver(in_flight, other, 1, 1)
+    unknown = b"f" * 16
+    done, failures = in_flight.finish(owner, (*mine, *mine, *foreign, *foreign, unknown))
+    assert done == 1
+    assert failures == [
+        (mine[0], NOT_IN_FLIGHT),
+        (foreign[0], NOT_OWNER),
+        (foreign[0], NOT_OWNER),
+        (unknown, NOT_IN_FLIGHT),
+    ]
+    assert in_flight.finish(other, foreign) == (1, [])
+
+
+def test_single_id_of_somebody_else_stays_with_its_owner() -> None:
+    in_flight, owner = InFlight(), consumer()
+    [message_id] = deliver(in_flight, owner, 0, 1)
+    assert in_flight.finish(consumer(), [message_id]) == (0, [(message_id, NOT_OWNER)])
+    assert len(in_flight) == 1
+
+
+def test_overdue_ones_are_taken_out() -> None:
+    in_flight, owner = InFlight(), consumer()
+    deliver(in_flight, owner, 0, 2, deadline=10.0)
+    deliver(in_flight, owner, 2, 1, deadline=20.0)
+    assert in_flight.expire(9.9) == []
+    assert [sequence for sequence, _ in in_flight.expire(10.0)] == [0, 1]
+    assert (in_flight.next_deadline, len(in_flight)) == (20.0, 1)
+
+
+def test_touched_message_gets_a_deadline_of_its_own() -> None:
+    in_flight, owner = InFlight(), consumer()
+    ids = deliver(in_flight, owner, 0, 2, deadline=10.0)
+    assert in_flight.touch(owner, ids[0], 15.0) is None
+    assert [sequence for sequence, _ in in_flight.expire(10.0)] == [1]
+    assert in_flight.next_deadline == 15.0
+
+
+def test_lowest_is_never_higher_than_what_is_there() -> None:
+    in_flight, owner = InFlight(), consumer()
+    assert in_flight.lowest() is None
+    deliver(in_flight, owner, 70, 2)
+    ids = deliver(in_flight, owner, 5, 2)
+    assert in_flight.lowest() == 5
+    in_flight.finish(owner, ids)
+    assert in_flight.lowest() == 70
+
+
+def test_clearing_forgets_everything() -> None:
+    in_flight, owner = InFlight(), consumer()
+    ids = deliver(in_flight, owner, 0, 2)
+    in_flight.finish(owner, ids[:1])
+    in_flight.clear()
+    assert (len(in_flight), in_flight.take_finished(), in_flight.next_deadline) == (0, [], inf)
+    assert in_flight.take_out(owner, ids[1]) == NOT_IN_FLIGHT

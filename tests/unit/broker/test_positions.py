@@ -1,0 +1,91 @@
+"""Skip ranges, retries and deferrals against plain sets and lists."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqd.broker.positions import Deferred, Pins, Retries, SkipRanges
+
+
+def skip_ranges(*ranges: tuple[int, int]) -> SkipRanges:
+    skips = SkipRanges()
+    for start, end in ranges:
+        skips.add(start, end)
+    return skips
+
+
+def covered(skips: SkipRanges) -> set[int]:
+    return {sequence for start, end in skips for sequence in range(start, end)}
+
+
+def test_neighbouring_ranges_become_one() -> None:
+    skips = skip_ranges((3, 5), (5, 7), (9, 10))
+    assert (list(skips), skips.total) == ([(3, 7), (9, 10)], 5)
+
+
+def test_empty_range_is_none() -> None:
+    assert list(skip_ranges((5, 5))) == []
+
+
+def test_cursor_passes_over_what_it_meets_and_forgets_what_it_leaves() -> None:
+    skips = skip_ranges((3, 5), (7, 8))
+    assert skips.pass_over(2) == 2
+    assert skips.pass_over(3) == 5
+    assert (skips.next_start(), skips.total) == (7, 1)
+    assert skips.pass_over(100) == 100
+    assert (skips.next_start(), skips.total) == (None, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5)), max_size=8), st.integers(0, 45), st.integers(0, 60))
+def test_newest_uncovered_sequences_are_covered(gaps: list[tuple[int, int]], floor: int, count: int) -> None:
+    skips, end = SkipRanges(), 0
+    for gap, length in gaps:
+        skips.add(end + gap, end + gap + length)
+        end += gap + length
+    end = max(end, floor) + 3
+    free = [s for s in range(floor, end) if s not in covered(skips)]
+    before = covered(skips)
+    skips.add_newest(count, floor, end)
+    assert covered(skips) == before | set(free[-count:] if count else [])
+    assert skips.total == len(covered(skips))
+
+
+def test_retries_come_first_in_first_out_in_runs_of_equal_attempts() -> None:
+    retries = Retries()
+    for sequence, attempts in [(5, 1), (6, 1), (7, 2), (8, 2), (3, 1)]:
+        retries.add(sequence, attempts)
+    assert retries.pop_run(10, end=100) == (5, 7, 1)
+    assert retries.pop_run(10, end=8) == (7, 8, 2)
+    assert retries.pop_run(1, end=100) == (8, 9, 2)
+    assert list(retries) == [(3, 1)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 2**63), st.integers(0, 2**63), st.integers(0, 65_535))))
+def test_deferred_come_out_by_due_time(entries: list[tuple[int, int, int]]) -> None:
+    deferred = Deferred()
+    for due, sequence, attempts in entries:
+        deferred.add(due, sequence, attempts)
+    until = 2**62
+    due_now = sorted(entry for entry in entries if entry[0] <= until)
+    assert list(deferred.pop_due(until)) == [(sequence, attempts) for _, sequence, attempts in due_now]
+    assert sorted(deferred) == sorted(entry for entry in entries if entry[0] > until)
+
+
+def test_filling_is_like_adding_one_by_one() -> None:
+    entries = [(9, 1, 0), (3, 2, 1), (5, 3, 7)]
+    deferred = Deferred()
+    deferred.fill(iter(entries))
+    assert deferred.next_due() == 3
+    assert list(deferred.pop_due(100)) == [(2, 1), (3, 7), (1, 0)]
+
+
+def test_pins_tell_the_block_of_the_lowest_position() -> None:
+    pins = Pins()
+    assert pins.lowest() is None
+    for sequence in (70_000, 200_000, 70_001):
+        pins.add(sequence)
+    assert pins.lowest() == 65_536
+    pins.remove(70_000)
+    pins.remove(70_001)
+    assert pins.lowest() == 196_608

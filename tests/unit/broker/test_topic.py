@@ -1,0 +1,244 @@
+"""Topics: what is handed over to whom, what waits, and what the log may let go."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.wire.commands import dpub, fin, mpub, pub
+from nsqd.broker.topic import Refused
+from tests.support.node import Node
+
+
+def publish(node: Node, *bodies: bytes) -> None:
+    node.client().say(mpub("t", bodies))
+
+
+def depths(node: Node) -> dict[str, int]:
+    return {channel.channel_name: channel.depth for channel in node.topic().channels}
+
+
+def test_first_channel_gets_the_backlog_and_later_ones_do_not() -> None:
+    node = Node()
+    publish(node, b"a", b"b", b"c")
+    topic = node.broker.topic("t")
+    topic.channel("first")
+    topic.channel("second")
+    assert depths(node) == {"first": 3, "second": 0}
+    publish(node, b"d")
+    assert depths(node) == {"first": 4, "second": 1}
+
+
+def test_without_a_channel_the_topic_waits_again() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    publish(node, b"a")
+    topic.delete_channel("c")
+    publish(node, b"b", b"c")
+    assert node.topic().depth == 2
+    topic.channel("d")
+    assert depths(node) == {"d": 2}
+
+
+def test_paused_topic_hands_nothing_over_until_it_is_unpaused() -> None:
+    node = Node()
+    client = node.consumer(ready=5)
+    topic = node.broker.topic("t")
+    topic.pause()
+    publish(node, b"a")
+    assert (node.topic().depth, node.topic().message_count, client.messages()) == (1, 1, [])
+    topic.channel("later")
+    topic.unpause()
+    node.turn()
+    assert [m.body for m in client.messages()] == [b"a"]
+    assert depths(node)["later"] == 1
+
+
+def test_emptying_a_topic_drops_only_what_no_channel_has() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    publish(node, b"a")
+    topic.pause()
+    publish(node, b"b", b"c")
+    topic.empty()
+    assert (node.topic().depth, depths(node)) == (0, {"c": 1})
+    topic.unpause()
+    publish(node, b"d")
+    client = node.consumer(ready=5)
+    assert [m.body for m in client.messages()] == [b"a", b"d"]
+
+
+def test_singles_of_one_turn_share_a_batch_and_a_receipt() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    receipts = {id(topic.publish_one(b"\x00\x00\x00\x01x")) for _ in range(3)}
+    node.turn()
+    batch = node.store.logs["t"].batch_at(0)
+    assert batch is not None
+    assert (len(receipts), batch.count) == (1, 3)
+
+
+def test_what_is_published_in_one_turn_keeps_its_order() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    node.client().say(pub("t", b"a") + mpub("t", [b"b", b"c"]) + pub("t", b"d") + pub("t", b"e"))
+    assert [m.body for m in client.messages()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_deleted_topic_refuses_what_was_published_in_the_same_turn() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    receipt = topic.publish_one(b"\x00\x00\x00\x01x")
+    assert node.broker.delete_topic("t")
+    assert receipt.error == "exiting"
+    with pytest.raises(Refused, match="exiting"):
+        topic.publish_one(b"\x00\x00\x00\x01x")
+    assert not node.broker.delete_topic("t")
+
+
+def test_ephemeral_topic_that_is_full_drops_and_says_ok() -> None:
+    node = Node()
+    node.broker.topic("t#ephemeral")
+    node.store.logs["t#ephemeral"].capacity = 3
+    assert node.client().answers(pub("t#ephemeral", b"x") * 3 + mpub("t#ephemeral", [b"y"])) == [b"OK"] * 4
+    told = node.topic("t#ephemeral")
+    assert (told.depth, told.message_count) == (3, 4)
+
+
+# What the log may let go
+
+
+def test_low_water_is_the_oldest_thing_that_somebody_needs() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a", b"b", b"c")
+    topic = node.broker.topic("t")
+    first, second, third = client.messages()
+    assert topic.low_water() == 0
+    client.say(fin(first.id) + fin(second.id) + fin(third.id))
+    assert topic.low_water() == 3
+
+
+def test_low_water_does_not_wait_for_ephemeral_channels() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    node.broker.topic("t").channel("e#ephemeral")
+    publish(node, b"a")
+    client.say(b"".join(fin(m.id) for m in client.messages()))
+    assert node.broker.topic("t").low_water() == 1
+
+
+def test_low_water_never_passes_what_waits_for_a_channel() -> None:
+    node = Node()
+    publish(node, b"a")
+    assert node.broker.topic("t").low_water() == 0
+
+
+def test_progress_lets_the_log_go() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a", b"b")
+    client.say(b"".join(fin(m.id) for m in client.messages()))
+    node.broker.record_progress()
+    assert node.store.logs["t"].released == 2
+
+
+# Deferral and crashes
+
+
+def test_clock_of_a_deferral_starts_at_the_hand_over() -> None:
+    node = Node()
+    node.client().say(dpub("t", 5000, b"x"))
+    node.pass_time(20)
+    client = node.consumer()
+    node.pass_time(4.9)
+    assert client.messages() == []
+    node.pass_time(0.2)
+    assert [m.body for m in client.messages()] == [b"x"]
+
+
+def test_deferral_keeps_its_time_across_a_crash() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c")
+    node.client().say(dpub("t", 5000, b"x"))
+    node.now += 3
+    node.crash()
+    assert (node.channel().deferred_count, node.channel().depth) == (1, 0)
+    client = node.consumer()
+    node.pass_time(1.9)
+    assert client.messages() == []
+    node.pass_time(0.2)
+    node.load()
+    assert [m.body for m in client.messages()] == [b"x"]
+
+
+def test_clock_that_is_set_forward_makes_nothing_early() -> None:
+    node = Node()
+    client = node.consumer()
+    client.ask(dpub("t", 5000, b"x"))
+    node.broker.timestamp += 3600 * 10**9
+    node.broker.expire()
+    node.turn()
+    assert client.messages() == []
+
+
+def test_a_second_crash_leaves_alone_what_waits_for_a_channel() -> None:
+    node = Node()
+    node.consumer("t", "e#ephemeral")
+    node.crash()
+    publish(node, b"a")
+    node.crash()
+    assert node.topic().depth == 1
+
+
+def test_topic_that_only_its_log_knows_has_its_backlog() -> None:
+    node = Node()
+    publish(node, b"a", b"b")
+    node.store.journal.clear()
+    node.crash()
+    assert (node.topic().depth, node.topic().channels) == (2, ())
+
+
+def test_topic_that_only_the_journal_knows_begins_anew() -> None:
+    node = Node()
+    client = node.consumer(ready=1)
+    publish(node, b"a")
+    client.say(b"".join(fin(m.id) for m in client.messages()))
+    node.broker.record_progress()
+    node.store.write_journal(force=True)
+    del node.store.logs["t"]
+    node.crash()
+    client = node.consumer(ready=1)
+    publish(node, b"b")
+    assert [m.body for m in client.messages()] == [b"b"]
+
+
+def test_batch_that_was_not_written_leaves_no_trace_in_the_journal() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c")
+    node.store.error = "no space left on device"
+    node.client().say(dpub("t", 5000, b"lost"))
+    node.store.error = None
+    publish(node, b"a")
+    node.crash()
+    assert (node.channel().depth, node.channel().deferred_count) == (1, 0)
+
+
+def test_nothing_of_what_is_ephemeral_reaches_the_journal() -> None:
+    node = Node()
+    client = node.consumer("t#ephemeral", "c")
+    node.client().say(pub("t#ephemeral", b"x"))
+    client.say(b"".join(fin(m.id) for m in client.messages()))
+    node.broker.record_progress()
+    node.store.write_journal(force=True)
+    assert node.store.journal == []
+
+
+def test_topology_names_what_is_durable() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.channel("c").pause()
+    topic.channel("e#ephemeral")
+    node.broker.topic("x#ephemeral").channel("c")
+    assert node.broker.topology() == {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
