@@ -318,6 +318,8 @@ class ClientProtocol:
     def _admit(self, params: list[bytes]) -> None:
         """State, parameters and topic of a command with a body, before the body is looked at."""
         word = params[0]
+        if word == b"PUB" and len(params) > 1 and params[1] == self._topic_raw and self._has_topic():
+            return  # as the last one: nothing new to check
         self._check_state(word)
         if word == b"PUB" or word == b"MPUB" or word == b"DPUB":
             self._admit_publish(word, params)
@@ -328,7 +330,7 @@ class ClientProtocol:
         if len(params) < (3 if word == b"DPUB" else 2):
             raise ProtocolError(Fault.INVALID, word + b" insufficient number of parameters")
         raw = params[1]
-        if raw != self._topic_raw or self._topic is None or self._topic.closing:
+        if raw != self._topic_raw or not self._has_topic():
             name = decode_name(raw)
             if name is None:
                 # The doubled code of MPUB is NSQ's, and clients may compare it.
@@ -340,6 +342,9 @@ class ClientProtocol:
             self._delay_ms = self._parse_delay(params[2])
         elif word == b"MPUB" and self._topic is None:
             self._topic = self._broker.topic(raw.decode())  # also when the body turns out bad, as in NSQ
+
+    def _has_topic(self) -> bool:
+        return self._topic is not None and not self._topic.closing
 
     def _parse_delay(self, raw: bytes) -> int:
         delay_ms = parse_decimal(raw)

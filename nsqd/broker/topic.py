@@ -29,16 +29,9 @@ class Refused(Exception):
         self.cause = cause
 
 
-class _Draft:
-    """A batch to be: what it holds is known, its place in the log not yet."""
-
-    __slots__ = ("delay_ms", "offsets", "payload", "receipt")
-
-    def __init__(self, payload: bytes, offsets: Sequence[int], delay_ms: int, receipt: Receipt) -> None:
-        self.payload = payload
-        self.offsets = offsets
-        self.delay_ms = delay_ms
-        self.receipt = receipt
+# A batch to be, its place in the log not yet known: payload, offsets, delay in ms, receipt. A tuple, because every
+# single publish makes one, and an object with names would cost it half a microsecond.
+_Draft = tuple[bytes, Sequence[int], int, Receipt]
 
 
 class Topic:
@@ -92,7 +85,7 @@ class Topic:
             raise Refused("exiting")
         self._close_singles()
         receipt = Receipt()
-        self._drafts.append(_Draft(payload, offsets, delay_ms, receipt))
+        self._drafts.append((payload, offsets, delay_ms, receipt))
         self.broker.unsealed[self] = None
         return receipt
 
@@ -111,19 +104,23 @@ class Topic:
             for sized_body in singles:
                 end += len(sized_body)
                 offsets.append(end)
-        self._drafts.append(_Draft(payload, offsets, 0, self._singles_receipt))
+        self._drafts.append((payload, offsets, 0, self._singles_receipt))
 
     def seal(self, timestamp: int) -> None:
         """Gives this turn's publishes their place in the log's buffer."""
         self._close_singles()
         drafts, self._drafts = self._drafts, []
-        for draft in self._fitted(drafts):
-            base_id = self.broker.ids.take(len(draft.offsets) - 1)
-            batch = Batch(self.log.tail, base_id, timestamp, draft.payload, draft.offsets, draft.delay_ms)
-            if batch.delay_ms:
+        if self.ephemeral:
+            drafts = list(self._fitted(drafts))
+        log = self.log
+        for payload, offsets, delay_ms, receipt in drafts:
+            base_sequence = log.tail
+            count = len(offsets) - 1
+            batch = Batch(base_sequence, self.broker.ids.take(count), timestamp, payload, offsets, delay_ms)
+            if delay_ms:
                 self._record_deferral(batch)
-            self.log.append(batch, draft.receipt)
-            self._sealed.append((batch, draft.receipt, self.log.tail > batch.base_sequence))
+            log.append(batch, receipt)
+            self._sealed.append((batch, receipt, log.tail > base_sequence))
 
     def _fitted(self, drafts: list[_Draft]) -> Iterator[_Draft]:
         """Where memory has no room for the whole of a draft: what fits of it, and then the rest.
@@ -131,15 +128,16 @@ class Topic:
         Logs drop whole batches, but NSQ drops message by message, and single PUBs share a draft by chance only.
         """
         for draft in drafts:
-            count, offsets = len(draft.offsets) - 1, draft.offsets
-            if not self.log.has_room(count, offsets[-1]):
+            payload, offsets, delay_ms, receipt = draft
+            count = len(offsets) - 1
+            if not self.log.has_room(count, len(payload)):
                 self.log.release(self.low_water())
                 fitting = bisect_left(range(1, count + 1), True, key=lambda n: not self.log.has_room(n, offsets[n]))
                 if 0 < fitting < count:
                     cut = offsets[fitting]
-                    yield _Draft(draft.payload[:cut], offsets[: fitting + 1], draft.delay_ms, draft.receipt)
+                    yield payload[:cut], offsets[: fitting + 1], delay_ms, receipt
                     rest = [offset - cut for offset in offsets[fitting:]]
-                    draft = _Draft(draft.payload[cut:], rest, draft.delay_ms, draft.receipt)
+                    draft = payload[cut:], rest, delay_ms, receipt
             yield draft
 
     def _record_deferral(self, batch: Batch) -> None:
@@ -260,8 +258,8 @@ class Topic:
         self.closing = True
         self._singles.clear()
         self._singles_receipt.settle("exiting")
-        for draft in self._drafts:
-            draft.receipt.settle("exiting")
+        for _, _, _, receipt in self._drafts:
+            receipt.settle("exiting")
         self._drafts.clear()
         self.broker.unsealed.pop(self, None)
         for channel in self.channels.values():
