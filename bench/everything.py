@@ -1,0 +1,56 @@
+"""All benchmarks one after the other, and one page that shows them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.machine import describe_machine, describe_versions
+from bench.report import Benchmark, Report, markdown_table, replace_file
+
+QUESTION: Final = "all of them, and a summary in Markdown"
+
+# What --quick asks for instead: enough to see that everything works, not enough for a claim.
+QUICK: Final[Mapping[str, tuple[str, ...]]] = {
+    "throughput": ("--runs=1", "--seconds=0.5"),
+    "latency": ("--runs=1", "--seconds=1"),
+    "fanout": ("--runs=1", "--messages=100000"),
+    "memory": ("--messages=200000", "--deferred=20000", "--connections=500", "--topics=100", "--idle=2"),
+    "drain": ("--runs=1", "--millions=0.2"),
+    "recovery": ("--runs=1", "--gigabytes=0.1", "--topics=5", "--singles=1", "--single-records=10000"),
+    "redelivery": ("--runs=1", "--messages=20000"),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="small and short: does everything work?")
+    parser.add_argument("--skip", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="leave out")
+
+
+def settings_of(parser: argparse.ArgumentParser, benchmark: Benchmark, given: argparse.Namespace) -> argparse.Namespace:
+    """The benchmark's own defaults, with what was given to `all`."""
+    arguments = [benchmark.name, *(QUICK[benchmark.name] if given.quick else ())]
+    settings = parser.parse_args(arguments)
+    settings.folder, settings.results, settings.flag = given.folder, given.results, given.flag
+    return settings
+
+
+def write_summary(reports: Sequence[Report], command: str, folder: Path) -> None:
+    machine, versions = describe_machine(), describe_versions()
+    date = time.strftime("%Y-%m-%d")
+    memory = int(str(machine["memory_mib"])) / 1024
+    lines = [
+        f"# Measured on {date}",
+        "",
+        f"`{command}`, on {machine['cores']} cores of {machine['model']}, {memory:.0f} GiB of memory, {machine['kernel']};"
+        f" Python {versions['python']}, trio {versions['trio']}, commit {versions['commit']}.",
+        "",
+    ]
+    for report in reports:
+        lines += markdown_table(report)
+    path = folder / f"summary-{date}.md"
+    replace_file(path, "\n".join(lines).rstrip() + "\n")
+    print(f"written to {path.name}")

@@ -1,0 +1,141 @@
+"""How much memory, and how much processor when nothing happens."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.brokers import Broker, running_nsqd
+from bench.report import Benchmark, Row, at_most
+from bench.work import Failed, Work, say
+
+SIZE: Final = 200
+ON_DISK: Final = 240  # bytes of one such message in the log, rounded up
+LONGEST_DEFER: Final = 3_600_000  # ms, NSQ's default limit
+TOPIC: Final = "bench_memory"
+_CPUCLOCK_SCHED: Final = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
+    parser.add_argument("--messages", type=int, default=10_000_000, help="in the backlog (default: %(default)s)")
+    parser.add_argument("--deferred", type=int, default=1_000_000, help="deferred messages (default: %(default)s)")
+    parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: %(default)s)")
+    parser.add_argument("--topics", type=int, default=2000, help="topics with a channel each (default: %(default)s)")
+    parser.add_argument("--idle", type=float, default=10.0, help="seconds of doing nothing (default: %(default)s)")
+
+
+def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+    wanted = settings.only.split(",") if settings.only else list(CASES)
+    if unknown := set(wanted) - set(CASES):
+        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
+    rows: list[Row] = []
+    for name in wanted:
+        rows += CASES[name](settings, work)
+        say(f"{name}: " + ", ".join(f"{row.values[0]:.4g} {row.unit} {row.name}" for row in rows[-3:]))
+    return rows
+
+
+def _backlog(settings: argparse.Namespace, work: Work) -> list[Row]:
+    count = settings.messages
+    if shutil.disk_usage(work.folder).free < count * ON_DISK * 1.5:
+        raise Failed(f"a backlog of {count:,} messages needs {count * ON_DISK >> 30} GiB and some to spare")
+    with _nsqd(settings, work) as broker:
+        broker.make_channel(TOPIC)
+        work.load("pub", broker.tcp_port, TOPIC, 2, 200, SIZE, 300, f"count={count}", at_most=300)
+        depth = broker.channel_depth(TOPIC, "ch")
+        if depth != count:
+            raise Failed(f"{depth} messages in the backlog, {count} were confirmed")
+        return _resident(broker, f"backlog of {count:,} messages", limit=200)
+
+
+def _deferred(settings: argparse.Namespace, work: Work) -> list[Row]:
+    count = settings.deferred
+    with _nsqd(settings, work) as broker:
+        broker.make_channel(TOPIC)
+        work.load(
+            *("pub", broker.tcp_port, TOPIC, 4, 1, SIZE, 300, 64, f"count={count}", f"defer={LONGEST_DEFER}"),
+            at_most=300,
+        )
+        deferred = broker.deferred(TOPIC, "ch")
+        if deferred != count:
+            raise Failed(f"{deferred} messages are deferred, {count} were confirmed")
+        return _resident(broker, f"{count:,} deferred messages", limit=400)
+
+
+def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
+    count = settings.connections
+    seconds = 120 + settings.idle
+    with _nsqd(settings, work) as broker, work.loading("idle", broker.tcp_port, "-", count, seconds) as clients:
+        assert clients.stdout is not None
+        line = clients.stdout.readline()
+        if not line.startswith(b"ready"):
+            raise Failed(f"{count} connections were not made: {line.decode().strip()}")
+        time.sleep(1)
+        used = _processor_share(broker, settings.idle)
+        return [
+            *_resident(broker, f"{count:,} idle connections", limit=250),
+            Row(f"processor, {count:,} idle connections", "% of a core", (used,)),
+        ]
+
+
+def _topics(settings: argparse.Namespace, work: Work) -> list[Row]:
+    count = settings.topics
+    with _nsqd(settings, work) as broker:
+        paths: list[str] = []
+        for number in range(count):
+            paths.append(f"/topic/create?topic={TOPIC}_{number}")
+            paths.append(f"/channel/create?topic={TOPIC}_{number}&channel=ch")
+        broker.post_all(paths)
+        # What was begun in the background (files, topology) may end first.
+        time.sleep(3)
+        used = _processor_share(broker, settings.idle)
+        return [
+            *_resident(broker, f"{count:,} idle topics with a channel", limit=300),
+            Row(f"processor, {count:,} idle topics", "% of a core", (used,), at_most(0.1)),
+        ]
+
+
+CASES: Final[dict[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
+    "backlog": _backlog,
+    "deferred": _deferred,
+    "connections": _connections,
+    "topics": _topics,
+}
+
+
+@contextmanager
+def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
+    with work.new_folder("memory") as folder, running_nsqd(folder, settings.flag) as (broker, _):
+        yield broker
+
+
+def _resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
+    """What is resident when all has settled, which is what is demanded, and the most that ever was."""
+    status = {}
+    for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():
+        key, _, value = line.partition(":")
+        status[key] = value
+    resident, peak = (int(status[key].split()[0]) * 1024 / 1e6 for key in ("VmRSS", "VmHWM"))
+    return [Row(f"resident, {name}", "MB", (resident,), at_most(limit)), Row(f"peak, {name}", "MB", (peak,))]
+
+
+def _processor_share(broker: Broker, seconds: float) -> float:
+    """Percent of one core over the next seconds."""
+    before, began = _processor_seconds(broker), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (_processor_seconds(broker) - before) / (time.monotonic() - began)
+
+
+def _processor_seconds(broker: Broker) -> float:
+    """Of all its threads, by the process's own clock: the ticks of /proc/PID/stat are too coarse for next to nothing."""
+    assert broker.pid is not None
+    return time.clock_gettime(~broker.pid << 3 | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3), which Python lacks
+
+
+BENCHMARK: Final = Benchmark("memory", "How much memory, and processor when idle?", add_arguments, run, at_most=20)

@@ -1,0 +1,138 @@
+"""How many messages a second, beside the least that a Python broker can do on the same machine in the same minute."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from bench.brokers import Broker, Factory, external_factory, nsqd_factory, yardstick_factory
+from bench.report import Benchmark, Demand, Row, at_least
+from bench.work import Failed, Work, say
+
+SIZE: Final = 200
+
+Measure = Callable[[Work, Broker, str, float], dict[str, float]]  # row name -> messages a second
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that one process gives in one go."""
+
+    rows: Mapping[str, tuple[str, Demand]]
+    measure: Measure
+
+
+def _batches(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, float]:
+    _make_channel(work, broker, topic)
+    published = work.load("pub", broker.tcp_port, topic, 2, 200, SIZE, seconds, at_most=seconds)
+    consumed = work.load("sub", broker.tcp_port, topic, "ch", 2, 2500, seconds, "quiet=0.5", at_most=seconds)
+    return {"mpub": published["msgs_per_s"], "sub": consumed["finished_per_s"]}
+
+
+def _singles(name: str, connections: int, window: int) -> Measure:
+    def measure(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, float]:
+        _make_channel(work, broker, topic)
+        load = work.load("pub", broker.tcp_port, topic, connections, 1, SIZE, seconds, window, at_most=seconds)
+        return {name: load["msgs_per_s"]}
+
+    return measure
+
+
+def _make_channel(work: Work, broker: Broker, topic: str) -> None:
+    """Over TCP, as the yardstick has no HTTP."""
+    work.load("sub", broker.tcp_port, topic, "ch", 1, 1, 0.1, at_most=1)
+
+
+GROUPS: Final = (
+    Group(
+        {
+            "mpub": ("MPUB of 200, 2 connections", at_least(0.85)),
+            "sub": ("consume and FIN, 2 connections", at_least(0.7)),
+        },
+        _batches,
+    ),
+    Group({"pub2": ("PUB one at a time, 2 connections", at_least(0.85))}, _singles("pub2", 2, 1)),
+    Group({"pub50": ("PUB one at a time, 50 connections", at_least(0.85))}, _singles("pub50", 50, 1)),
+    Group({"deep": ("PUB 64 in flight, 4 connections", at_least(0.8))}, _singles("deep", 4, 64)),
+)
+HTTP: Final = "http"
+HTTP_ROW: Final = ("POST /pub, 16 connections", at_least(0.5))
+NAMES: Final = (*(name for group in GROUPS for name in group.rows), HTTP)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runs", type=int, default=5, help="runs of each row (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of one run (default: %(default)s)")
+    parser.add_argument("--ack", choices=("memory", "written", "synced"), default="written", help="nsqd's --ack")
+    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(NAMES)}")
+    parser.add_argument("--broker", type=int, metavar="PORT", help="measure what listens here instead of a fresh nsqd")
+    parser.add_argument("--http-port", type=int, metavar="PORT", help="HTTP port of --broker, for the http row")
+    parser.add_argument("--against", type=int, metavar="PORT", help="compare with what listens here, not the yardstick")
+
+
+def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+    wanted = settings.only.split(",") if settings.only else list(NAMES)
+    if unknown := set(wanted) - set(NAMES):
+        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
+    flags = [f"--ack={settings.ack}", *settings.flag]
+    mine = external_factory(settings.broker, settings.http_port) if settings.broker else nsqd_factory(work, flags)
+    other = external_factory(settings.against) if settings.against else yardstick_factory(work)
+    other_name = f"port {settings.against}" if settings.against else "yardstick"
+    rows: list[Row] = []
+    for group in GROUPS:
+        if set(group.rows) & set(wanted):
+            rows += [row for name, row in _compare(group, work, mine, other, other_name, settings) if name in wanted]
+    if HTTP in wanted:
+        if settings.broker and not settings.http_port:
+            say("http: left out, as it needs --http-port")
+        else:
+            rows.append(_http_row(work, mine, settings))
+    return rows
+
+
+def _compare(
+    group: Group, work: Work, mine: Factory, other: Factory, other_name: str, settings: argparse.Namespace
+) -> list[tuple[str, Row]]:
+    figures: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
+    for number in range(settings.runs):
+        # Mine first, then the other first: a machine that warms up or slows down favours none.
+        for is_mine in (True, False) if number % 2 == 0 else (False, True):
+            with (mine if is_mine else other)() as broker:
+                measured = group.measure(work, broker, _topic(number), settings.seconds)
+                broker.forget(_topic(number))
+            for name, value in measured.items():
+                figures[is_mine].setdefault(name, []).append(value)
+                say(f"{'measured' if is_mine else other_name:>10} {name:6} {value:12,.0f}")
+    return [
+        (name, Row(text, "msg/s", tuple(figures[True][name]), demand, other_name, tuple(figures[False][name])))
+        for name, (text, demand) in group.rows.items()
+    ]
+
+
+def _http_row(work: Work, mine: Factory, settings: argparse.Namespace) -> Row:
+    """Over HTTP beside over TCP, of the same process."""
+    over_http: list[float] = []
+    over_tcp: list[float] = []
+    for number in range(settings.runs):
+        with mine() as broker:
+            assert broker.http_port is not None
+            pair = [("http", broker.http_port, over_http), ("pub", broker.tcp_port, over_tcp)]
+            for mode, port, values in pair if number % 2 == 0 else reversed(pair):
+                topic = f"{_topic(number)}_{mode}"
+                load = work.load(mode, port, topic, 16, 1, SIZE, settings.seconds, at_most=settings.seconds)
+                values.append(load["msgs_per_s"])
+                broker.forget(topic)
+                say(f"{mode + ' on 16':>17} {load['msgs_per_s']:12,.0f}")
+    text, demand = HTTP_ROW
+    return Row(text, "msg/s", tuple(over_http), demand, "TCP PUB on 16", tuple(over_tcp))
+
+
+def _topic(number: int) -> str:
+    """New for each run, as a broker that is not ours to restart keeps what it has."""
+    return f"bench_{os.getpid()}_{number}"
+
+
+BENCHMARK: Final = Benchmark("throughput", "How many messages a second?", add_arguments, run, at_most=30)

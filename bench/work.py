@@ -1,0 +1,125 @@
+"""What a benchmark works with: a temporary folder, the load generator compiled into it, and processes that end with it.
+
+Nothing outlives a `Work`: its processes are killed by their own id, also when we are, and its folder goes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Final
+
+HERE: Final = Path(__file__).resolve().parent
+ROOT: Final = HERE.parent
+HOST: Final = "127.0.0.1"
+SLACK: Final = 60.0  # seconds that a load generator may take beyond what it was told
+
+_PR_SET_PDEATHSIG: Final = 1
+_libc: Final = ctypes.CDLL(None)
+
+
+class Failed(Exception):
+    """A benchmark could not be carried out; says why."""
+
+
+class Load(dict[str, float]):
+    """What a run of the load generator printed; a key that it did not print is a bug here."""
+
+    status: int = 0
+
+
+class Work:
+    def __init__(self, folder: Path, loadgen: Path) -> None:
+        self.folder = folder
+        self.loadgen = loadgen
+        self._made = 0
+
+    @classmethod
+    @contextmanager
+    def open(cls, parent: Path | None = None) -> Iterator[Work]:
+        with tempfile.TemporaryDirectory(prefix="nsq-bench-", dir=parent) as name:
+            folder = Path(name)
+            loadgen = folder / "loadgen"
+            compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+            if compiler is None:
+                raise Failed("the load generator needs a C compiler: cc, gcc or clang")
+            subprocess.run((compiler, "-O2", "-o", loadgen, HERE / "loadgen.c"), check=True, timeout=120)
+            yield cls(folder, loadgen)
+
+    @contextmanager
+    def new_folder(self, name: str) -> Iterator[Path]:
+        """An empty folder; it goes with its contents, as a hundred runs would fill the disk."""
+        self._made += 1
+        folder = self.folder / f"{name}-{self._made}"
+        folder.mkdir()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def load(self, mode: str, port: int, *arguments: object, at_most: float, allow: tuple[int, ...] = (0,)) -> Load:
+        """Runs the load generator to its end. `at_most`: the seconds it was told."""
+        command = self._command(mode, port, arguments)
+        with ExitStack() as stack:
+            process = stack.enter_context(started(command, stdout=subprocess.PIPE))
+            try:
+                out, _ = process.communicate(timeout=at_most + SLACK)
+            except subprocess.TimeoutExpired:
+                raise Failed(f"loadgen {mode} did not end in {at_most + SLACK:.0f} seconds") from None
+        if process.returncode not in allow:
+            raise Failed(f"loadgen {' '.join(command[1:])}: status {process.returncode}, {out.decode().strip()}")
+        return parsed(out, process.returncode)
+
+    @contextmanager
+    def loading(self, mode: str, port: int, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
+        """The load generator beside whatever the block does; killed at its end if it still runs."""
+        with started(self._command(mode, port, arguments), stdout=subprocess.PIPE) as process:
+            yield process
+
+    def _command(self, mode: str, port: int, arguments: tuple[object, ...]) -> list[str]:
+        return [str(self.loadgen), mode, HOST, str(port), *map(str, arguments)]
+
+
+def parsed(out: bytes, status: int) -> Load:
+    """The last line of what the load generator printed, as numbers."""
+    load = Load()
+    load.status = status
+    for pair in out.decode().strip().rpartition("\n")[2].split():
+        key, _, value = pair.partition("=")
+        if key != "mode":
+            load[key] = float(value)
+    return load
+
+
+@contextmanager
+def started(
+    command: list[str], *, stdout: int | IO[bytes] | None = None, stderr: int | IO[bytes] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is dead when the block ends, and when we die without having come that far."""
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, preexec_fn=_die_with_parent
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def say(text: str) -> None:
+    """Progress, apart from the answer."""
+    print(text, file=sys.stderr, flush=True)
