@@ -85,7 +85,9 @@ def reading(folder: Path, count: int, size: int, batches: int) -> None:
         batch = log.batch_at(sequence)
         assert batch is not None
         sequence = batch.end_sequence
-    print(f"{f'read back from the page cache, {count} x {size}':54} {(time.perf_counter() - started) / batches * 1e6:10.2f}")
+    print(
+        f"{f'read back from the page cache, {count} x {size}':54} {(time.perf_counter() - started) / batches * 1e6:10.2f}"
+    )
     store.abandon()
 
 

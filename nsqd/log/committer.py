@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from nsqd.log.data_path import topology_json
 from nsqd.log.files import Files, error_text, remove_file
 
 if TYPE_CHECKING:
@@ -176,12 +177,14 @@ class Committer:
         store = self._store
         while True:
             await self.topology_wakeup.wait()
-            data = store.take_topology()
-            if data is not None:
+            topology = store.take_topology()
+            if topology is not None:
                 try:
-                    await trio.to_thread.run_sync(store.data_path.write_topology, data)
+                    await trio.to_thread.run_sync(store.data_path.write_topology, topology_json(topology))
                 except OSError as error:
-                    store.topology_failed(error)
+                    store.topology_failed(topology, error)
+                else:
+                    store.topology_saved()
             await trio.sleep(TOPOLOGY_INTERVAL)
 
     async def _rotate(self) -> None:

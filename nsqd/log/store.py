@@ -20,7 +20,15 @@ import trio
 from common.wire.names import is_ephemeral
 from nsqd.log.cold import Load, ReadDescriptors
 from nsqd.log.committer import Committer, NotSynced, Outcome, Round
-from nsqd.log.data_path import DataPath, DataPathError, topology_json, write_log_json
+from nsqd.log.data_path import (
+    LOG_JSON,
+    NODE_JSON,
+    TOPOLOGY_JSON,
+    DataPath,
+    DataPathError,
+    topology_json,
+    write_log_json,
+)
 from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
@@ -169,9 +177,9 @@ class Store:
             self.journal.end_sync(last)
         if (topology := self.take_topology()) is not None:
             try:
-                self.data_path.write_topology(topology)
+                self.data_path.write_topology(topology_json(topology))
             except OSError as error:
-                self.topology_failed(error)
+                self.topology_failed(topology, error)
         for text in self._faults.values():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
@@ -200,7 +208,7 @@ class Store:
         if self.files.exists(folder):  # a dropped one that could not be moved away
             self._move_away(folder)
         state = LogState(
-            log_id=_new_id(), unsynced_files=[folder / "log.json"], unsynced_folders=[folder, self.data_path.topics]
+            log_id=_new_id(), unsynced_files=[folder / LOG_JSON], unsynced_folders=[folder, self.data_path.topics]
         )
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
@@ -239,10 +247,10 @@ class Store:
             self.data_path.reserve_ids(until)
         except OSError as error:
             # Ids go on: they repeat only if the process ends now *and* the clock is set back.
-            self.broken(_ids_source, error_text("write", self.data_path.folder / "node.json", error))
+            self.broken(_ids_source, error_text("write", self.data_path.folder / NODE_JSON, error))
 
-    def set_topology(self, topology: object | Callable[[], object]) -> None:
-        """The names of everything, written in the background; a callable is asked when it is time to write."""
+    def set_topology(self, topology: object) -> None:
+        """The names of everything, as plain values that nobody changes; written in the background."""
         self._topology = topology
         self._committer.topology_wakeup.set()
 
@@ -366,15 +374,18 @@ class Store:
             topic_log.loaded(load)
         self.on_loaded(load.topic)
 
-    def take_topology(self) -> bytes | None:
+    def take_topology(self) -> object | None:
+        """What has to be saved; None: nothing."""
         topology, self._topology = self._topology, None
-        if topology is None:
-            return None
-        return topology_json(topology() if callable(topology) else topology)
+        return topology
 
-    def topology_failed(self, error: OSError) -> None:
-        """It is a second copy only, and is written again with the next change."""
-        log.error("cannot save the topology error=%s", error_text("write", self.data_path.folder, error))
+    def topology_saved(self) -> None:
+        self.repaired(_topology_source)
+
+    def topology_failed(self, topology: object, error: OSError) -> None:
+        if self._topology is None:  # else there is a newer one
+            self._topology = topology
+        self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
         names = [topic_log.topic for topic_log in self._disk_logs()]
@@ -407,6 +418,8 @@ class Store:
             elif source is _ids_source:
                 self.repaired(source)
                 self.reserve_ids(0)
+            elif source is _topology_source:
+                self._committer.topology_wakeup.set()
 
     def _repair_journal(self) -> None:
         if self.journal.wants_rotation:

@@ -60,7 +60,7 @@ def test_read_only_folder_is_one_clear_line(tmp_path: Path) -> None:
 def test_full_disk_at_first_start_is_one_clear_line(tmp_path: Path) -> None:
     files = TroubledFiles()
     files.fail("write")
-    with pytest.raises(DataPathError, match="node.json.tmp: no space left on device"):
+    with pytest.raises(DataPathError, match=r"node\.json\.tmp: no space left on device"):
         Store.open(tmp_path, LogSettings(), files=files)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.integration.log.harness import OpenStore, TroubledFiles, opened, text
 FIRST = f"{0:020}.log"
 
 
-def written(path: Path, *words: bytes, checkpoint: bool = False, **settings: int) -> Path:
+def written(path: Path, *words: bytes, checkpoint: bool = False, **settings: Any) -> Path:
     """A store that was killed after publishing one batch for each word; returns its first segment."""
     with opened(path, **settings) as store:
         for word in words:
@@ -289,7 +290,7 @@ def test_index_goes_with_the_cut(tmp_path: Path) -> None:
             store.publish(b"%d" % n, bytes(10_000))
         store.sync()  # saves the index, but the journal does not know of the sync
         segment = store.segments()[0]
-    segment.write_bytes(segment.read_bytes()[: 300_000])
+    segment.write_bytes(segment.read_bytes()[:300_000])
     with opened(tmp_path) as store:
         tail = store.log().tail
         for n in range(100):

@@ -54,7 +54,9 @@ def test_key_before_the_payload_is_no_part_of_the_batch(batch: Batch, key: bytes
 def test_layout_on_disk() -> None:
     payload = b"\0\0\0\2hi"
     record = record_of(Batch(7, 0x0102030405060708, 1_700_000_000_000_000_000, payload, [0, 6], 30_000))
-    rest = struct.pack(">IIQQqQIHH", 6, crc32c(payload), 7, 0x0102030405060708, 1_700_000_000_000_000_000, 30_000, 1, 0, 0)
+    rest = struct.pack(
+        ">IIQQqQIHH", 6, crc32c(payload), 7, 0x0102030405060708, 1_700_000_000_000_000_000, 30_000, 1, 0, 0
+    )
     assert record == b"\xf1NS\x01" + crc32c(rest).to_bytes(4, "big") + rest + payload
     assert HEADER_SIZE == 56
 

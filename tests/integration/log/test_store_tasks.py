@@ -1,0 +1,389 @@
+"""The store beside a running loop: what happens by itself, and when."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from nsqd.broker.batch import Receipt
+from nsqd.log import journal
+from nsqd.log.files import Files
+from nsqd.log.store import NotSynced
+from tests.integration.log.harness import OpenStore, TroubledFiles
+from tests.unit.log.batches import make_batch
+
+
+@asynccontextmanager
+async def running(path: Path, files: Files | None = None, **settings: object) -> AsyncIterator[OpenStore]:
+    opened = OpenStore(path, files or TroubledFiles(), **settings)
+    opened.clock.now = trio.current_time()
+    opened.store.now = trio.current_time
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(opened.store.run)
+            yield opened
+            nursery.cancel_scope.cancel()
+    finally:
+        opened.kill()
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """With a clock that jumps when nothing has moved for a while; a thread at work has to be quicker than that."""
+
+    async def main() -> None:
+        with trio.fail_after(10_000):
+            await test()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.05))
+
+
+async def settled(receipt: Receipt) -> None:
+    event = trio.Event()
+    receipt.when_settled(event.set)
+    await event.wait()
+
+
+def test_sync_returns_when_everything_before_it_is_on_disk(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.append(b"a")
+            store.store.record(("topic", "t"), urgent=False)
+            await store.store.sync()
+            assert store.log().synced_tail == 1
+            synced = [name for operation, name in files.calls if operation == "sync"]
+            assert synced[-3:] == ["log.json", f"{0:020}.log", "journal.000001"]
+
+    run(test)
+
+
+def test_sync_with_nothing_to_sync_returns_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            await store.store.sync()
+            await store.store.sync()
+
+    run(test)
+
+
+def test_many_that_wait_for_a_sync_share_it(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.publish(b"a")
+            await store.store.sync()
+            files.calls.clear()
+            store.publish(b"b")
+            async with trio.open_nursery() as nursery:
+                for _ in range(50):
+                    nursery.start_soon(store.store.sync)
+            assert 1 <= files.calls.count(("sync", f"{0:020}.log")) <= 2
+
+    run(test)
+
+
+def test_failed_sync_is_told_to_who_waits(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.publish(b"a")
+            files.fail("sync", errno.EIO)
+            with pytest.raises(NotSynced, match="input/output error"):
+                await store.store.sync()
+
+    run(test)
+
+
+def test_dirty_log_is_synced_without_being_asked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            store.publish(b"a")
+            await trio.sleep(0.05)
+            assert store.log().synced_tail == 1
+
+    run(test)
+
+
+def test_synced_publishers_are_answered_and_the_shell_told(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, ack="synced") as store:
+            told: list[bool] = []
+            receipts = [store.append(b"a"), store.append(b"b")]
+            store.store.on_settled = lambda: told.append(all(receipt.settled for receipt in receipts))
+            store.store.write_logs()
+            await settled(receipts[1])
+            await trio.lowlevel.checkpoint()
+            assert told == [True]
+
+    run(test)
+
+
+def test_nobody_is_told_when_nobody_waited(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            told: list[None] = []
+            store.store.on_settled = lambda: told.append(None)
+            store.publish(b"a")
+            await store.store.sync()
+            assert told == []
+
+    run(test)
+
+
+def test_acknowledged_messages_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, ack="memory") as store:
+            store.publish(b"a")
+            assert store.segments() == []
+            await trio.sleep(0.11)
+            assert store.segments()[0].stat().st_size == 61
+
+    run(test)
+
+
+def test_changes_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            for n in range(5):
+                store.store.record(("n", n), urgent=False)
+                assert store.store.journal.waiting == 1
+                await trio.sleep(0.11)
+                assert store.store.journal.waiting == 0
+
+    run(test)
+
+
+def test_checkpoint_follows_a_sync(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            store.publish(b"a")
+            await trio.sleep(0.3)
+        assert b"checkpoint" in (tmp_path / "journal.000001").read_bytes()
+
+    run(test)
+
+
+def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            for n in range(50):
+                store.publish(b"a", topic=f"t{n}")
+            store.store.record(("topic", "t"), urgent=True)
+            store.store.set_topology({})
+            await trio.sleep(60)
+            files.calls.clear()
+            instrument = CountSteps()
+            trio.lowlevel.add_instrument(instrument)
+            await trio.sleep(3600)
+            trio.lowlevel.remove_instrument(instrument)
+            assert files.calls == []
+            assert instrument.steps <= 3  # our own
+
+    run(test)
+
+
+def journals_in(path: Path) -> list[str]:
+    return sorted(file.name for file in path.glob("journal.*"))
+
+
+class CountSteps(trio.abc.Instrument):
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.steps += "autojump" not in task.name
+
+
+def test_idle_topics_give_back_descriptors_and_blocks(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, mem_queue_size=0) as store:
+            for _ in range(3):
+                store.publish(b"a")
+            await trio.sleep(15)
+            store.read()
+            assert len(store.store.descriptors) == 1
+            await trio.sleep(30)
+            assert len(store.store.descriptors) == 0
+            assert store.log()._cold is None
+            assert store.log()._descriptor == -1
+            store.publish(b"b")
+            assert len(store.read()) == 4
+
+    run(test)
+
+
+def test_cold_batch_is_loaded_by_a_thread(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    files.fail("read cached", errno.EAGAIN)
+
+    async def test() -> None:
+        async with running(tmp_path, files, mem_queue_size=0) as store:
+            for n in range(10):
+                store.publish(b"%d" % n, topic="cold")
+            arrived = trio.Event()
+            topics: list[str] = []
+
+            def loaded(topic: str) -> None:
+                topics.append(topic)
+                arrived.set()
+
+            store.store.on_loaded = loaded
+            assert store.log("cold").batch_at(3) is None
+            await arrived.wait()
+            assert topics == ["cold"]
+            batch = store.log("cold").batch_at(3)
+            assert batch is not None
+            assert batch.body(3) == b"3"
+
+    run(test)
+
+
+def test_load_that_lacks_descriptors_is_tried_again_later(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files, mem_queue_size=0) as store:
+            store.publish(b"a")
+            store.publish(b"b")
+            await store.store.sync()
+            loaded: list[float] = []
+            store.store.on_loaded = lambda topic: loaded.append(trio.current_time())
+            files.fail("open to read", errno.EMFILE)
+            started = trio.current_time()
+            assert store.log().batch_at(0) is None
+            await trio.sleep(1)
+            assert len(loaded) == 1
+            assert loaded[0] - started >= 0.1
+            assert store.store.damage == []
+            files.recover()
+            assert store.log().batch_at(0) is not None
+
+    run(test)
+
+
+def test_topology_is_saved_in_the_background_and_not_too_often(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            for n in range(20):
+                store.store.set_topology({"n": n})
+                await trio.sleep(0.05)
+            await trio.sleep(1)
+        assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 19}
+        assert files.calls.count(("rename", "topology.json")) <= 7
+
+    run(test)
+
+
+def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            files.fail("write")
+            store.store.set_topology({"n": 1})
+            await trio.sleep(1)
+            assert not (tmp_path / "topology.json").exists()
+            files.recover()
+            await trio.sleep(5)
+            assert store.store.health == "OK"
+        assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 1}
+
+    run(test)
+
+
+def test_journal_is_rotated_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "ROTATE_AT", 10_000)
+
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            store.log("t")
+            store.store.snapshot_topic = lambda name: [("topic", name)]
+            for n in range(1000):
+                store.store.record(("n", n, "x" * 20), urgent=True)
+                store.store.write_journal()
+            await trio.sleep(1)
+            assert journals_in(tmp_path) == ["journal.000002"]
+
+    run(test)
+
+
+def test_files_of_a_dropped_topic_go(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path) as store:
+            store.publish(b"a")
+            store.store.drop_log("t")
+            await trio.sleep(0.1)
+            assert list((tmp_path / "topics").iterdir()) == []
+
+    run(test)
+
+
+def test_disk_is_tried_every_second_until_it_works_again(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.publish(b"a")
+            files.fail("write")
+            assert store.publish(b"b").error is not None
+            await trio.sleep(5)
+            assert store.store.health.startswith("NOK")
+            files.recover()
+            await trio.sleep(2)
+            assert store.store.health == "OK"
+            assert store.publish(b"c").error is None
+            assert not (tmp_path / "probe.tmp").exists()
+
+    run(test)
+
+
+def test_journal_whose_sync_failed_is_written_anew_by_itself(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    files.fails_for = lambda name: name == "journal.000001"
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.log("t")
+            store.store.snapshot_topic = lambda name: [("topic", name)]
+            files.fail("sync", errno.EIO)
+            store.store.record(("topic", "t"), urgent=True)
+            store.store.write_journal()
+            await trio.sleep(5)
+            assert store.store.health == "OK"
+            assert journals_in(tmp_path) == ["journal.000002"]
+
+    run(test)
+
+
+def test_close_after_a_cancelled_run_loses_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        opened = OpenStore(tmp_path, ack="memory")
+        async with trio.open_nursery() as nursery:
+            await nursery.start(opened.store.run)
+            log = opened.log()
+            for n in range(100):
+                log.append(make_batch(log.tail, [b"%d" % n]), Receipt())
+                opened.store.record(("n", n), urgent=False)
+            nursery.cancel_scope.cancel()
+        opened.store.close()
+
+    run(test)
+    found = OpenStore(tmp_path)
+    assert found.log().synced_tail == 100
+    assert len(found.recovered.changes) == 100
+    found.kill()
