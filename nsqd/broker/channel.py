@@ -188,13 +188,15 @@ class Channel:
         return taken
 
     def _advance_over_gaps(self) -> int:
-        if self.skips.total:
-            self.cursor = self.skips.pass_over(self.cursor)
-        readable = self.topic.log.next_readable(self.cursor)
-        if readable != self.cursor:  # damage, or an ephemeral channel that others left behind
+        while True:
+            if self.skips.total:
+                self.cursor = self.skips.pass_over(self.cursor)
+            readable = min(self.topic.log.next_readable(self.cursor), self.topic.handed_over)
+            if readable == self.cursor:
+                return readable
+            # Damage, or an ephemeral channel that others left behind. Skip ranges may end in it or follow it.
             self._finished.append((self.cursor, readable))
             self.cursor = readable
-        return self.cursor
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
         log = self.topic.log

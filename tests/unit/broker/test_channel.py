@@ -247,3 +247,34 @@ def test_damage_is_passed_over() -> None:
     client = node.consumer(ready=10)
     assert [m.body for m in client.messages()] == [b"3", b"4"]
     assert node.channel().depth == 0
+
+
+def test_damage_may_swallow_a_deferred_message() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c")
+    publish(node, b"a")
+    node.client().say(dpub("t", 5000, b"later"))
+    publish(node, b"b", b"c")
+    node.store.logs["t"].first = 3
+    client = node.consumer(ready=1)
+    assert [m.body for m in client.messages()] == [b"c"]
+    assert node.channel().depth == 0
+    node.pass_time(6)
+    assert client.answers(b"RDY 5\n") == []
+    told = node.channel()
+    assert (told.depth, told.deferred_count, told.in_flight_count) == (0, 0, 1)
+
+
+def test_damage_that_reaches_beyond_what_was_handed_over_takes_no_more_than_that() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    topic.channel("c")
+    publish(node, b"a")
+    topic.pause()
+    publish(node, b"b", b"c")
+    node.store.logs["t"].first = 2
+    client = node.consumer(ready=5)
+    assert (client.messages(), node.channel().depth, node.topic().depth) == ([], 0, 2)
+    topic.unpause()
+    node.turn()
+    assert [m.body for m in client.messages()] == [b"c"]
