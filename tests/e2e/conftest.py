@@ -29,7 +29,8 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 @pytest.fixture
 def start_nsqd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartNsqd]:
     """Starts a broker with these options (flags without dashes), at an empty data path of its own."""
-    brokers = request.node.stash[started] = []
+    brokers: list[Nsqd] = []
+    request.node.stash[started] = brokers
     with ExitStack() as running:
 
         def start(*options: str) -> Nsqd:
