@@ -125,16 +125,12 @@ def _publish_until_killed(
     batched = settings.topics - settings.singles
     with ExitStack() as stack:
         loads = [
-            stack.enter_context(
-                work.loading("pub", broker.tcp_port, TOPIC, 2, BATCH, SIZE, 30, f"topics={batched}", "rate=50000")
-            )
+            stack.enter_context(work.loading("pub", broker.tcp_port, TOPIC, 2, BATCH, SIZE, 30, f"topics={batched}"))
         ]
         if settings.singles:
             loads.append(
                 stack.enter_context(
-                    work.loading(
-                        "pub", broker.tcp_port, SINGLE, 2, 1, SIZE, 30, f"topics={settings.singles}", "rate=5000"
-                    )
+                    work.loading("pub", broker.tcp_port, SINGLE, 2, 1, SIZE, 30, f"topics={settings.singles}")
                 )
             )
         time.sleep(1.0)
