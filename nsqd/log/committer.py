@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nsqd.log.cold import Load
     from nsqd.log.journal import JournalSync
     from nsqd.log.store import Store
-    from nsqd.log.topic_log import SyncJob
+    from nsqd.log.sync_job import SyncJob
 
 log = logging.getLogger(__name__)
 

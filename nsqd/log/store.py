@@ -38,6 +38,7 @@ from nsqd.log.topic_log import DeferredBatch, DiskLog, LogState
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
+    from nsqd.log.cold_reader import ColdReader
     from nsqd.log.record import Header
     from nsqd.log.segment import Segment
 
@@ -97,7 +98,7 @@ class Store:
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
-        self._cold: dict[DiskLog, None] = {}  # hold blocks that were read
+        self._cold: dict[ColdReader, None] = {}  # hold blocks that were read
         self._finished_files: list[Path] = []
         self._dropped_folders: list[Path] = []
         self._topology: object | None = None
@@ -223,7 +224,7 @@ class Store:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self._cold):
+        for place in (self._buffered, self._unsynced, self._checkpoints, self._open):
             place.pop(topic_log, None)
         topic_log.drop("exiting")
         self._move_away(topic_log.folder)
@@ -432,8 +433,8 @@ class Store:
         for topic_log in [candidate for candidate in self._open if not candidate.take_used()]:
             topic_log.close_descriptor()
             del self._open[topic_log]
-        for topic_log in [candidate for candidate in self._cold if candidate.forget_cold()]:
-            del self._cold[topic_log]
+        for reader in [candidate for candidate in self._cold if candidate.forget_idle()]:
+            del self._cold[reader]
         if not self._cold:
             self.descriptors.close()
         return not self._open and not self._cold
@@ -462,8 +463,8 @@ class Store:
             del self._open[oldest]
             oldest.close_descriptor()
 
-    def log_reads_cold(self, topic_log: DiskLog) -> None:
-        self._cold[topic_log] = None
+    def reads_cold(self, reader: ColdReader) -> None:
+        self._cold[reader] = None
         self._committer.idle_wakeup.set()
 
     def load(self, load: Load) -> None:
@@ -488,13 +489,13 @@ class Store:
         log.info("disk works again")
         self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
 
-    def damaged(self, topic_log: DiskLog, load: Load) -> None:
+    def damaged(self, topic: str, load: Load) -> None:
         kept = {path.name: str(path) for path in load.aside}
         for hole in load.holes:
             name = load.segment.path.name
             copy = kept.get(f"{name}.damaged.{hole.offset}", "")
             text = "damage is skipped" if load.error is None else str(load.error)
-            damage = Damage(topic_log.topic, name, hole.offset, hole.first, hole.end, copy, text)
+            damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
             self.damage.append(damage)
             _report(damage)
 

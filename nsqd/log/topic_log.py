@@ -13,97 +13,54 @@ a second the end of the file is read again and proven before anything is appende
 
 from __future__ import annotations
 
-import errno
-from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from nsqd.log.cold import ColdBlock, ColdBlocks, Damaged, Load, ReadDescriptors, Start, read_block, salvaging
+from nsqd.log.cold_reader import ColdReader, ReadingHost
 from nsqd.log.data_path import write_log_json
-from nsqd.log.files import MOST_BUFFERS, Files, error_text
+from nsqd.log.files import MOST_BUFFERS, error_text
+from nsqd.log.proof import prove_segment
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
-from nsqd.log.segment import Hole, Index, Segment, Walk, save_index, segment_name
+from nsqd.log.segment import Hole, Index, Segment, segment_name
+from nsqd.log.segment_list import SegmentList
 from nsqd.log.settings import Ack, LogSettings
+from nsqd.log.sync_job import SyncJob
 from nsqd.log.tail_cache import TailCache, find_batch
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
+    from nsqd.log.cold import Load
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
 BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
 
-_segment_base: Final = attrgetter("base")
 
-
-class LogHost(Protocol):
+class LogHost(ReadingHost, Protocol):
     """What a log asks of the store that it belongs to."""
 
-    files: Files
     settings: LogSettings
-    descriptors: ReadDescriptors
     dirty: list[DiskLog]  # to be written in this turn
-    reads_cache: bool  # whether the file system tells what the page cache holds
 
     def now(self) -> float: ...
 
-    def log_buffered(self, log: DiskLog) -> None: ...
+    def log_buffered(self, log: DiskLog) -> None:
+        """Acknowledged messages wait in memory, and are to be written soon."""
 
-    def log_written(self, log: DiskLog, messages: int) -> None: ...
+    def log_written(self, log: DiskLog, messages: int) -> None:
+        """There is something to sync."""
 
-    def log_opened(self, log: DiskLog) -> None: ...
+    def log_opened(self, log: DiskLog) -> None:
+        """The log holds a descriptor."""
 
-    def log_reads_cold(self, log: DiskLog) -> None: ...
-
-    def load(self, load: Load) -> None: ...
-
-    def remove(self, segments: list[Segment]) -> None: ...
+    def remove(self, segments: list[Segment]) -> None:
+        """They are finished, and may go when the journal's sync has made that lasting."""
 
     def broken(self, source: object, text: str) -> None: ...
 
     def repaired(self, source: object) -> None: ...
-
-    def damaged(self, log: DiskLog, load: Load) -> None: ...
-
-
-@dataclass(slots=True)
-class SyncJob:
-    """What the committer has to do to make a log durable up to `sequence`."""
-
-    log: DiskLog
-    files: list[Path]
-    folders: list[Path]
-    indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many are there
-    base: int  # of the active segment
-    offset: int  # in it
-    sequence: int
-    error: str | None = None
-
-    def perform(self, files: Files) -> None:
-        for path, data, saved in self.indexes:
-            try:
-                save_index(files, path, data, saved=saved)
-            except OSError:  # the index can always be made again
-                pass
-        for path in self.files:
-            try:
-                files.sync_path(path)
-            except FileNotFoundError:  # the topic was deleted meanwhile
-                pass
-            except OSError as error:
-                self.error = error_text("fsync", path, error)
-                return
-        for path in self.folders:
-            try:
-                files.sync_folder(path)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                self.error = error_text("fsync", path, error)
-                return
 
 
 @dataclass(slots=True)
@@ -151,26 +108,23 @@ class DiskLog:
         self._receipts: list[Receipt] = []
         self._is_dirty = False
 
-        self._segments = state.segments
-        self._active: Segment | None = state.segments[-1] if state.segments else None
-        self._descriptor = -1
+        self._segments = SegmentList(state.segments)
+        self._descriptor = -1  # of the active segment, if it is open
         self._indexed_at = self._last_index_offset()
         self._released = 0
-        self._holes: list[tuple[int, int]] = sorted((hole.first, hole.end) for hole in state.holes)
-        self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
         self._used = False  # written to since the last look at who is idle
 
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
         self._recent: list[Batch] = []  # of the last write, if the cache is too small for it
-        self._cold: ColdBlocks | None = None
-        self._loading: set[int] = set()
+        self._reader = ColdReader(
+            topic, host, self._segments, written_tail=lambda: self._written_tail, holes=state.holes
+        )
 
         self._synced = state.synced
         self._files_to_sync: list[Path] = list(state.unsynced_files)
         self._folders_to_sync: list[Path] = list(state.unsynced_folders)
         self._sealed_indexes: list[Segment] = []
         self._unsynced_receipts: deque[tuple[int, Receipt]] = deque()
-        self._is_unsynced = False
 
         self._error: str | None = None
         self._retry_at = 0.0
@@ -226,7 +180,7 @@ class DiskLog:
         self._is_dirty = False
         buffers = self._buffers
         size = self._buffered
-        segment = self._active
+        segment = self._segments.active
         if not size or (self._error is not None and not self._may_try_again()):
             return
         if segment is None or segment.size + size > self._max_bytes:
@@ -255,7 +209,7 @@ class DiskLog:
     def _write_over_segments(self) -> None:
         """Puts each batch where it still fits: a segment exceeds its bound only if a single record does."""
         while self._unwritten:
-            segment = self._active
+            segment = self._segments.active
             room = self._max_bytes - segment.size if segment is not None else 0
             count = size = 0
             for batch in self._unwritten:
@@ -313,7 +267,7 @@ class DiskLog:
             position += HEADER_SIZE + len(batch.payload)
 
     def _last_index_offset(self) -> int:
-        index = self._active.index if self._active is not None else None
+        index = self._segments.active.index if self._segments.active is not None else None
         return index.offsets[-1] if index else 0
 
     # Files
@@ -340,17 +294,16 @@ class DiskLog:
         """Begins a new segment. The old one is synced before the new one, so a gap in between is real damage."""
         path = self.folder / segment_name(base)
         descriptor = self._files.open_to_write(path)
-        if self._active is not None:
+        active = self._segments.active
+        if active is not None:
             self.close_descriptor()
-            if self._active.path not in self._files_to_sync:
-                self._files_to_sync.append(self._active.path)
-            self._sealed_indexes.append(self._active)
-        if not self._segments:
-            self.first = base
+            if active.path not in self._files_to_sync:
+                self._files_to_sync.append(active.path)
+            self._sealed_indexes.append(active)
+        self._segments.add(Segment(path, base, 0, Index()))
+        self.first = self._segments.first
         self._descriptor = descriptor
         self._host.log_opened(self)
-        self._active = Segment(path, base, 0, Index())
-        self._segments.append(self._active)
         self._indexed_at = 0
         if self.folder not in self._folders_to_sync:
             self._folders_to_sync.append(self.folder)
@@ -362,7 +315,7 @@ class DiskLog:
         self._cache.forget_before(sequence)
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
-        active = self._active
+        active = self._segments.active
         if sequence == self.tail and active is not None and active.size > self._max_bytes // 4 and not self._buffers:
             # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
             try:
@@ -373,15 +326,11 @@ class DiskLog:
         self._remove_segments_before(sequence)
 
     def _remove_segments_before(self, sequence: int) -> None:
-        segments = self._segments
-        if len(segments) < 2 or segments[1].base > sequence:
+        gone = self._segments.take_before(sequence)
+        if not gone:
             return
-        count = bisect_right(segments, sequence, key=_segment_base) - 1
-        gone = segments[:count]
-        del segments[:count]
-        self.first = segments[0].base
-        self._holes = [hole for hole in self._holes if hole[1] > self.first]
-        self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > self.first}
+        self.first = self._segments.first
+        self._reader.forget_before(self.first)
         self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
         for segment in gone:
             self._host.descriptors.forget(segment.path)
@@ -394,135 +343,20 @@ class DiskLog:
             self._cache.find(sequence)
             or find_batch(self._recent, sequence)
             or find_batch(self._unwritten, sequence)
-            or self._cold_batch(sequence)
+            or self._reader.batch_at(sequence)
         )
 
     def next_readable(self, sequence: int) -> int:
-        sequence = max(sequence, self.first)
-        for first, end in self._holes:
-            if first <= sequence < end:
-                sequence = end
-        return sequence
-
-    def _cold_batch(self, sequence: int) -> Batch | None:
-        cold = self._cold
-        if cold is None:
-            cold = self._cold = ColdBlocks()
-            self._host.log_reads_cold(self)
-        segment = self._segments[self._place_of(sequence)]
-        start: Start | None = None
-        try:
-            block = cold.find(sequence)
-            if block is None:
-                start = self._start_of(sequence, segment)
-                if start is None or not self._host.reads_cache:
-                    self._load(sequence, segment, start)
-                    return None
-                block = self._read_cached(segment, start, sequence)
-                cold.add(block)
-            return block.batch_at(sequence)
-        except Damaged as damage:
-            start = Start(damage.sequence, damage.offset)
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                self._host.reads_cache = False
-        self._load(sequence, segment, start)
-        return None
-
-    def _start_of(self, sequence: int, segment: Segment) -> Start | None:
-        if sequence == segment.base:
-            return Start(sequence, 0)
-        assert self._cold is not None
-        base, offset = self._behind_holes.get(sequence, (-1, 0))
-        if base == segment.base:
-            return Start(sequence, offset)
-        start = self._cold.start_of(sequence, segment)
-        if start is None and segment.index is not None:
-            start = Start(*(segment.index.locate(sequence) or (segment.base, 0)))
-        return start
-
-    def _read_cached(self, segment: Segment, start: Start, sequence: int) -> ColdBlock:
-        descriptor = self._host.descriptors.get(segment.path)
-        read_cached_at = self._files.read_cached_at
-
-        def read(offset: int, size: int) -> bytes:
-            return read_cached_at(descriptor, size, offset)
-
-        return read_block(read, segment.base, start, segment.size, sequence)
-
-    def _place_of(self, sequence: int) -> int:
-        return max(bisect_right(self._segments, sequence, key=_segment_base) - 1, 0)
-
-    def _written_end(self, segment: Segment) -> int:
-        """The sequence at which the segment's records end."""
-        if segment is not self._active:
-            return self._segments[self._segments.index(segment) + 1].base
-        return self._written_tail
-
-    def _load(self, sequence: int, segment: Segment, start: Start | None) -> None:
-        if sequence not in self._loading:
-            self._loading.add(sequence)
-            self._host.load(Load(self.topic, sequence, segment, end=self._written_end(segment), start=start))
+        return self._reader.next_readable(max(sequence, self.first))
 
     def loaded(self, load: Load) -> None:
-        """Takes what a thread has read; the asker may come again."""
-        self._loading.discard(load.sequence)
-        segment = load.segment
-        if self.dropped or segment not in self._segments:
-            return
-        if load.index is not None and segment.index is None:
-            segment.index = load.index
-        if load.index_is_bad_at is not None and segment.index is not None and segment is not self._active:
-            segment.index.cut(load.index_is_bad_at)
-        if load.block is not None:
-            if self._cold is None:
-                self._cold = ColdBlocks()
-                self._host.log_reads_cold(self)
-            self._cold.add(load.block)
-        load.holes = [hole for hole in load.holes if (hole.first, hole.end) not in self._holes]
-        for hole in load.holes:
-            insort(self._holes, (hole.first, hole.end))
-            self._behind_holes[hole.end] = (segment.base, hole.end_offset)
-        if load.holes:
-            self._host.damaged(self, load)
-
-    def forget_cold(self) -> bool:
-        """Drops what was read and is not being read any more; says whether nothing is left."""
-        cold = self._cold
-        if cold is None:
-            return True
-        if cold.used:
-            cold.used = False
-            return False
-        self._cold = None
-        for segment in self._segments:
-            if segment is not self._active and segment not in self._sealed_indexes:
-                segment.index = None
-        return True
+        """Takes what a thread has read."""
+        if not self.dropped:
+            self._reader.loaded(load)
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
-        """The headers of the records on disk from the one on that holds `sequence`. Blocks on the disk."""
-        for segment in self._segments[self._place_of(sequence) :]:
-            index = segment.index
-            start = Start(*((index.locate(sequence) if index else None) or (segment.base, 0)))
-            descriptor = self._files.open_to_read(segment.path)
-            try:
-                walk = Walk(
-                    salvaging(self._files, descriptor),
-                    offset=start.offset,
-                    sequence=start.sequence,
-                    end=segment.size,
-                    verify=False,
-                    next_base=self._written_end(segment),
-                )
-                for block in walk.blocks():
-                    for _, header in block.headers:
-                        if header.end_sequence > sequence:
-                            yield header
-            finally:
-                self._files.close(descriptor)
+        """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
+        return self._reader.headers_from(sequence)
 
     def deferred_after(self, sequence: int) -> Iterator[DeferredBatch]:
         """The deferred batches at or after `sequence`."""
@@ -543,7 +377,7 @@ class DiskLog:
 
     def begin_sync(self) -> SyncJob | None:
         """What is to be synced so that everything written so far is durable; None: nothing can be."""
-        active = self._active
+        active = self._segments.active
         if self._sync_failed or self.dropped:
             return None
         job = SyncJob(
@@ -558,11 +392,7 @@ class DiskLog:
         if active is not None:
             if active.path not in job.files and (active.base, active.size) != self._synced[:2]:
                 job.files.append(active.path)
-            for segment in (*self._sealed_indexes, active):
-                index = segment.index
-                if index is not None and index.saved < len(index):
-                    job.indexes.append((segment.index_path, index.encode_unsaved(), index.saved))
-                    index.saved = len(index)
+            job.indexes = [entries for segment in (*self._sealed_indexes, active) if (entries := _unsaved(segment))]
         self._files_to_sync = []
         self._folders_to_sync = []
         self._sealed_indexes = []
@@ -614,9 +444,9 @@ class DiskLog:
 
     def _write_failed(self, text: str) -> None:
         descriptor = self._descriptor
-        if descriptor >= 0 and self._active is not None:
+        if descriptor >= 0 and self._segments.active is not None:
             try:
-                self._files.truncate(descriptor, self._active.size)
+                self._files.truncate(descriptor, self._segments.active.size)
             except OSError:  # then before the next append
                 pass
         receipts: list[Receipt] = []
@@ -681,57 +511,25 @@ class DiskLog:
         self._host.log_written(self, 0)
 
     def _prove(self) -> None:
-        """Reads the end of the log again: what is there must be what was written, and nothing behind it.
-
-        After a failed sync the kernel takes pages for clean that never reached the disk, so what was not synced is
-        written once more.
-        """
-        if self._active is None:
+        """Reads again what is in doubt: the active segment's end, and after a failed sync all that was not synced."""
+        if self._segments.active is None:
             write_log_json(self._files, self.folder, self.topic, self.log_id, durable=False)
             return
         base, synced_offset, _ = self._synced
-        unsynced = [segment for segment in self._segments if segment.base >= base] if self._sync_failed else []
-        for segment in unsynced or [self._active]:
-            offset = synced_offset if segment.base == base and self._sync_failed else 0
-            if not self._prove_segment(segment, offset):
-                # It cannot be read. What was in it is lost, but not forgotten, and its sequences are not given again.
-                self._roll(self._written_tail)
-                break
+        proven = True
+        for segment in self._segments:
+            end = self._segments.next_base(segment)
+            if end is None:
+                end = self._written_tail
+            if self._sync_failed and segment.base >= base:
+                rewrite_from = synced_offset if segment.base == base else 0
+                proven &= prove_segment(self._files, segment, end=end, rewrite_from=rewrite_from)
+            elif segment is self._segments.active:
+                proven &= prove_segment(self._files, segment, end=end)
+        if not proven:
+            # Something cannot be read. It is lost, but not forgotten: its sequences are not given again.
+            self._roll(self._written_tail)
         self._sync_failed = False
-
-    def _prove_segment(self, segment: Segment, synced_offset: int) -> bool:
-        files = self._files
-        descriptor = files.open_to_write(segment.path)
-        try:
-            if files.size(descriptor) > segment.size:
-                files.truncate(descriptor, segment.size)
-            start = Start(segment.base, 0)
-            if segment.index:
-                start = Start(segment.index.sequences[-1], segment.index.offsets[-1])
-                if self._sync_failed:
-                    start = next(
-                        (
-                            Start(sequence, offset)
-                            for sequence, offset in zip(
-                                reversed(segment.index.sequences), reversed(segment.index.offsets), strict=True
-                            )
-                            if offset <= synced_offset
-                        ),
-                        Start(segment.base, 0),
-                    )
-            read = salvaging(files, descriptor)
-            walk = Walk(read, offset=start.offset, sequence=start.sequence, end=segment.size, verify=True)
-            walk.run()
-            if walk.offset != segment.size or walk.sequence != self._written_end(segment) or walk.holes:
-                return False
-            if self._sync_failed:
-                for offset in range(synced_offset, segment.size, BUFFER_BYTES):
-                    data = read(offset, min(BUFFER_BYTES, segment.size - offset))
-                    files.write_fully(descriptor, [data], offset)
-                files.sync(descriptor)
-            return True
-        finally:
-            files.close(descriptor)
 
     # The end
 
@@ -754,3 +552,13 @@ class DiskLog:
         self._host.repaired(self)
         for receipt in receipts:
             receipt.settle(reason)
+
+
+def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
+    """The index entries that are not in the index's file, for a SyncJob."""
+    index = segment.index
+    if index is None or index.saved == len(index):
+        return None
+    entries = (segment.index_path, index.encode_unsaved(), index.saved)
+    index.saved = len(index)
+    return entries

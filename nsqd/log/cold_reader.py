@@ -1,0 +1,185 @@
+"""One log's reading from disk: where a sequence lies, what was read last, and where nothing can be read."""
+
+from __future__ import annotations
+
+import errno
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nsqd.log.cold import ColdBlock, ColdBlocks, Damaged, Load, ReadDescriptors, Start, read_block, salvaging
+from nsqd.log.record import HEADER_SIZE, Header, decode_header
+from nsqd.log.segment import Hole, ReadAt, Segment, Walk
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.log.files import Files
+    from nsqd.log.segment_list import SegmentList
+
+_NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+class ReadingHost(Protocol):
+    """What reading asks of the store."""
+
+    files: Files
+    descriptors: ReadDescriptors
+    reads_cache: bool  # whether the file system tells what the page cache holds
+
+    def load(self, load: Load) -> None:
+        """Has a thread perform it, and then the log take it back with `loaded`."""
+
+    def reads_cold(self, reader: ColdReader) -> None:
+        """The reader holds blocks, until `forget_idle` says that it does not any more."""
+
+    def damaged(self, topic: str, load: Load) -> None: ...
+
+
+class ColdReader:
+    def __init__(
+        self,
+        topic: str,
+        host: ReadingHost,
+        segments: SegmentList,
+        *,
+        written_tail: Callable[[], int],
+        holes: Iterable[Hole],
+    ) -> None:
+        self._topic = topic
+        self._host = host
+        self._segments = segments
+        self._written_tail = written_tail
+        self._holes = sorted((hole.first, hole.end) for hole in holes)
+        self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
+        self._blocks: ColdBlocks | None = None
+        self._loading: set[int] = set()
+
+    def next_readable(self, sequence: int) -> int:
+        for first, end in self._holes:
+            if first <= sequence < end:
+                sequence = end
+        return sequence
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        """From what was read last or the page cache; otherwise None, and a thread is asked."""
+        segment = self._segments.holding(sequence)
+        start: Start | None = None
+        try:
+            block = self._opened_blocks().find(sequence)
+            if block is None:
+                start = self._start_of(sequence, segment)
+                block = self._read_cached(segment, start, sequence) if start is not None else None
+            if block is not None:
+                return block.batch_at(sequence)
+        except Damaged as damage:
+            start = Start(damage.sequence, damage.offset)
+        except BlockingIOError:
+            pass
+        except OSError as error:  # the thread will tell what it is
+            if error.errno in _NO_CACHED_READS:
+                self._host.reads_cache = False
+        if sequence not in self._loading:
+            self._loading.add(sequence)
+            self._host.load(Load(self._topic, sequence, segment, end=self._end_of(segment), start=start))
+        return None
+
+    def _opened_blocks(self) -> ColdBlocks:
+        if self._blocks is None:
+            self._blocks = ColdBlocks()
+            self._host.reads_cold(self)
+        return self._blocks
+
+    def _start_of(self, sequence: int, segment: Segment) -> Start | None:
+        """A record from which the sequence is not far; None: the index has to be read first."""
+        if sequence == segment.base:
+            return Start(sequence, 0)
+        base, offset = self._behind_holes.get(sequence, (-1, 0))
+        if base == segment.base:
+            return Start(sequence, offset)
+        start = self._opened_blocks().start_of(sequence, segment)
+        if start is None and segment.index is not None:
+            start = Start(*(segment.index.locate(sequence) or (segment.base, 0)))
+        return start
+
+    def _read_cached(self, segment: Segment, start: Start, sequence: int) -> ColdBlock | None:
+        if not self._host.reads_cache:
+            return None
+        descriptor = self._host.descriptors.get(segment.path)
+        read_cached_at = self._host.files.read_cached_at
+
+        def read(offset: int, size: int) -> bytes:
+            return read_cached_at(descriptor, size, offset)
+
+        block = read_block(read, segment.base, start, segment.size, sequence)
+        self._opened_blocks().add(block)
+        return block
+
+    def _end_of(self, segment: Segment) -> int:
+        """The sequence at which the segment's records end."""
+        next_base = self._segments.next_base(segment)
+        return next_base if next_base is not None else self._written_tail()
+
+    def loaded(self, load: Load) -> None:
+        """Takes what a thread has read; the asker may come again."""
+        self._loading.discard(load.sequence)
+        segment = load.segment
+        if segment not in self._segments:  # finished meanwhile
+            return
+        if load.index is not None and segment.index is None:
+            segment.index = load.index
+        if load.index_is_bad_at is not None and segment.index is not None:
+            segment.index.cut(load.index_is_bad_at)
+        if load.block is not None:
+            self._opened_blocks().add(load.block)
+        load.holes = [hole for hole in load.holes if (hole.first, hole.end) not in self._holes]
+        for hole in load.holes:
+            insort(self._holes, (hole.first, hole.end))
+            self._behind_holes[hole.end] = (segment.base, hole.end_offset)
+        if load.holes:
+            self._host.damaged(self._topic, load)
+
+    def forget_idle(self) -> bool:
+        """Drops what was read if it is not being read any more; says whether nothing is left."""
+        if self._blocks is not None and self._blocks.used:
+            self._blocks.used = False
+            return False
+        self._blocks = None
+        for segment in self._segments:
+            if segment is not self._segments.active:
+                segment.index = None
+        return True
+
+    def forget_before(self, sequence: int) -> None:
+        self._holes = [hole for hole in self._holes if hole[1] > sequence]
+        self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
+
+    def headers_from(self, sequence: int) -> Iterator[Header]:
+        """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
+        files = self._host.files
+        for segment in self._segments.starting_with(sequence):
+            descriptor = files.open_to_read(segment.path)
+            try:
+                read = salvaging(files, descriptor)
+                start = _proven_start(read, segment, sequence)
+                walk = Walk(
+                    read,
+                    offset=start.offset,
+                    sequence=start.sequence,
+                    end=segment.size,
+                    verify=False,
+                    next_base=self._end_of(segment),
+                )
+                for block in walk.blocks():
+                    yield from (header for _, header in block.headers if header.end_sequence > sequence)
+            finally:
+                files.close(descriptor)
+
+
+def _proven_start(read: ReadAt, segment: Segment, sequence: int) -> Start:
+    """What the index says, if there is a record of that sequence."""
+    entry = segment.index.locate(sequence) if segment.index is not None else None
+    if entry is not None:
+        header = decode_header(read(entry[1], HEADER_SIZE), 0)
+        if header is not None and header.base_sequence == entry[0]:
+            return Start(*entry)
+    return Start(segment.base, 0)

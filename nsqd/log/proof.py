@@ -1,0 +1,50 @@
+"""Finding out what a segment really holds, after a write or a sync of it has failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log.cold import Start, salvaging
+from nsqd.log.segment import BLOCK_SIZE, Segment, Walk
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+_NOTHING: Final = -1
+
+
+def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = _NOTHING) -> bool:
+    """Cuts off what stands behind the last whole record, and says whether all before it is what was written.
+
+    `end` is the sequence at which the records should end. From `rewrite_from` on nothing was synced: after a failed
+    sync the kernel takes pages for clean that never reached the disk, so they are written once more, and synced.
+    """
+    unsynced_from = rewrite_from if rewrite_from != _NOTHING else segment.size
+    descriptor = files.open_to_write(segment.path)
+    try:
+        if files.size(descriptor) > segment.size:
+            files.truncate(descriptor, segment.size)
+        read = salvaging(files, descriptor)
+        start = _last_indexed(segment, unsynced_from)
+        walk = Walk(read, offset=start.offset, sequence=start.sequence, end=segment.size, verify=True)
+        walk.run()
+        if (walk.offset, walk.sequence) != (segment.size, end) or walk.holes:
+            return False
+        for offset in range(unsynced_from, segment.size, BLOCK_SIZE):
+            data = read(offset, min(BLOCK_SIZE, segment.size - offset))
+            files.write_fully(descriptor, [data], offset)
+        if unsynced_from < segment.size:
+            files.sync(descriptor)
+        return True
+    finally:
+        files.close(descriptor)
+
+
+def _last_indexed(segment: Segment, offset: int) -> Start:
+    """The last record before `offset` that the index knows."""
+    index = segment.index
+    if index is not None:
+        for place in range(len(index) - 1, -1, -1):
+            if index.offsets[place] <= offset:
+                return Start(index.sequences[place], index.offsets[place])
+    return Start(segment.base, 0)
