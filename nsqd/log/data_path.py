@@ -155,4 +155,8 @@ def write_log_json(files: Files, folder: Path, topic: str, log_id: str, *, durab
     """Makes the topic's folder, if need be, and says in it which log this is."""
     if not files.exists(folder):
         files.make_folder(folder)
-    files.replace(folder / LOG_JSON, as_json({"format": FORMAT, "log": log_id, "topic": topic}), durable=durable)
+    text = as_json({"format": FORMAT, "log": log_id, "topic": topic})
+    if durable:
+        files.replace(folder / LOG_JSON, text)
+    else:  # the folder is new: there is nothing to replace, and a torn file only means another id
+        files.write_new(folder / LOG_JSON, text)

@@ -146,20 +146,27 @@ class Files:
             if written:
                 rest[0] = rest[0][written:]
 
-    def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
+    def write_new(self, path: Path, data: bytes) -> None:
+        """Writes a small file, unsynced."""
+        descriptor = self.open_to_write(path)
+        try:
+            self.truncate(descriptor, 0)
+            self.write_fully(descriptor, [data], 0)
+        finally:
+            self.close(descriptor)
+
+    def replace(self, path: Path, data: bytes) -> None:
         """Puts `data` in the place of the file in one step: after a crash there is the old one or the new one."""
         temporary = path.with_name(path.name + ".tmp")
         descriptor = self.open_to_write(temporary)
         try:
             self.truncate(descriptor, 0)
             self.write_fully(descriptor, [data], 0)
-            if durable:
-                self.sync(descriptor)
+            self.sync(descriptor)
         finally:
             self.close(descriptor)
         self.rename(temporary, path)
-        if durable:
-            self.sync_folder(path.parent)
+        self.sync_folder(path.parent)
 
     def sync_path(self, path: Path) -> None:
         """Syncs a file by name: the kernel syncs what any descriptor wrote, and reports failures that nobody has seen."""

@@ -293,6 +293,9 @@ def test_index_goes_with_the_cut(tmp_path: Path) -> None:
     segment.write_bytes(segment.read_bytes()[:300_000])
     with opened(tmp_path) as store:
         tail = store.log().tail
+        index = store.log()._segments.active.index  # type: ignore[union-attr]
+        assert index is not None
+        assert list(index.sequences) == sorted(set(index.sequences))
         for n in range(100):
             store.publish(b"new %d" % n, bytes(9_000))
         store.checkpoint()
