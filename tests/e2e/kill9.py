@@ -117,14 +117,18 @@ class Ledger:
             sent_at = self.messages[numbers[0]].sent_at
             for channel in topic.channels.values():
                 if channel.there_since <= sent_at:
-                    channel.required.update(it for it in numbers if it not in channel.attempts)  # or it came before its OK
+                    channel.required.update(
+                        it for it in numbers if it not in channel.attempts
+                    )  # or it came before its OK
             if not topic.channels:
                 topic.backlog.update(numbers)
 
     def history(self, channel: Channel, number: int) -> str:
         """What is known of a message, for the one who looks for what became of it."""
         sent = self.messages[number]
-        life, killed = next(((it, at) for it, at in self.killed_at.items() if at > sent.sent_at), (self.life, sent.sent_at))
+        life, killed = next(
+            ((it, at) for it, at in self.killed_at.items() if at > sent.sent_at), (self.life, sent.sent_at)
+        )
         return (
             f"sent in life {life}, {killed - sent.sent_at:.3f} s before its end, delay {sent.delay}, "
             f"channel there {sent.sent_at - channel.there_since:.3f} s before"
@@ -486,7 +490,9 @@ def run(data_path: Path, *, cycles: int, seed: int, options: tuple[str, ...] = (
             nsqd.restart()
             assert all(left == 0 for left in _left(nsqd)), "finished messages came back"
         except Exception as error:
-            raise AssertionError(f"{log_of(nsqd)}\n\nlife {ledger.life}, seed {seed}: {type(error).__name__} {error}") from error
+            raise AssertionError(
+                f"{log_of(nsqd)}\n\nlife {ledger.life}, seed {seed}: {type(error).__name__} {error}"
+            ) from error
     return ledger
 
 

@@ -1,0 +1,62 @@
+"""gnsq (gevent), unmodified: publishes what stdin says, consumes it, and tells on stdout what came. See test_clients.py."""
+
+from __future__ import annotations
+
+from gevent import monkey  # type: ignore[import-untyped]  # has no stubs
+
+monkey.patch_all()
+
+import json  # noqa: E402  # gevent wants to be first
+import sys  # noqa: E402
+import time  # noqa: E402
+from typing import Any  # noqa: E402
+
+import gevent  # noqa: E402
+import gnsq  # noqa: E402
+
+plan = json.load(sys.stdin)
+address = f"{plan['host']}:{plan['port']}"
+topic = plan["topic"]
+arrived: list[tuple[str, int, float]] = []
+left = {*plan["expected"]}
+done = gevent.event.Event()
+began = time.monotonic()
+
+producer = gnsq.Producer(address)
+consumer = gnsq.Consumer(topic, "channel", address, max_in_flight=200)
+
+
+def handle(consumer: Any, message: Any) -> None:
+    body = message.body.decode()
+    arrived.append((body, message.attempts, time.monotonic() - began))
+    message.enable_async()
+    if body.startswith("requeue") and message.attempts == 1:
+        message.requeue(100, backoff=False)
+    elif body.startswith("touch"):
+        gevent.spawn_later(plan["touch_after"], message.touch)
+        gevent.spawn_later(plan["finish_after"], finish, message)
+    else:
+        finish(message)
+
+
+def finish(message: Any) -> None:
+    message.finish()
+    left.discard(message.body.decode())
+    if not left:
+        done.set()
+
+
+consumer.on_message.connect(handle)
+producer.start()
+consumer.start(block=False)
+for body in plan["pub"]:
+    producer.publish(topic, body.encode())
+for bodies in plan["mpub"]:
+    producer.multipublish(topic, [body.encode() for body in bodies])
+for body in plan["dpub"]:
+    producer.publish(topic, body.encode(), defer=plan["delay_ms"])
+done.wait(30)
+gevent.sleep(0.1)  # the last FIN is still to be sent
+consumer.close()
+producer.close()
+json.dump(arrived, sys.stdout)

@@ -1,0 +1,87 @@
+"""The clients that people have, unmodified: each publishes to nsqd and consumes from it, in a process of its own.
+
+What a peer is to do comes on its stdin, what arrived goes to its stdout: (body, attempts, seconds since its start).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import Nsqd
+
+pytestmark = pytest.mark.e2e
+
+PEERS: Final = Path(__file__).parent / "peers"
+PYTHON_PEERS: Final = ("pynsq", "gnsq", "ansq")
+DELAY_MS: Final = 400
+LIMIT: Final = 60  # seconds for a peer
+
+
+def plan() -> dict[str, Any]:
+    """Several thousand messages; what a body begins with says what its consumer does with it."""
+    pub = [f"plain-{number}" for number in range(2000)]
+    pub += [f"requeue-{number}" for number in range(100)] + [f"touch-{number}" for number in range(20)]
+    mpub = [[f"many-{number}-{place}" for place in range(100)] for number in range(20)]
+    dpub = [f"deferred-{number}" for number in range(50)]
+    expected = pub + [body for bodies in mpub for body in bodies] + dpub
+    times = {"delay_ms": DELAY_MS, "touch_after": 1.0, "finish_after": 2.0}
+    return {"pub": pub, "mpub": mpub, "dpub": dpub, "expected": expected, **times}
+
+
+def command(peer: str) -> list[str]:
+    if peer in PYTHON_PEERS:
+        return [sys.executable, str(PEERS / f"{peer}_peer.py")]
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node here")
+    assert (PEERS / "node_modules" / peer).is_dir(), f"{peer} is not installed: npm --prefix {PEERS} ci"
+    return [node, str(PEERS / f"{peer}_peer.js")]
+
+
+def run(peer: str, nsqd: Nsqd, what: dict[str, Any]) -> list[tuple[str, int, float]]:
+    host, port = nsqd.tcp
+    done = subprocess.run(
+        command(peer),
+        input=json.dumps({"host": host, "port": port, "topic": peer, **what}),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return [(body, attempts, seconds) for body, attempts, seconds in json.loads(done.stdout)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", [*PYTHON_PEERS, "nsqjs"])
+def test_a_client_gets_all_that_it_publishes(start_nsqd: StartNsqd, peer: str) -> None:
+    nsqd = start_nsqd("msg-timeout=1500ms")
+    what = plan()
+    arrivals: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for body, attempts, seconds in run(peer, nsqd, what):
+        arrivals[body].append((attempts, seconds))
+
+    assert arrivals.keys() == set(what["expected"])
+    for body, times in arrivals.items():
+        expected = [1, 2] if body.startswith("requeue") else [1]
+        assert [attempts for attempts, _ in times] == expected, body
+    assert min(seconds for body in what["dpub"] for _, seconds in arrivals[body]) >= DELAY_MS / 1000
+
+    channel = nsqd.channel(peer, "channel")
+    assert channel["message_count"] == len(what["expected"])
+    left = [channel[it] for it in ("depth", "in_flight_count", "deferred_count", "timeout_count", "requeue_count")]
+    assert left == [0, 0, 0, 0, 100]
+
+
+def test_the_lock_file_names_no_place_to_download_from() -> None:
+    lock = (PEERS / "package-lock.json").read_text()
+    assert "://" not in lock
