@@ -255,8 +255,8 @@ class Poller:
             connection.handler.receive(bytes(self._view[:count]), now)
         else:
             connection.reading = False
+            self._look_after(connection)  # before the handler has its last word, which the flush still has to send
             connection.handler.end()
-            self._look_after(connection)
 
     def _contain(self, connection: Connection) -> None:
         """Called for any exception of a handler: that is our bug, and only this connection pays for it."""
