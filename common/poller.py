@@ -155,6 +155,7 @@ class Poller:
                     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 self.add(sock, format_name(name), make_handler)
+                await trio.lowlevel.checkpoint()
 
     def add(self, sock: socket.socket, peer: str, make_handler: MakeHandler) -> None:
         """Serves this connected socket from now on. `make_handler` is given the connection and its `wake`."""

@@ -179,10 +179,7 @@ class Channel:
             if stop == batch.end_sequence:
                 self._batch = None
             taken += stop - cursor
-            if consumer.sample_rate:
-                self._deliver_sample(consumer, batch, cursor, stop, now)
-            else:
-                self._deliver(consumer, batch, cursor, stop, 1, now)
+            self._give(consumer, batch, cursor, stop, 1, now, retry=False)
         if taken:
             self._broker.changed[self] = None
         return taken
@@ -212,12 +209,33 @@ class Channel:
                 break
             first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
             attempts = attempts + 1 & 0xFFFF
-            self._record_urgent("try", attempts, list(range(first, stop)))
-            self._deliver(consumer, batch, first, stop, attempts, now)
+            self._give(consumer, batch, first, stop, attempts, now, retry=True)
             taken += stop - first
         return taken
 
-    def _deliver(self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float) -> None:
+    def _give(
+        self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
+    ) -> None:
+        """Delivers [first, stop), or of it the (rate + 1) % that the consumer samples; the rest is finished, as in NSQ."""
+        if not consumer.sample_rate:
+            self._deliver(consumer, batch, first, stop, attempts, now, retry=retry)
+            return
+        keep_from = first
+        for sequence in range(first, stop):
+            if self._broker.random_percent() > consumer.sample_rate:
+                if keep_from < sequence:
+                    self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
+                self._finished.append((sequence, sequence + 1))
+                keep_from = sequence + 1
+        if keep_from < stop:
+            self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
+        self._broker.changed[self] = None
+
+    def _deliver(
+        self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
+    ) -> None:
+        if retry:
+            self._record_urgent("try", attempts, list(range(first, stop)))
         ids = batch.ids(first, stop)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
@@ -230,18 +248,6 @@ class Channel:
         consumer.message_count += count
         consumer.unsent_bytes += batch.frames_size(first, stop)
         consumer.send(batch.frames(first, stop, attempts, ids))
-
-    def _deliver_sample(self, consumer: Consumer, batch: Batch, first: int, stop: int, now: float) -> None:
-        """Passes (rate + 1) % on; the rest is finished here and now, as in NSQ."""
-        keep_from = first
-        for sequence in range(first, stop):
-            if self._broker.random_percent() > consumer.sample_rate:
-                if keep_from < sequence:
-                    self._deliver(consumer, batch, keep_from, sequence, 1, now)
-                self._finished.append((sequence, sequence + 1))
-                keep_from = sequence + 1
-        if keep_from < stop:
-            self._deliver(consumer, batch, keep_from, stop, 1, now)
 
     # What consumers answer
 
@@ -337,6 +343,7 @@ class Channel:
         for consumer in self.consumers:
             consumer.in_flight = 0
         self._record("empty", self.cursor)
+        self._broker.changed[self] = None  # the log may let go of it
         self.wants_attention()
 
     def close(self) -> None:

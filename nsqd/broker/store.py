@@ -36,8 +36,8 @@ class TopicLog(Protocol):
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Takes the batch into the buffer that the next write empties. Its base_sequence is the tail.
 
-        The receipt is settled when the ack policy is met, or with an error: then the batch is gone and
-        the tail is again what it was. A log in memory that has no room drops the batch and settles it as
+        The receipt is settled when the ack policy is met, or with an error. After a failed write the batch is gone and
+        the tail is again what it was; after a failed sync it stays, because it may have been delivered already. A log in memory that has no room drops the batch and settles it as
         written, as NSQ does; its tail stays.
         """
 

@@ -220,6 +220,7 @@ class Topic:
                 self._record("freeze", self.handed_over)
             if self.ephemeral:
                 self.broker.delete_topic(self.name)
+        self.log.release(self.low_water())
         self.broker.shape_changed()
         return True
 

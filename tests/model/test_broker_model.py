@@ -176,6 +176,10 @@ class BrokerMachine(RuleBasedStateMachine):
     def _overdue(self, entry: Entry) -> bool:
         return entry.place is Place.IN_FLIGHT and entry.deadline <= self.now
 
+    def _could_be_taken(self, entry: Entry) -> bool:
+        due = entry.place is Place.DEFERRED and self.now >= entry.due - 1e-5
+        return entry.place is Place.WAITING or self._overdue(entry) or due
+
     # What rules choose from
 
     def _channels(self) -> Iterator[tuple[TopicModel, ChannelModel, Channel]]:
@@ -627,7 +631,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _account_for_sampling(self, model: ChannelModel, places: dict[int, Place]) -> None:
         for entry in model.entries.values():
-            if self.sampled_out and entry.place is Place.WAITING and entry.sequence not in places:
+            if self.sampled_out and self._could_be_taken(entry) and entry.sequence not in places:
                 self.sampled_out -= 1
                 entry.place = Place.DONE
 
