@@ -1,0 +1,77 @@
+"""What many connections, topics and deferred messages cost: generous bounds, but bounds. Exact figures are in `bench`."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from common.wire.commands import dpub, pub, sub
+from tests.e2e.conftest import StartNsqd
+from tests.support.client import Client
+from tests.support.process import Nsqd
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+MEGABYTE = 1 << 20
+OK_FRAME_SIZE = 10
+
+
+@pytest.fixture
+def _many_files() -> Iterator[None]:
+    """Leave to have as many sockets open as the system allows."""
+    before, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before, most))
+
+
+def cpu_while_idle(nsqd: Nsqd, seconds: float) -> float:
+    before = nsqd.cpu_seconds
+    time.sleep(seconds)  # idleness is what is measured
+    return nsqd.cpu_seconds - before
+
+
+@pytest.mark.usefixtures("_many_files")
+def test_5000_idle_connections(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    with ExitStack() as clients:
+        for _ in range(5000):
+            clients.enter_context(Client(nsqd.tcp)).send(sub("t", "c"))
+        assert nsqd.channel("t")["client_count"] == 5000
+        assert nsqd.resident_bytes < 250 * MEGABYTE
+        assert cpu_while_idle(nsqd, 2) < 0.1
+        clients.close()
+    assert nsqd.http("GET", "/ping").body == b"OK"
+
+
+def test_2000_idle_topics(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    client = nsqd.connect()
+    for number in range(2000):
+        client.send(pub(f"t-{number}", b"x"))
+    client.raw(OK_FRAME_SIZE * 2000)
+    with ExitStack() as consumers:
+        for number in range(2000):
+            consumer = consumers.enter_context(Client(nsqd.tcp))
+            consumer.send(sub(f"t-{number}", "c"))
+            consumer.raw(OK_FRAME_SIZE)
+    assert len(nsqd.stats()["topics"]) == 2000
+    assert nsqd.resident_bytes < 300 * MEGABYTE
+    time.sleep(3)  # what was done is synced within --sync-timeout
+    assert cpu_while_idle(nsqd, 3) <= 0.03
+
+
+def test_a_million_deferred_messages(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    client = nsqd.connect()
+    client.subscribe("t")
+    many = dpub("t", 3_600_000, b"x" * 50) * 2000
+    for _ in range(500):
+        client.send(many)
+        client.raw(OK_FRAME_SIZE * 2000, timeout=60)
+    assert nsqd.channel("t")["deferred_count"] == 1_000_000
+    assert nsqd.resident_bytes < 400 * MEGABYTE
