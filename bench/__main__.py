@@ -48,7 +48,7 @@ def main(argv: Sequence[str]) -> int:
         for benchmark, own in _chosen(settings):
             started = time.monotonic()
             try:
-                with Work.open(own.folder) as work:
+                with Work.open(own.folder, pin=own.pin) as work:
                     rows = benchmark.run(own, work)
             except Failed as failure:
                 print(f"{benchmark.name} failed: {failure}", file=sys.stderr)
@@ -94,6 +94,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_common(parser: argparse.ArgumentParser, *, at_most: float) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result files")
     parser.add_argument("--folder", type=Path, help="where to make the temporary folder (default: the system's)")
+    parser.add_argument(
+        "--pin", action="store_true", help="a core of its own for the load generator, the others for all else"
+    )
     parser.add_argument("--at-most", type=float, default=at_most, metavar="MINUTES", help="give up after this long")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a demand is missed")
     parser.add_argument(

@@ -34,7 +34,7 @@ def settings_of(parser: argparse.ArgumentParser, benchmark: Benchmark, given: ar
     """The benchmark's own defaults, with what was given to `all`."""
     arguments = [benchmark.name, *(QUICK[benchmark.name] if given.quick else ())]
     settings = parser.parse_args(arguments)
-    settings.folder, settings.results, settings.flag = given.folder, given.results, given.flag
+    settings.folder, settings.results, settings.flag, settings.pin = given.folder, given.results, given.flag, given.pin
     return settings
 
 

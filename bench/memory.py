@@ -18,7 +18,6 @@ SIZE: Final = 200
 ON_DISK: Final = 240  # bytes of one such message in the log, rounded up
 LONGEST_DEFER: Final = 3_600_000  # ms, NSQ's default limit
 TOPIC: Final = "bench_memory"
-_CPUCLOCK_SCHED: Final = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,15 +126,9 @@ def _resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
 
 def _processor_share(broker: Broker, seconds: float) -> float:
     """Percent of one core over the next seconds."""
-    before, began = _processor_seconds(broker), time.monotonic()
+    before, began = broker.processor_seconds(), time.monotonic()
     time.sleep(seconds)
-    return 100 * (_processor_seconds(broker) - before) / (time.monotonic() - began)
-
-
-def _processor_seconds(broker: Broker) -> float:
-    """Of all its threads, by the process's own clock: the ticks of /proc/PID/stat are too coarse for next to nothing."""
-    assert broker.pid is not None
-    return time.clock_gettime(~broker.pid << 3 | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3), which Python lacks
+    return 100 * (broker.processor_seconds() - before) / (time.monotonic() - began)
 
 
 BENCHMARK: Final = Benchmark("memory", "How much memory, and processor when idle?", add_arguments, run, at_most=20)

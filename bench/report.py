@@ -15,7 +15,7 @@ from typing import Final
 from bench.machine import describe_machine, describe_versions
 from bench.work import Work
 
-HEADINGS: Final = ("what", "unit", "median", "min", "max", "compared with", "median", "ratio", "demanded", "")
+HEADINGS: Final = ("what", "unit", "median", "min", "max", "compared with", "median", "ratio", "demanded", "", "note")
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Row:
     demand: Demand | None = None
     other: str = ""  # what it is compared with
     other_values: tuple[float, ...] = ()  # as many as values: run by run
+    note: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -78,6 +79,7 @@ class Row:
             "" if self.ratio is None else f"{self.ratio:.2f}",
             "" if self.demand is None else str(self.demand),
             self.verdict,
+            self.note,
         )
 
     def described(self) -> dict[str, object]:
@@ -91,6 +93,7 @@ class Row:
             "ratio": self.ratio,
             "demanded": None if self.demand is None else str(self.demand),
             "met": self.is_met,
+            "note": self.note or None,
         }
 
 
@@ -127,7 +130,7 @@ def print_table(report: Report) -> None:
     for row in cells:
         print(
             "  ".join(
-                row[at].ljust(widths[at]) if at in (0, 1, 5) else row[at].rjust(widths[at]) for at in kept
+                row[at].ljust(widths[at]) if at in (0, 1, 5, 10) else row[at].rjust(widths[at]) for at in kept
             ).rstrip()
         )
 

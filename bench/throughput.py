@@ -6,6 +6,8 @@ import argparse
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan
+from statistics import median
 from typing import Final
 
 from bench.brokers import Broker, Factory, external_factory, nsqd_factory, yardstick_factory
@@ -14,7 +16,14 @@ from bench.work import Failed, Work, say
 
 SIZE: Final = 200
 
-Measure = Callable[[Work, Broker, str, float], dict[str, float]]  # row name -> messages a second
+
+@dataclass(frozen=True)
+class Measured:
+    rate: float  # messages a second
+    cost: float  # processor time of the broker for one message, in microseconds; nan when it is not ours to ask
+
+
+Measure = Callable[[Work, Broker, str, float], dict[str, Measured]]  # by the row's name
 
 
 @dataclass(frozen=True)
@@ -25,20 +34,26 @@ class Group:
     measure: Measure
 
 
-def _batches(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, float]:
+def _batches(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, Measured]:
     _make_channel(work, broker, topic)
-    published = work.load("pub", broker.tcp_port, topic, 2, 200, SIZE, seconds, at_most=seconds)
-    consumed = work.load("sub", broker.tcp_port, topic, "ch", 2, 2500, seconds, "quiet=0.5", at_most=seconds)
-    return {"mpub": published["msgs_per_s"], "sub": consumed["finished_per_s"]}
+    publish = _load(work, broker, "pub", topic, 2, 200, SIZE, seconds, seconds=seconds)
+    consume = _load(work, broker, "sub", topic, "ch", 2, 2500, seconds, "quiet=0.5", seconds=seconds)
+    return {"mpub": publish, "sub": consume}
 
 
 def _singles(name: str, connections: int, window: int) -> Measure:
-    def measure(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, float]:
+    def measure(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, Measured]:
         _make_channel(work, broker, topic)
-        load = work.load("pub", broker.tcp_port, topic, connections, 1, SIZE, seconds, window, at_most=seconds)
-        return {name: load["msgs_per_s"]}
+        return {name: _load(work, broker, "pub", topic, connections, 1, SIZE, seconds, window, seconds=seconds)}
 
     return measure
+
+
+def _load(work: Work, broker: Broker, mode: str, *arguments: object, seconds: float) -> Measured:
+    before = broker.processor_seconds()
+    load = work.load(mode, broker.tcp_port, *arguments, at_most=seconds)
+    used = broker.processor_seconds() - before
+    return Measured(load["finished_per_s" if mode == "sub" else "msgs_per_s"], used * 1e6 / max(1.0, load["msgs"]))
 
 
 def _make_channel(work: Work, broker: Broker, topic: str) -> None:
@@ -96,20 +111,28 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 def _compare(
     group: Group, work: Work, mine: Factory, other: Factory, other_name: str, settings: argparse.Namespace
 ) -> list[tuple[str, Row]]:
-    figures: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
+    figures: dict[bool, dict[str, list[Measured]]] = {True: {}, False: {}}
     for number in range(settings.runs):
         # Mine first, then the other first: a machine that warms up or slows down favours none.
         for is_mine in (True, False) if number % 2 == 0 else (False, True):
             with (mine if is_mine else other)() as broker:
                 measured = group.measure(work, broker, _topic(number), settings.seconds)
                 broker.forget(_topic(number))
-            for name, value in measured.items():
-                figures[is_mine].setdefault(name, []).append(value)
-                say(f"{'measured' if is_mine else other_name:>10} {name:6} {value:12,.0f}")
+            for name, one in measured.items():
+                figures[is_mine].setdefault(name, []).append(one)
+                say(f"{'measured' if is_mine else other_name:>10} {name:6} {one.rate:12,.0f}  {one.cost:6.2f} µs each")
     return [
-        (name, Row(text, "msg/s", tuple(figures[True][name]), demand, other_name, tuple(figures[False][name])))
+        (name, _row(text, demand, figures[True][name], other_name, figures[False][name]))
         for name, (text, demand) in group.rows.items()
     ]
+
+
+def _row(text: str, demand: Demand, mine: list[Measured], other_name: str, other: list[Measured]) -> Row:
+    costs = [median(one.cost for one in side) for side in (mine, other)]
+    note = "" if any(map(isnan, costs)) else f"processor {costs[0]:.2f} µs, {costs[1]:.2f} µs a message"
+    return Row(
+        text, "msg/s", tuple(one.rate for one in mine), demand, other_name, tuple(one.rate for one in other), note
+    )
 
 
 def _http_row(work: Work, mine: Factory, settings: argparse.Namespace) -> Row:

@@ -6,6 +6,7 @@ Nothing outlives a `Work`: its processes are killed by their own id, also when w
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import signal
 import subprocess
@@ -36,14 +37,16 @@ class Load(dict[str, float]):
 
 
 class Work:
-    def __init__(self, folder: Path, loadgen: Path) -> None:
+    def __init__(self, folder: Path, loadgen: Path, load_cores: set[int]) -> None:
         self.folder = folder
         self.loadgen = loadgen
+        self._load_cores = load_cores
         self._made = 0
 
     @classmethod
     @contextmanager
-    def open(cls, parent: Path | None = None) -> Iterator[Work]:
+    def open(cls, parent: Path | None = None, *, pin: bool = False) -> Iterator[Work]:
+        """`pin`: the load generator has the last core for itself, all else the others."""
         with tempfile.TemporaryDirectory(prefix="nsq-bench-", dir=parent) as name:
             folder = Path(name)
             loadgen = folder / "loadgen"
@@ -51,7 +54,17 @@ class Work:
             if compiler is None:
                 raise Failed("the load generator needs a C compiler: cc, gcc or clang")
             subprocess.run((compiler, "-O2", "-o", loadgen, HERE / "loadgen.c"), check=True, timeout=120)
-            yield cls(folder, loadgen)
+            cores = os.sched_getaffinity(0)
+            if not pin:
+                yield cls(folder, loadgen, cores)
+                return
+            if len(cores) < 2:
+                raise Failed("--pin needs two cores")
+            os.sched_setaffinity(0, cores - {max(cores)})  # what is started inherits it
+            try:
+                yield cls(folder, loadgen, {max(cores)})
+            finally:
+                os.sched_setaffinity(0, cores)
 
     @contextmanager
     def new_folder(self, name: str) -> Iterator[Path]:
@@ -68,7 +81,7 @@ class Work:
         """Runs the load generator to its end. `at_most`: the seconds it was told."""
         command = self._command(mode, port, arguments)
         with ExitStack() as stack:
-            process = stack.enter_context(started(command, stdout=subprocess.PIPE))
+            process = stack.enter_context(started(command, stdout=subprocess.PIPE, cores=self._load_cores))
             try:
                 out, _ = process.communicate(timeout=at_most + SLACK)
             except subprocess.TimeoutExpired:
@@ -80,7 +93,8 @@ class Work:
     @contextmanager
     def loading(self, mode: str, port: int, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         """The load generator beside whatever the block does; killed at its end if it still runs."""
-        with started(self._command(mode, port, arguments), stdout=subprocess.PIPE) as process:
+        command = self._command(mode, port, arguments)
+        with started(command, stdout=subprocess.PIPE, cores=self._load_cores) as process:
             yield process
 
     def _command(self, mode: str, port: int, arguments: tuple[object, ...]) -> list[str]:
@@ -100,11 +114,21 @@ def parsed(out: bytes, status: int) -> Load:
 
 @contextmanager
 def started(
-    command: list[str], *, stdout: int | IO[bytes] | None = None, stderr: int | IO[bytes] | None = None
+    command: list[str],
+    *,
+    stdout: int | IO[bytes] | None = None,
+    stderr: int | IO[bytes] | None = None,
+    cores: set[int] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is dead when the block ends, and when we die without having come that far."""
+
+    def before_exec() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if cores is not None:
+            os.sched_setaffinity(0, cores)
+
     process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, preexec_fn=_die_with_parent
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, preexec_fn=before_exec
     )
     try:
         yield process
@@ -114,10 +138,6 @@ def started(
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
-
-
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def say(text: str) -> None:
