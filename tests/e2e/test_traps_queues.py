@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -313,3 +314,16 @@ def test_a_limit_of_consumers_is_kept(start_nsqd: StartNsqd) -> None:
     second = nsqd.connect()
     second.send(sub("t", "c"))
     assert second.error() == b"E_SUB_FAILED SUB failed consumers for t:c exceeds limit of 1"
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_trap_53_54_55_57_files_of_the_original_are_never_written(tmp_path: Path, end: str) -> None:
+    originals = {"nsqd.dat": b'{"topics":null,"version":"1.3.0"}', "t.diskqueue.meta.dat": b"0\n0,0\n0,0\n"}
+    for name, content in originals.items():
+        (tmp_path / name).write_bytes(content)
+    with Nsqd(tmp_path) as nsqd:
+        nsqd.connect().publish("t", b"x")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        getattr(nsqd, end)()
+    found = {it.name: it.read_bytes() for it in tmp_path.iterdir() if "nsqd.dat" in it.name or "diskqueue" in it.name}
+    assert found == originals
