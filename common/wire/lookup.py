@@ -1,0 +1,232 @@
+"""The lookup protocol V1, both directions: how nsqd registers at nsqlookupd.
+
+After the magic, nsqd sends lines of words; IDENTIFY alone has a body, with its size as 32 bits before it. The answer to
+each is a size of 32 bits and that many bytes, in order; there is no frame type. What a command means is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from common.nsq_json import Fields, JsonError, dumps, loads
+from common.wire.faults import Fault, ProtocolError
+
+MAGIC: Final = b"  V1"
+OK: Final = b"OK"
+
+# NSQ bounds neither. The longest line that means something has some 140 bytes, but clients of old have sent
+# parameters that are ignored; a document of nsqd's has less than 1 kB.
+MAX_LINE: Final = 64 * 1024
+MAX_BODY: Final = 1024 * 1024
+
+_MOST_ECHOED: Final = 64  # bytes of a line that never ended
+_size: Final = Struct(">i")
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """How an nsqlookupd says that it can be reached. What it did not say is empty or 0."""
+
+    broadcast_address: str
+    hostname: str
+    http_port: int
+    tcp_port: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """How an nsqd says that it can be reached."""
+
+    broadcast_address: str
+    hostname: str
+    http_port: int
+    tcp_port: int
+    topology_region: str
+    topology_zone: str
+    version: str
+
+
+# What nsqd writes
+
+
+def encode_command(*words: str, body: bytes | None = None) -> bytes:
+    """`encode_command("REGISTER", topic, channel)`; only IDENTIFY has a body."""
+    line = " ".join(words).encode() + b"\n"
+    return line if body is None else line + encode_reply(body)
+
+
+def identify_body(
+    *,
+    broadcast_address: str,
+    hostname: str,
+    http_port: int,
+    tcp_port: int,
+    topology_region: str,
+    topology_zone: str,
+    version: str,
+) -> bytes:
+    return dumps(
+        {
+            "broadcast_address": broadcast_address,
+            "hostname": hostname,
+            "http_port": http_port,
+            "tcp_port": tcp_port,
+            "topology_region": topology_region,
+            "topology_zone": topology_zone,
+            "version": version,
+        }
+    )
+
+
+# What nsqd reads
+
+
+class BadReply(Exception):
+    """The size before a reply cannot be: this is no nsqlookupd, or the stream has lost its place."""
+
+
+class ReplyReader:
+    """The replies in what an nsqlookupd sends, whatever the packet borders."""
+
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._data = bytearray()
+
+    def receive(self, data: bytes | bytearray) -> None:
+        self._data += data
+
+    def next_reply(self) -> bytes | None:
+        """None: more bytes are needed. Raises BadReply, after which nothing more can be read."""
+        if len(self._data) < _size.size:
+            return None
+        (size,) = _size.unpack_from(self._data)
+        if not 0 <= size <= self._max_size:
+            raise BadReply(f"response of {size} bytes, expected 0 to {self._max_size}")
+        end = _size.size + size
+        if len(self._data) < end:
+            return None
+        reply = bytes(self._data[_size.size : end])
+        del self._data[:end]
+        return reply
+
+
+def decode_identify_reply(data: bytes) -> PeerAddress | None:
+    """None when this is no such document: an error's text, for instance."""
+    try:
+        fields = Fields(loads(data))
+        return PeerAddress(
+            broadcast_address=fields.text("broadcast_address"),
+            hostname=fields.text("hostname"),
+            http_port=fields.integer("http_port"),
+            tcp_port=fields.integer("tcp_port"),
+            version=fields.text("version"),
+        )
+    except JsonError:
+        return None
+
+
+# What nsqlookupd reads
+
+
+class LookupCommandReader:
+    """Lines and bodies in what an nsqd sends, whatever the packet borders.
+
+    A body is read only when asked for: whether IDENTIFY may come at all is decided before its body is looked at.
+    """
+
+    def __init__(self, *, max_line: int = MAX_LINE, max_body: int = MAX_BODY) -> None:
+        self._max_line = max_line
+        self._max_body = max_body
+        self._data = b""
+        self._at = 0
+
+    def receive(self, data: bytes | bytearray) -> None:
+        self._data = self._data[self._at :] + data if self._at < len(self._data) else bytes(data)
+        self._at = 0
+
+    def take(self, size: int) -> bytes | None:
+        """The next `size` bytes as they are; None: more are needed."""
+        end = self._at + size
+        if len(self._data) < end:
+            return None
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def next_words(self) -> list[bytes] | None:
+        """A line without the white space around it, cut at each space; None: more bytes are needed.
+
+        Raises ProtocolError when the line is longer than `max_line`.
+        """
+        end = self._data.find(b"\n", self._at, self._at + self._max_line + 1)
+        if end < 0:
+            if len(self._data) - self._at > self._max_line:
+                word = self._data[self._at : self._at + _MOST_ECHOED].strip().split(b" ")[0]
+                raise ProtocolError(Fault.INVALID, b"invalid command " + word)
+            return None
+        line = self._data[self._at : end]
+        self._at = end + 1
+        return line.strip().split(b" ")
+
+    def next_body(self) -> bytes | None:
+        """None: more bytes are needed. Raises ProtocolError for a size that is negative or above `max_body`."""
+        if len(self._data) - self._at < _size.size:
+            return None
+        (size,) = _size.unpack_from(self._data, self._at)
+        if size < 0:  # NSQ itself does not survive this
+            raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to read body size")
+        if size > self._max_body:
+            raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to read body")
+        end = self._at + _size.size + size
+        if len(self._data) < end:
+            return None
+        body = self._data[self._at + _size.size : end]
+        self._at = end
+        return body
+
+    def missing_body(self) -> ProtocolError:
+        """What is wrong when the stream ends where a body is due."""
+        has_size = len(self._data) - self._at >= _size.size
+        return ProtocolError(Fault.BAD_BODY, f"IDENTIFY failed to read body{'' if has_size else ' size'}")
+
+
+def decode_identify(body: bytes) -> Identity:
+    """Raises ProtocolError when the body is no such document, or lacks what every nsqd must say."""
+    try:
+        fields = Fields(loads(body))
+        identity = Identity(
+            broadcast_address=fields.text("broadcast_address"),
+            hostname=fields.text("hostname"),
+            http_port=fields.integer("http_port"),
+            tcp_port=fields.integer("tcp_port"),
+            topology_region=fields.text("topology_region"),
+            topology_zone=fields.text("topology_zone"),
+            version=fields.text("version"),
+        )
+    except JsonError as error:
+        raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to decode JSON body") from error
+    if not (identity.broadcast_address and identity.tcp_port and identity.http_port and identity.version):
+        raise ProtocolError(Fault.BAD_BODY, "IDENTIFY missing fields")
+    return identity
+
+
+# What nsqlookupd writes
+
+
+def encode_reply(data: bytes) -> bytes:
+    return _size.pack(len(data)) + data
+
+
+def identify_reply(address: PeerAddress) -> bytes:
+    return dumps(
+        {
+            "broadcast_address": address.broadcast_address,
+            "hostname": address.hostname,
+            "http_port": address.http_port,
+            "tcp_port": address.tcp_port,
+            "version": address.version,
+        }
+    )
