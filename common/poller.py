@@ -26,7 +26,7 @@ from common.net import format_name
 
 log = logging.getLogger(__name__)
 
-_READ_SIZE: Final = 256 * 1024
+_READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
 _MOST_UNSENT: Final = 4 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
@@ -130,8 +130,6 @@ class Poller:
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
-        self._buffer = bytearray(_READ_SIZE)
-        self._view = memoryview(self._buffer)
         self._alarm_set = trio.Event()
         self._sleeping_until = inf
 
@@ -218,7 +216,7 @@ class Poller:
             if self._busy_poll:
                 patience = now + self._busy_poll
                 while not (events := poll(0)) and monotonic() < patience:
-                    pass
+                    os.sched_yield()  # the peer that we wait for may share our core
                 if not events:
                     return
                 self._serve(events)
@@ -246,14 +244,14 @@ class Poller:
                 self._drop(connection)
             return
         try:
-            count = connection.sock.recv_into(self._buffer)
+            data = connection.sock.recv(_READ_SIZE)
         except BlockingIOError:
             return
         except OSError:
             self._drop(connection)
             return
-        if count:
-            connection.handler.receive(bytes(self._view[:count]), now)
+        if data:
+            connection.handler.receive(data, now)
         else:
             connection.reading = False
             self._look_after(connection)  # before the handler has its last word, which the flush still has to send
@@ -287,6 +285,14 @@ class Poller:
             if connection.unsent:
                 pieces.insert(0, bytes(connection.unsent))
             self._send(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if (
+                not connection.unsent
+                and not handler.finished
+                and handler.reading
+                and connection.events == select.EPOLLIN
+                and handler.next_deadline >= connection.alarm
+            ):
+                return  # as nearly always: it goes on as before
         self._look_after(connection)
 
     def _send(self, connection: Connection, data: bytes) -> None:
@@ -299,8 +305,9 @@ class Poller:
             self._drop(connection)
             return
         if count == len(data):
-            connection.unsent = _NOTHING
-            connection.stuck_since = inf
+            if connection.unsent:
+                connection.unsent = _NOTHING
+                connection.stuck_since = inf
             connection.handler.sent(0)
         else:
             connection.unsent = memoryview(data)[count:]

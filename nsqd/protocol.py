@@ -102,7 +102,7 @@ class _Held:
     def __init__(self, receipt: Receipt, command: bytes) -> None:
         self.receipt = receipt
         self.command = command
-        self.frames = [OK_FRAME]
+        self.frames = OK_FRAME
         self.watched = False
 
 
@@ -215,7 +215,7 @@ class ClientProtocol:
         while held and held[0].receipt.settled:
             first = held.popleft()
             if first.receipt.error is None:
-                self._out += first.frames
+                self._out.append(first.frames)
             else:
                 held.clear()
                 cause = first.command + b" failed " + first.receipt.error.encode()
@@ -289,7 +289,7 @@ class ClientProtocol:
 
     def _respond(self, frame: bytes) -> None:
         if self._held:
-            self._held[-1].frames.append(frame)
+            self._held[-1].frames += frame
         else:
             self._out.append(frame)
 
@@ -297,7 +297,7 @@ class ClientProtocol:
         """An OK that may be sent when the receipt allows it."""
         held = self._held
         if held and held[-1].receipt is receipt:
-            held[-1].frames.append(OK_FRAME)
+            held[-1].frames += OK_FRAME
         else:
             held.append(_Held(receipt, command))
             if len(held) >= _MOST_HELD:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and unurgent changes may stay in memory
 TOPOLOGY_INTERVAL: Final = 0.2
-SHORTEST_PAUSE: Final = 0.005  # between two rounds, or a fast disk would be synced all the time
+SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
 IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
 REPAIR_INTERVAL: Final = 1.0
