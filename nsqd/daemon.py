@@ -22,7 +22,7 @@ from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
 from nsqd import timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, replay
+from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.log.settings import LogSettings
@@ -133,8 +133,10 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
     )
     broker.health = lambda: store.health
     states = replay(recovered.changes)
-    firsts = {name: topic_log.first for name, topic_log in recovered.logs.items()}
     journal_is_whole = not any(damage.topic == "" for damage in recovered.damage)
+    # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
+    deleted = dropped(recovered.changes) if journal_is_whole else set()
+    firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
     untold = complete(states, recovered.topology, firsts, journal_is_whole=journal_is_whole)
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)

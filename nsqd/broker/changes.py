@@ -118,6 +118,18 @@ def replay(changes: Iterable[Change]) -> dict[str, TopicState]:
     return topics
 
 
+def dropped(changes: Iterable[Change]) -> set[str]:
+    """The topics that the journal knows to be deleted, and not made again."""
+    names: set[str] = set()
+    for change in changes:
+        match change:
+            case ["drop", str(name)]:
+                names.add(name)
+            case ["topic", str(name)]:
+                names.discard(name)
+    return names
+
+
 def complete(
     topics: dict[str, TopicState], named: object, firsts: Mapping[str, int], *, journal_is_whole: bool
 ) -> set[str]:
