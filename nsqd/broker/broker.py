@@ -65,6 +65,9 @@ class Broker:
         self.max_msg_timeout = max_msg_timeout
         self.random_percent = random_percent  # 0..99
         self.health: Callable[[], str] = lambda: "OK"
+        self.learns = False  # whether there is somebody to ask which channels a new topic has elsewhere
+        self.unasked: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
+        self.on_reshaped: Callable[[str], None] = lambda topic: None  # topic or channels came or went
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.unsealed: dict[Topic, None] = {}  # have something published in this turn
@@ -85,7 +88,8 @@ class Broker:
         if topic is None:
             topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
             self.record_topic(topic, ("topic", name))
-            self.shape_changed()
+            self._learn_channels(topic)
+            self.shape_changed(name)
         return topic
 
     def delete_topic(self, name: str) -> bool:
@@ -94,10 +98,18 @@ class Broker:
             return False
         topic.close()
         self._sealed.pop(topic, None)
+        self.unasked.pop(topic, None)
         self.record_topic(topic, ("drop", name))
         self.store.drop_log(name)
-        self.shape_changed()
+        self.shape_changed(name)
         return True
+
+    def _learn_channels(self, topic: Topic) -> None:
+        """Where nobody can be asked, nothing is to be learned."""
+        if self.learns:
+            self.unasked[topic] = None
+        else:
+            topic.learned(())
 
     # The steps of a turn
 
@@ -152,8 +164,9 @@ class Broker:
         if not topic.ephemeral:
             self.store.record(change, urgent=True)
 
-    def shape_changed(self) -> None:
+    def shape_changed(self, topic_name: str) -> None:
         self.shape_unsaved = True
+        self.on_reshaped(topic_name)
 
     def topology(self) -> dict[str, object]:
         """The names of all that is durable: the second place where a channel is named."""
@@ -186,14 +199,16 @@ class Broker:
                 topic.handed_over = log.first
                 self.record_topic(topic, ("topic", name))
                 self.record_topic(topic, ("freeze", name, log.first))
-                continue
-            if state.cut(log.tail):
-                self.record_topic(topic, ("cut", name, log.tail))
-            topic.restore(state)
-            if name in untold:
-                self.record_topic(topic, ("snapshot", name))
-                for change in topic.snapshot_changes():
-                    self.record_topic(topic, change)
+            else:
+                if state.cut(log.tail):
+                    self.record_topic(topic, ("cut", name, log.tail))
+                topic.restore(state)
+                if name in untold:
+                    self.record_topic(topic, ("snapshot", name))
+                    for change in topic.snapshot_changes():
+                        self.record_topic(topic, change)
+            if topic.learning:
+                self._learn_channels(topic)
 
     # Two clocks
 

@@ -5,6 +5,7 @@ follows what changes, never how much is waiting.
 
     topic     t                              a topic begins, frozen at sequence 0
     drop      t                              and ends
+    learned   t                              its channels elsewhere are known; until then H stands still
     snapshot  t                              what follows replaces all that was known of this topic
     pause     t, paused
     freeze    t, H                           H stands still from here on (paused, or no channel left)
@@ -94,6 +95,7 @@ class TopicState:
 
     def __init__(self, *, paused: bool = False, frozen_at: int = 0) -> None:
         self.paused = paused
+        self.learned = False
         self.frozen_at: int | None = frozen_at
         self.parked: list[tuple[int, int, int]] = []  # start, count, delay_ms
         self.channels: dict[str, ChannelState] = {}
@@ -136,7 +138,8 @@ def complete(
     """Adds what the journal has lost and the second place, `named`, still knows; says which topics that were.
 
     `firsts` are the logs that exist, and where they begin: from there such a channel reads again, because duplicates are
-    better than loss. A whole journal is believed about every topic that it knows: it is newer.
+    better than loss. A whole journal is believed about every topic that it knows: it is newer. What such a topic had learned
+    is not in the second place: it asks again, which costs it a moment.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():
@@ -167,6 +170,8 @@ def _apply(topics: dict[str, TopicState], change: Any) -> None:
     match change:
         case ["pause", _, paused]:
             topic.paused = paused
+        case ["learned", _]:
+            topic.learned = True
         case ["freeze", _, sequence]:
             topic.frozen_at = sequence
         case ["flow", _]:

@@ -1,13 +1,15 @@
 """A topic: one log, and the channels that read it.
 
 `handed_over` (H in the documents) says up to where the log belongs to the channels. While there is a channel and no
-pause it follows the tail; otherwise it stands still, and what is published waits behind it.
+pause it follows the tail; otherwise it stands still, and what is published waits behind it. So it does while the topic
+is *learning*: until it is known which channels it has elsewhere in the cluster, so that none of them misses what is
+published here first.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from common.wire.names import is_ephemeral
@@ -42,6 +44,7 @@ class Topic:
         self.ephemeral = is_ephemeral(name)
         self.paused = False
         self.closing = False
+        self.learning = True  # which channels this topic has elsewhere
         self.channels: dict[str, Channel] = {}
         self.handed_over = log.tail
         self.message_count = 0
@@ -56,7 +59,7 @@ class Topic:
     @property
     def flowing(self) -> bool:
         """Whether H follows the tail."""
-        return not self.paused and bool(self.channels)
+        return not self.paused and not self.learning and bool(self.channels)
 
     @property
     def depth(self) -> int:
@@ -206,22 +209,32 @@ class Topic:
             self.broker.record(channel, ("channel", self.name, name, channel.cursor), urgent=True)
             if self.flowing and not was_flowing:
                 self._start_flowing()
-            self.broker.shape_changed()
+            self.broker.shape_changed(self.name)
         return channel
 
+    def learned(self, names: Iterable[str]) -> None:
+        """These channels exist elsewhere; from now on messages are handed over. Once is enough: the journal knows."""
+        for name in sorted(names):
+            self.channel(name)
+        self.learning = False
+        self._record("learned")
+        if self.flowing:
+            self._start_flowing()
+
     def delete_channel(self, name: str) -> bool:
+        was_flowing = self.flowing
         channel = self.channels.pop(name, None)
         if channel is None:
             return False
         self.broker.record(channel, ("nochannel", self.name, name), urgent=True)
         channel.close()
         if not self.channels:
-            if not self.paused:
+            if was_flowing:
                 self._record("freeze", self.handed_over)
             if self.ephemeral:
                 self.broker.delete_topic(self.name)
         self.log.release(self.low_water())
-        self.broker.shape_changed()
+        self.broker.shape_changed(self.name)
         return True
 
     # Operating
@@ -233,7 +246,7 @@ class Topic:
             self._record("pause", True)
             if was_flowing:
                 self._record("freeze", self.handed_over)
-            self.broker.shape_changed()
+            self.broker.shape_changed(self.name)
 
     def unpause(self) -> None:
         if self.paused:
@@ -241,7 +254,7 @@ class Topic:
             self._record("pause", False)
             if self.flowing:
                 self._start_flowing()
-            self.broker.shape_changed()
+            self.broker.shape_changed(self.name)
 
     def empty(self) -> None:
         """Drops what no channel has got yet; channels keep theirs, and history stays readable."""
@@ -274,6 +287,8 @@ class Topic:
     def snapshot_changes(self) -> Iterator[Change]:
         """What the journal needs to know to begin anew with this topic."""
         yield "topic", self.name
+        if not self.learning:
+            yield "learned", self.name
         if self.paused:
             yield "pause", self.name, True
         if self.flowing:
@@ -289,6 +304,7 @@ class Topic:
     def restore(self, state: TopicState) -> None:
         """Takes up what recovery found."""
         self.paused = state.paused
+        self.learning = not state.learned
         for name, channel_state in state.channels.items():
             self.channels[name] = Channel(name, self, cursor=channel_state.cursor, ephemeral=is_ephemeral(name))
         if not self.flowing:

@@ -80,14 +80,15 @@ class ChannelModel:
 class TopicModel:
     name: str
     paused: bool = False
+    learning: bool = False  # nobody has said yet which channels it has elsewhere
     published: dict[int, bytes] = field(default_factory=dict)  # sequence -> body, of all that were ever written
-    behind: list[tuple[int, int]] = field(default_factory=list)  # waits for a channel or the end of a pause
+    behind: list[tuple[int, int]] = field(default_factory=list)  # waits for a channel, the end of a pause or of learning
     channels: dict[str, ChannelModel] = field(default_factory=dict)
     message_count: int = 0
 
     @property
     def flowing(self) -> bool:
-        return not self.paused and bool(self.channels)
+        return not self.paused and not self.learning and bool(self.channels)
 
     def copy(self) -> TopicModel:
         channels = {name: channel.copy() for name, channel in self.channels.items()}

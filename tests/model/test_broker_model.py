@@ -189,7 +189,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _topic(self, name: str) -> TopicModel:
         self.broker.topic(name)
-        return self.topics.setdefault(name, TopicModel(name))
+        return self.topics.setdefault(name, TopicModel(name, learning=self.broker.learns))
 
     def _living(self) -> list[Client]:
         return [client for client in self.clients if not client.closed]
@@ -437,6 +437,26 @@ class BrokerMachine(RuleBasedStateMachine):
                 self._forget_topic(topic)
         self._step_done()
 
+    @rule(learns=st.booleans())
+    def configure_lookupds(self, learns: bool) -> None:
+        self.broker.learns = learns
+
+    def some_topic_is_learning(self) -> bool:
+        return any(topic.learning for topic in self.topics.values())
+
+    @precondition(some_topic_is_learning)
+    @rule(choice=SOME, names=st.sets(st.sampled_from(["audit", "mail", "report"])))
+    def learn_channels(self, choice: int, names: set[str]) -> None:
+        learning = [topic for topic in self.topics.values() if topic.learning]
+        topic = learning[choice % len(learning)]
+        self._set_time()
+        self.broker.topics[topic.name].learned(names)
+        for name in names - topic.channels.keys():
+            topic.channels[name] = ChannelModel(name)
+        topic.learning = False
+        topic.advance(self.now)
+        self._step_done()
+
     def _forget_topic(self, topic: TopicModel) -> None:
         del self.topics[topic.name]
         self.drafts = [draft for draft in self.drafts if draft.topic is not topic]
@@ -510,8 +530,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if not self.rotating:
             del self.store.journal[: self.rotated_from]
 
-    @rule(stage=st.integers(0, 4), down=st.sampled_from([0.0, 0.5, 100.0]))
-    def crash(self, stage: int, down: float) -> None:
+    @rule(stage=st.integers(0, 4), down=st.sampled_from([0.0, 0.5, 100.0]), learns=st.booleans())
+    def crash(self, stage: int, down: float, learns: bool) -> None:
         if self.before is None or self.topic_deleted:
             self._finish_turn()
             expected = self.topics
@@ -520,9 +540,11 @@ class BrokerMachine(RuleBasedStateMachine):
         self.now += down
         self.store = self.store.crash()
         self.broker = self._new_broker()
+        self.broker.learns = learns
         self.rotating = []
         states = replay(self.store.journal)
         self.broker.restore(states, self.store.logs.copy())
+        self.store.write_journal()  # before anybody is served
         self._adopt(expected)
         self.clients = []
         self.drafts = []
@@ -562,11 +584,17 @@ class BrokerMachine(RuleBasedStateMachine):
                 assert found[name].depth == 0
             topic.message_count = 0
             for channel in topic.channels.values():
+                channel.handed_over = 0
+            if topic.learning and not self.broker.learns:
+                topic.learning = False
+                topic.advance(self.now)
+            assert found[name].learning == topic.learning
+            for channel in topic.channels.values():
                 self._adopt_channel(channel, found[name].channels[channel.name])
             self.topics[name] = topic
         for name in found.keys() - self.topics.keys():  # its creation was not written, only its log was
             assert not found[name].channels
-            self.topics[name] = TopicModel(name)
+            self.topics[name] = TopicModel(name, learning=self.broker.learns)
 
     def _adopt_channel(self, model: ChannelModel, real: Channel) -> None:
         assert real.paused == model.paused
@@ -591,7 +619,6 @@ class BrokerMachine(RuleBasedStateMachine):
             else:
                 entry.forgotten = True
         assert ready.keys() | deferred.keys() <= model.entries.keys()
-        model.handed_over = 0
         model.last_first = -1
 
     # What must be true after each turn

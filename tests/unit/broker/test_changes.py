@@ -106,3 +106,9 @@ def test_changes_come_back_from_disk_as_tuples() -> None:
     changes: list[Any] = [*BEGIN, ("progress", "t", "c", 2, (0, 1))]
     as_lists = [[list(part) if isinstance(part, tuple) else part for part in change] for change in changes]
     assert replay(as_lists)["t"].channels["c"].waiting == replay(changes)["t"].channels["c"].waiting  # type: ignore[arg-type]
+
+
+def test_that_the_channels_were_learned_survives() -> None:
+    assert not replayed().learned
+    assert replayed(("learned", "t")).learned
+    assert not replayed(("learned", "t"), ("snapshot", "t"), ("topic", "t")).learned

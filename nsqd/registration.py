@@ -1,0 +1,122 @@
+"""What one nsqlookupd has been told of this node, and what it still has to be told.
+
+Not a queue of events: for each topic that may have changed, what was told is compared with what there is *now*. So a burst
+of changes costs one look at each topic, nothing can overflow, and after a connection has broken the same comparison, with
+nothing told, is the complete registration.
+
+"What there is" are the broker's own objects and not their names: a topic that was deleted and made again in between is
+another one, and the nsqlookupd, which may have been told to forget the name or to hide it, hears of both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from common.nsq_json import Fields, JsonError, loads
+from common.wire.lookup import decode_identify_reply, encode_command
+from common.wire.names import is_ephemeral, is_valid_name
+
+if TYPE_CHECKING:
+    from common.wire.lookup import PeerAddress
+
+PING: Final = encode_command("PING")
+
+
+class Topic(Protocol):
+    @property
+    def channels(self) -> Mapping[str, object]: ...
+
+
+class Refused(Exception):
+    """The peer does not want us, or is no nsqlookupd."""
+
+
+class Registration:
+    """`topics` is the broker's mapping itself. Between connections, what `changed` says is of no interest."""
+
+    def __init__(self, topics: Mapping[str, Topic]) -> None:
+        self._topics = topics
+        self._told: dict[str, tuple[Topic, dict[str, object]]] = {}
+        self._in_doubt: dict[str, None] = {}
+        self._commands: deque[bytes] = deque()
+        self._connected = False
+
+    def connected(self) -> None:
+        """The peer knows nothing yet."""
+        self._connected = True
+        self._in_doubt = dict.fromkeys(self._topics)
+
+    def disconnected(self) -> None:
+        """The peer forgets what it was told, as every nsqlookupd does when a connection ends."""
+        self._connected = False
+        self._told.clear()
+        self._in_doubt.clear()
+        self._commands.clear()
+
+    def changed(self, topic_name: str) -> None:
+        """This topic, or one of its channels, came or went."""
+        if self._connected:
+            self._in_doubt[topic_name] = None
+
+    def next_commands(self, limit: int) -> list[bytes]:
+        """Up to `limit` commands that make the peer know more of what there is; they count as told. None left: empty."""
+        commands = self._commands
+        while len(commands) < limit and self._in_doubt:
+            name = next(iter(self._in_doubt))
+            del self._in_doubt[name]
+            commands += self._differences(name)
+        return [commands.popleft() for _ in range(min(limit, len(commands)))]
+
+    def _differences(self, name: str) -> Iterator[bytes]:
+        topic = self._topics.get(name)
+        told = self._told.get(name)
+        if told is not None and told[0] is not topic:
+            # Channels first, as NSQ does: by UNREGISTER of the topic alone an nsqlookupd would not forget ephemeral ones.
+            for channel in told[1]:
+                yield encode_command("UNREGISTER", name, channel)
+            yield encode_command("UNREGISTER", name)
+            del self._told[name]
+            told = None
+        if topic is not None:
+            if told is None:
+                told = self._told[name] = (topic, {})
+                if not topic.channels:
+                    yield encode_command("REGISTER", name)
+            yield from _channel_differences(name, told[1], topic.channels)
+
+
+def _channel_differences(topic_name: str, told: dict[str, object], channels: Mapping[str, object]) -> Iterator[bytes]:
+    for name in [name for name, channel in told.items() if channels.get(name) is not channel]:
+        del told[name]
+        yield encode_command("UNREGISTER", topic_name, name)
+    for name, channel in channels.items():
+        if name not in told:
+            told[name] = channel
+            yield encode_command("REGISTER", topic_name, name)  # which registers the topic, too
+
+
+def identified(reply: bytes) -> PeerAddress:
+    """How the peer that answered IDENTIFY can be reached. Refused when the answer is not what an nsqlookupd says."""
+    address = decode_identify_reply(reply)
+    if address is None:
+        raise Refused(f"answered IDENTIFY with {reply[:100]!r}")
+    return address
+
+
+def channels_in(answer: bytes) -> set[str]:
+    """What `/channels` says, without the names that a new topic must not get. Refused when it says something else."""
+    try:
+        names = Fields(loads(answer)).items("channels")
+    except JsonError as error:
+        raise Refused(f"answered with {answer[:100]!r}") from error
+    return {name for name in names if isinstance(name, str) and is_valid_name(name) and not is_ephemeral(name)}
+
+
+def https_port_in(answer: bytes) -> int | None:
+    """The port that an nsqlookupd which serves no plain HTTP names in its refusal."""
+    try:
+        return Fields(loads(answer)).integer("https_port") or None
+    except JsonError:
+        return None

@@ -1,0 +1,127 @@
+"""A new topic in a cluster: nothing is handed over until it is known which channels it has elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.wire.commands import dpub, pub
+from nsqd.broker.changes import replay
+from tests.support.node import Node
+
+
+@pytest.fixture
+def node() -> Node:
+    node = Node()
+    node.broker.learns = True
+    return node
+
+
+def learned(node: Node, *names: str) -> None:
+    node.broker.topic("t").learned(names)
+    node.turn()
+
+
+def depths(node: Node) -> dict[str, int]:
+    return {channel.channel_name: channel.depth for channel in node.topic().channels}
+
+
+def test_where_nobody_can_be_asked_a_topic_is_learned_at_once() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    assert not topic.learning
+    assert not node.broker.unasked
+
+
+def test_a_new_topic_is_to_be_asked_for(node: Node) -> None:
+    topic = node.broker.topic("t")
+    assert topic.learning
+    assert list(node.broker.unasked) == [topic]
+
+
+def test_publishes_are_answered_meanwhile_and_no_channel_misses_them(node: Node) -> None:
+    assert node.client().answers(pub("t", b"a")) == [b"OK"]
+    client = node.consumer(channel="here", ready=5)
+    assert client.messages() == []
+    assert node.topic().depth == 1
+    learned(node, "there", "here", "elsewhere")
+    assert depths(node) == {"elsewhere": 1, "here": 0, "there": 1}
+    assert [message.body for message in client.messages()] == [b"a"]
+
+
+def test_the_clock_of_a_deferral_starts_when_the_channels_are_known(node: Node) -> None:
+    node.client().say(dpub("t", 5000, b"x"))
+    client = node.consumer()
+    node.pass_time(20)
+    learned(node)
+    node.pass_time(4.9)
+    assert client.messages() == []
+    node.pass_time(0.2)
+    assert [message.body for message in client.messages()] == [b"x"]
+
+
+def test_a_paused_topic_stays_paused(node: Node) -> None:
+    node.consumer()
+    topic = node.broker.topic("t")
+    topic.pause()
+    learned(node, "c")
+    assert not topic.flowing
+    topic.unpause()
+    assert topic.flowing
+
+
+def test_deleting_the_topic_ends_it(node: Node) -> None:
+    node.broker.topic("t")
+    node.broker.delete_topic("t")
+    assert not node.broker.unasked
+
+
+def test_a_topic_that_has_learned_does_not_ask_again(node: Node) -> None:
+    node.broker.topic("t")
+    learned(node, "c")
+    node.crash()
+    assert not node.broker.topic("t").learning
+    assert node.broker.topic("t").flowing
+
+
+def test_a_crash_meanwhile_loses_nothing(node: Node) -> None:
+    node.consumer()
+    node.client().say(pub("t", b"a") + dpub("t", 5000, b"later"))
+    node.store = node.store.crash()
+    node.broker = node._new_broker()
+    node.broker.learns = True
+    node.broker.restore(replay(node.store.journal), dict(node.store.logs))
+    topic = node.broker.topic("t")
+    assert topic.learning
+    assert list(node.broker.unasked) == [topic]
+    assert topic.depth == 2
+    learned(node, "d")
+    assert [(channel.depth, channel.deferred_count) for channel in node.topic().channels] == [(1, 1)] * 2
+
+
+def test_a_topic_that_comes_back_where_nobody_can_be_asked_flows(node: Node) -> None:
+    node.consumer()
+    node.client().say(pub("t", b"a"))
+    node.crash()
+    assert not node.broker.topic("t").learning
+    assert depths(node) == {"c": 1}
+    node.store.write_journal()
+    node.crash()
+    assert depths(node) == {"c": 1}
+
+
+def test_a_rotated_journal_still_knows(node: Node) -> None:
+    topic = node.broker.topic("t")
+    assert not replay(topic.snapshot_changes())["t"].learned
+    learned(node)
+    assert replay(topic.snapshot_changes())["t"].learned
+
+
+def test_whoever_watches_is_told_of_topics_and_channels() -> None:
+    node = Node()
+    heard: list[str] = []
+    node.broker.on_reshaped = heard.append
+    node.broker.topic("t").channel("c")
+    assert heard == ["t", "t"]
+    node.broker.topic("t").delete_channel("c")
+    node.broker.delete_topic("t")
+    assert heard == ["t"] * 4
