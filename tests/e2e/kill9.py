@@ -263,8 +263,11 @@ class Load:
             return
         topic, channel = found
         with Client(self.nsqd.tcp) as client:
-            if client.ask(sub(topic.name, channel.name)) != b"OK":
-                raise Violation("SUB without OK")
+            with topic.busy:  # SUB would make again what has just been deleted
+                if topic.channels.get(channel.name) is not channel:
+                    return
+                if client.ask(sub(topic.name, channel.name)) != b"OK":
+                    raise Violation("SUB without OK")
             client.send(rdy(chance.choice((1, 10, 100))))
             consume(client, channel, self.ledger, chance, until=time.monotonic() + chance.uniform(0.05, 0.4))
 

@@ -327,3 +327,18 @@ def test_trap_53_54_55_57_files_of_the_original_are_never_written(tmp_path: Path
         getattr(nsqd, end)()
     found = {it.name: it.read_bytes() for it in tmp_path.iterdir() if "nsqd.dat" in it.name or "diskqueue" in it.name}
     assert found == originals
+
+
+def test_a_deleted_topic_stays_deleted_when_a_kill_meets_its_next_creation(start_nsqd: StartNsqd) -> None:
+    """What a kill leaves behind that comes after the new folder, before the journal, and before the next topology.json."""
+    nsqd = start_nsqd()
+    nsqd.connect().subscribe("t", "old")
+    topology = nsqd.data_path / "topology.json"
+    eventually(lambda: topology.exists() and b'"old"' in topology.read_bytes())
+    stale = topology.read_bytes()
+    nsqd.post("/topic/delete?topic=t")
+    nsqd.kill()
+    (nsqd.data_path / "topics" / "t.t").mkdir()
+    topology.write_bytes(stale)
+    nsqd.start()
+    assert nsqd.channel("t", "old") is None
