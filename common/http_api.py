@@ -43,6 +43,9 @@ HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 # go-nsq decides by this header whether a body is the bare object or the envelope of NSQ before 1.0.
 V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 
+# In the scope of a request whose peer will not be answered once it has sent its end (`Request.wait_until_gone`).
+ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
+
 # How much of a request's body is dropped after an answer that did not wait for it. Closing with unread data makes the
 # kernel send a reset, and a client that is still writing would never see the answer.
 _MOST_TO_DROP: Final = 8 * 1024 * 1024
@@ -186,6 +189,8 @@ class Request:
         self._receive = receive
         self._reading = False
         self._complete = False  # all of the body has been read
+        self._scope = scope
+        self.is_gone = False  # as far as `wait_until_gone` has seen
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query_string: bytes = scope["query_string"]
@@ -236,6 +241,14 @@ class Request:
             message = await self._receive()
             dropped += len(message.get("body", b""))
             self._complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+
+    async def wait_until_gone(self) -> None:
+        """Returns when the peer has closed the connection; for a handler that lets it wait, which cancels this in the end."""
+        # A peer that has half-closed gets its answer, but who is to wait for long must not be served when nobody is there.
+        self._scope[ENDS_WITH_PEER] = True
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
 
 
 Handler = Callable[[Request], Awaitable[Response]]

@@ -28,7 +28,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from common.http_api import BAD_REQUEST, HEADERS_TOO_LARGE, HttpDate, canonical
+from common.http_api import BAD_REQUEST, ENDS_WITH_PEER, HEADERS_TOO_LARGE, HttpDate, canonical
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -193,7 +193,7 @@ class _Connection(HttpToolsProtocol):
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
         """Whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
-        if newest is None or newest.response_complete or newest.more_body:
+        if newest is None or newest.response_complete or newest.more_body or ENDS_WITH_PEER in newest.scope:
             return False
         self._ended = True
         return True

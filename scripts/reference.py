@@ -8,6 +8,7 @@ from typing import Final
 
 from common.options import reference_page
 from nsqd.options import Options
+from nsqlookupd.options import Options as LookupOptions
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -23,9 +24,23 @@ A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s500ms`. In the TOM
 Whole numbers may be written as `0x`, `0o` or `0b`, and with `_` between the digits.
 """
 
+ABOUT_NSQLOOKUPD: Final = """\
+Flags, environment (`NSQLOOKUPD_` and the flag in capitals, with `_` for `-`), TOML file and durations are read [as nsqd reads them](nsqd-options.md).
+
+nsqlookupd keeps nothing on disk: after a restart every nsqd registers again.
+`/lookup` can wait for a change, which saves consumers their polling: [how and why](../decisions/0002-lookup-that-waits.md).
+
+Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 1 MiB, a command's line at most 64 KiB; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
+"""
+
 
 def pages() -> Mapping[Path, str]:
-    return {Path("docs/reference/nsqd-options.md"): reference_page(Options, "nsqd", about=ABOUT_NSQD)}
+    return {
+        Path("docs/reference/nsqd-options.md"): reference_page(Options, "nsqd", about=ABOUT_NSQD),
+        Path("docs/reference/nsqlookupd-options.md"): reference_page(
+            LookupOptions, "nsqlookupd", about=ABOUT_NSQLOOKUPD
+        ),
+    }
 
 
 def main() -> None:

@@ -140,19 +140,25 @@ class LookupCommandReader:
     def __init__(self, *, max_line: int = MAX_LINE, max_body: int = MAX_BODY) -> None:
         self._max_line = max_line
         self._max_body = max_body
-        self._data = b""
+        self._data = bytearray()
         self._at = 0
 
+    @property
+    def unread(self) -> int:
+        """How many bytes wait to be taken."""
+        return len(self._data) - self._at
+
     def receive(self, data: bytes | bytearray) -> None:
-        self._data = self._data[self._at :] + data if self._at < len(self._data) else bytes(data)
+        del self._data[: self._at]
         self._at = 0
+        self._data += data
 
     def take(self, size: int) -> bytes | None:
         """The next `size` bytes as they are; None: more are needed."""
         end = self._at + size
         if len(self._data) < end:
             return None
-        taken = self._data[self._at : end]
+        taken = bytes(self._data[self._at : end])
         self._at = end
         return taken
 
@@ -163,33 +169,31 @@ class LookupCommandReader:
         """
         end = self._data.find(b"\n", self._at, self._at + self._max_line + 1)
         if end < 0:
-            if len(self._data) - self._at > self._max_line:
-                word = self._data[self._at : self._at + _MOST_ECHOED].strip().split(b" ")[0]
+            if self.unread > self._max_line:
+                word = bytes(self._data[self._at : self._at + _MOST_ECHOED]).strip().split(b" ")[0]
                 raise ProtocolError(Fault.INVALID, b"invalid command " + word)
             return None
-        line = self._data[self._at : end]
+        line = bytes(self._data[self._at : end])
         self._at = end + 1
         return line.strip().split(b" ")
 
     def next_body(self) -> bytes | None:
         """None: more bytes are needed. Raises ProtocolError for a size that is negative or above `max_body`."""
-        if len(self._data) - self._at < _size.size:
+        if self.unread < _size.size:
             return None
         (size,) = _size.unpack_from(self._data, self._at)
         if size < 0:  # NSQ itself does not survive this
             raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to read body size")
         if size > self._max_body:
             raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to read body")
-        end = self._at + _size.size + size
-        if len(self._data) < end:
+        if self.unread < _size.size + size:
             return None
-        body = self._data[self._at + _size.size : end]
-        self._at = end
-        return body
+        self._at += _size.size
+        return self.take(size)
 
     def missing_body(self) -> ProtocolError:
         """What is wrong when the stream ends where a body is due."""
-        has_size = len(self._data) - self._at >= _size.size
+        has_size = self.unread >= _size.size
         return ProtocolError(Fault.BAD_BODY, f"IDENTIFY failed to read body{'' if has_size else ' size'}")
 
 

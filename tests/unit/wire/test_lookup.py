@@ -124,7 +124,7 @@ def test_line_is_bounded() -> None:
     reader = LookupCommandReader(max_line=10)
     reader.receive(b"PING 67890\nPING 6789012345")
     assert reader.next_words() == [b"PING", b"67890"]
-    with pytest.raises(ProtocolError, match="^E_INVALID invalid command PING$"):
+    with pytest.raises(ProtocolError, match=r"^E_INVALID invalid command PING$"):
         reader.next_words()
 
 
@@ -156,7 +156,7 @@ def test_stream_that_ends_where_a_body_is_due(rest: bytes, error: str) -> None:
     "body", [b"", b"x", b"[]", b'"a"', BODY + b"x", BODY.replace(b"4150", b'"4150"'), BODY.replace(b"4150", b"4150.0")]
 )
 def test_body_that_is_no_such_document(body: bytes) -> None:
-    with pytest.raises(ProtocolError, match="^E_BAD_BODY IDENTIFY failed to decode JSON body$"):
+    with pytest.raises(ProtocolError, match=r"^E_BAD_BODY IDENTIFY failed to decode JSON body$"):
         decode_identify(body)
 
 
@@ -169,7 +169,7 @@ def test_body_that_is_no_such_document(body: bytes) -> None:
     BODY.replace(b"1.3.0", b""),
 ])  # fmt: skip
 def test_body_that_lacks_something(body: bytes) -> None:
-    with pytest.raises(ProtocolError, match="^E_BAD_BODY IDENTIFY missing fields$"):
+    with pytest.raises(ProtocolError, match=r"^E_BAD_BODY IDENTIFY missing fields$"):
         decode_identify(body)
 
 

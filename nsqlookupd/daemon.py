@@ -1,0 +1,117 @@
+"""nsqlookupd as one tree of tasks: what it is made of, in which order it starts, and how it stops."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import time_ns
+from typing import TYPE_CHECKING
+
+import trio
+
+from common import web
+from common.daemon import tune_garbage_collection, version_line, wait_for_signal
+from common.net import bind, close_listener, format_listener, listening_port
+from common.options import MILLISECOND, seconds
+from common.poller import Poller
+from common.version import NSQ_VERSION
+from common.wire.lookup import PeerAddress
+from nsqlookupd.http_api import make_app
+from nsqlookupd.registry import Registry
+from nsqlookupd.tcp import Backlog, client_maker
+from nsqlookupd.turn import Turn
+from nsqlookupd.waiting import Waiting
+
+if TYPE_CHECKING:
+    from nsqlookupd.options import Options
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The sockets that were really opened; with port 0 the options do not say which."""
+
+    tcp: socket.socket
+    http: socket.socket
+
+
+async def run(
+    options: Options,
+    *,
+    wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
+    task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    with _listening(options) as listening:
+        log.info("%s", version_line("nsqlookupd"))
+        waiting = Waiting()
+        registry = Registry(
+            inactive_timeout=seconds(options.inactive_producer_timeout),
+            tombstone_lifetime=seconds(options.tombstone_lifetime),
+            # Who asks with an index from before our restart must not be taken to know what is there now.
+            first_index=time_ns() // MILLISECOND * 1000,
+            on_change=waiting.wake,
+        )
+        turn = Turn(registry)
+        backlog = Backlog(turn)
+        poller = Poller(backlog)
+        turn.flush = poller.flush
+        is_ready = True
+        app = make_app(
+            registry,
+            turn,
+            waiting,
+            max_wait=seconds(options.max_lookup_wait),
+            connections=lambda: len(poller),
+            is_ready=lambda: is_ready,
+            linger=web.linger,
+        )
+        # Connections of nsqd outlive the answers over HTTP: the last ones must not say that nobody is there.
+        async with trio.open_nursery() as connections:
+            connections.start_soon(poller.run)
+            connections.start_soon(backlog.work_off)
+            connections.start_soon(turn.keep_time)
+            async with trio.open_nursery() as services:
+                maker = client_maker(registry, backlog, _address(options, listening))
+                services.start_soon(poller.accept, listening.tcp, maker)
+                log.info("TCP: listening on %s", format_listener(listening.tcp))
+                await services.start(web.serve, app, [listening.http])
+                log.info("HTTP: listening on %s", format_listener(listening.http))
+                tune_garbage_collection()
+                task_status.started(listening)
+                await wait_for_shutdown()
+                is_ready = False
+                log.info("TCP: closing %s", format_listener(listening.tcp))
+                log.info("HTTP: closing %s", format_listener(listening.http))
+                waiting.release()
+                services.cancel_scope.cancel()
+            connections.cancel_scope.cancel()
+            poller.close_all()
+
+
+def _address(options: Options, listening: Listening) -> PeerAddress:
+    return PeerAddress(
+        broadcast_address=options.broadcast_address,
+        hostname=platform.node(),
+        http_port=listening_port(listening.http),
+        tcp_port=listening_port(listening.tcp),
+        version=NSQ_VERSION,
+    )
+
+
+@contextmanager
+def _listening(options: Options) -> Iterator[Listening]:
+    tcp = bind(options.tcp_address)
+    try:
+        http = bind(options.http_address)
+        try:
+            yield Listening(tcp, http)
+        finally:
+            close_listener(http)
+    finally:
+        close_listener(tcp)

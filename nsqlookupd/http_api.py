@@ -1,0 +1,265 @@
+"""nsqlookupd's HTTP API: NSQ's endpoints, waiting for changes, and what monitoring asks."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Protocol
+
+from common.durations import parse_duration, seconds
+from common.http_api import EMPTY, JSON, V1, ClientGone, HttpApi, HttpError, Request, Response, Route, json, plain
+from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
+from common.version import NSQ_VERSION, suite_version
+from common.wire.names import is_valid_name
+from nsqlookupd.answers import debug_json, lookup_json, nodes_json
+
+if TYPE_CHECKING:
+    from common.prometheus import Metric
+    from nsqlookupd.registry import Registry
+    from nsqlookupd.waiting import Waiting
+
+log = logging.getLogger(__name__)
+
+_EVERYTHING: Final = "*"  # NSQ's own sign for "any"; in a deletion it would empty the directory
+_is_index: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
+_NO_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND").response
+
+
+class Turn(Protocol):
+    """What surrounds everything that enters the registry."""
+
+    def begin(self) -> float: ...
+
+    def finish(self) -> None: ...
+
+
+def make_app(
+    registry: Registry,
+    turn: Turn,
+    waiting: Waiting,
+    *,
+    max_wait: float,
+    connections: Callable[[], int],
+    is_ready: Callable[[], bool],
+    linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+) -> HttpApi:
+    """The ASGI application. `connections` counts those of TCP; `max_wait` bounds `wait=`, in seconds."""
+    questions = _Questions(registry, turn, waiting, max_wait)
+    changes = _Changes(registry, turn)
+    monitoring = _Monitoring(registry, turn, waiting, connections, is_ready)
+    routes = [
+        Route("GET", "/ping", monitoring.ping),
+        Route("GET", "/info", monitoring.info),
+        Route("GET", "/debug", questions.debug),
+        Route("GET", "/lookup", questions.lookup),
+        Route("GET", "/topics", questions.topics),
+        Route("GET", "/channels", questions.channels),
+        Route("GET", "/nodes", questions.nodes),
+        Route("POST", "/topic/create", changes.create_topic),
+        Route("POST", "/topic/delete", changes.delete_topic),
+        Route("POST", "/topic/tombstone", changes.tombstone),
+        Route("POST", "/channel/create", changes.create_channel),
+        Route("POST", "/channel/delete", changes.delete_channel),
+        Route("GET", "/metrics", monitoring.metrics, logged=False),
+        Route("GET", "/healthz", monitoring.ping, logged=False),
+        Route("GET", "/readyz", monitoring.ready, logged=False),
+    ]
+    return HttpApi(routes, log=log, linger=linger)
+
+
+class _Questions:
+    def __init__(self, registry: Registry, turn: Turn, waiting: Waiting, max_wait: float) -> None:
+        self._registry = registry
+        self._turn = turn
+        self._waiting = waiting
+        self._max_wait = max_wait
+
+    async def lookup(self, request: Request) -> Response:
+        arguments = request.query()
+        topic = _argument(arguments, "topic")
+        if "wait" in arguments:
+            await self._wait(request, topic, arguments)
+        self._begin_and_finish()
+        answer = self._registry.lookup(topic)
+        response = _NO_TOPIC if answer is None else _json(lookup_json(answer))
+        index = (b"x-nsq-index", b"%d" % self._registry.index_of(topic))
+        return replace(response, headers=(*response.headers, index))
+
+    async def _wait(self, request: Request, topic: str, arguments: dict[str, str]) -> None:
+        """Until the producers are others than those that `index` stood for, without it: until the topic is there."""
+        known = _index(arguments, self._registry.no_index)
+        left = min(_duration(arguments), self._max_wait)
+        self._begin_and_finish()
+        if self._registry.index_of(topic) == known and left > 0:
+            await self._waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
+            if request.is_gone:
+                raise ClientGone
+
+    async def topics(self, request: Request) -> Response:
+        return json({"topics": self._registry.topics()})
+
+    async def channels(self, request: Request) -> Response:
+        topic = _argument(request.query(), "topic")
+        return json({"channels": self._registry.channels(topic)})
+
+    async def nodes(self, request: Request) -> Response:
+        self._begin_and_finish()
+        return _json(nodes_json(self._registry))
+
+    async def debug(self, request: Request) -> Response:
+        return _json(debug_json(self._registry))
+
+    def _begin_and_finish(self) -> None:
+        """A turn in which nothing happens but time."""
+        self._turn.begin()
+        self._turn.finish()
+
+
+class _Changes:
+    def __init__(self, registry: Registry, turn: Turn) -> None:
+        self._registry = registry
+        self._turn = turn
+
+    async def create_topic(self, request: Request) -> Response:
+        topic = _name(request.query(), "topic")
+        log.info("DB: adding topic(%s)", topic)
+        self._turn.begin()
+        self._registry.create_topic(topic)
+        self._turn.finish()
+        return EMPTY
+
+    async def delete_topic(self, request: Request) -> Response:
+        topic = _one_name(request.query())
+        log.info("DB: removing topic(%s)", topic)
+        self._turn.begin()
+        self._registry.delete_topic(topic)
+        self._turn.finish()
+        return EMPTY
+
+    async def tombstone(self, request: Request) -> Response:
+        arguments = request.query()
+        topic = _one_name(arguments)
+        node = _argument(arguments, "node")
+        log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
+        self._turn.begin()
+        self._registry.tombstone(topic, node)
+        self._turn.finish()
+        return EMPTY
+
+    async def create_channel(self, request: Request) -> Response:
+        arguments = request.query()
+        topic, channel = _name(arguments, "topic"), _name(arguments, "channel")
+        log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
+        log.info("DB: adding topic(%s)", topic)
+        self._turn.begin()
+        self._registry.create_channel(topic, channel)
+        self._turn.finish()
+        return EMPTY
+
+    async def delete_channel(self, request: Request) -> Response:
+        arguments = request.query()
+        topic, channel = _name(arguments, "topic"), _name(arguments, "channel")
+        self._turn.begin()
+        is_there = self._registry.delete_channel(topic, channel)
+        self._turn.finish()
+        if not is_there:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+        return EMPTY
+
+
+class _Monitoring:
+    def __init__(
+        self,
+        registry: Registry,
+        turn: Turn,
+        waiting: Waiting,
+        connections: Callable[[], int],
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._registry = registry
+        self._turn = turn
+        self._waiting = waiting
+        self._connections = connections
+        self._is_ready = is_ready
+
+    async def ping(self, request: Request) -> Response:
+        return plain("OK")
+
+    async def ready(self, request: Request) -> Response:
+        return plain("OK") if self._is_ready() else plain("stopping", status=503)
+
+    async def info(self, request: Request) -> Response:
+        return json({"version": NSQ_VERSION})
+
+    async def metrics(self, request: Request) -> Response:
+        self._turn.begin()
+        self._turn.finish()
+        return Response(body=exposition(self._all_metrics()), headers=((b"content-type", CONTENT_TYPE),))
+
+    def _all_metrics(self) -> list[Metric]:
+        now = self._registry.snapshot()
+        build = {"version": NSQ_VERSION, "release": suite_version()}
+        return [
+            gauge("nsqlookupd_build_info", "Always 1; the labels say what runs.", 1, build),
+            gauge("nsqlookupd_connections", "Open TCP connections.", self._connections()),
+            gauge("nsqlookupd_peers", "Connections that have identified themselves.", now.peers),
+            gauge("nsqlookupd_active_peers", "Peers heard of within the inactivity time.", now.active_peers),
+            gauge("nsqlookupd_topics", "Registered topics.", now.topics),
+            gauge("nsqlookupd_channels", "Registered channels.", now.channels),
+            gauge("nsqlookupd_producers", "Producers of all topics together.", now.producers),
+            gauge("nsqlookupd_tombstones", "Producers hidden by a tombstone now.", now.tombstones),
+            gauge("nsqlookupd_waiting_lookups", "Requests that wait for a change.", len(self._waiting)),
+            counter("nsqlookupd_changes_total", "Changes of any topic's producers.", now.changes),
+        ]
+
+
+# Arguments
+
+
+def _json(body: bytes) -> Response:
+    return Response(body=body, headers=(JSON, V1))
+
+
+def _argument(arguments: dict[str, str], name: str) -> str:
+    value = arguments.get(name)
+    if value is None:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return value
+
+
+def _name(arguments: dict[str, str], name: str) -> str:
+    """A topic's or a channel's, in NSQ's rule for both."""
+    value = _argument(arguments, name)
+    if not is_valid_name(value):
+        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+    return value
+
+
+def _one_name(arguments: dict[str, str]) -> str:
+    """A topic in whatever spelling, as NSQ takes it here, but not all of them at once."""
+    topic = _argument(arguments, "topic")
+    if topic == _EVERYTHING:
+        raise HttpError(400, "INVALID_ARG_TOPIC")
+    return topic
+
+
+def _duration(arguments: dict[str, str]) -> float:
+    try:
+        wait = parse_duration(arguments["wait"])
+    except ValueError:
+        wait = -1
+    if wait < 0:
+        raise HttpError(400, "INVALID_ARG_WAIT")
+    return seconds(wait)
+
+
+def _index(arguments: dict[str, str], default: int) -> int:
+    text = arguments.get("index")
+    if text is None:
+        return default
+    if _is_index(text) is None:
+        raise HttpError(400, "INVALID_ARG_INDEX")
+    return int(text)

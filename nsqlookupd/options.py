@@ -1,0 +1,36 @@
+"""The settings of nsqlookupd: NSQ's, under their own names and with their own defaults, and a few of ours."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(BaseOptions):
+    log_prefix: str = option("[nsqlookupd] ", "what each line of the log begins with")
+
+    # addresses
+    tcp_address: str = option("0.0.0.0:4160", "address to listen on for nsqd: host:port, or the path of a unix socket")
+    http_address: str = option(
+        "0.0.0.0:4161", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
+    )
+    broadcast_address: str = computed_option(
+        platform.node, "the hostname", "address that nsqd is told, under which it asks for channels over HTTP"
+    )
+
+    # producers
+    inactive_producer_timeout: Nanoseconds = option(
+        5 * MINUTE, "how long after its last ping a producer still counts as active", kind=DURATION
+    )
+    tombstone_lifetime: Nanoseconds = option(
+        45 * SECOND, "how long a tombstone hides a producer of one topic", kind=DURATION
+    )
+    max_lookup_wait: Nanoseconds = option(
+        5 * MINUTE, "longest time that /lookup with wait= waits for a change", kind=DURATION, at_least=0
+    )
+
+    # accepted, without effect
+    verbose: bool = option(False, "use --log-level=debug", deprecated=True)

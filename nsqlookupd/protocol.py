@@ -1,0 +1,222 @@
+"""One nsqd as nsqlookupd sees it, in the lookup protocol V1: bytes in, bytes out, nothing awaited.
+
+    MAGIC ──"  V1"──► COMMAND ◄──► BODY (of an IDENTIFY)        any error: answered, then CLOSED
+
+Every error is fatal. Commands are carried out one by one, by `step`, so that whoever has a thousand of them
+waiting can do something else in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from common.durations import SECOND, format_duration
+from common.wire.faults import Fault, ProtocolError
+from common.wire.lookup import (
+    MAGIC,
+    OK,
+    LookupCommandReader,
+    PeerAddress,
+    decode_identify,
+    encode_reply,
+    identify_reply,
+)
+from common.wire.names import decode_name
+from nsqlookupd.registry import CLIENT, Registration
+
+if TYPE_CHECKING:
+    from nsqlookupd.registry import Peer, Registry
+
+_OK: Final = encode_reply(OK)
+
+# Called with a level ("info", "warning", "error"), a text with %s, and what belongs there.
+Note = Callable[..., None]
+
+
+class State(Enum):
+    MAGIC = auto()
+    COMMAND = auto()
+    BODY = auto()
+    CLOSED = auto()
+
+
+class LookupProtocol:
+    """`id` is the peer's address as text; `address` is what IDENTIFY is answered with."""
+
+    def __init__(self, registry: Registry, *, id: str, address: PeerAddress, note: Note) -> None:
+        self.state = State.MAGIC
+        self._registry = registry
+        self._id = id
+        self._address = address
+        self._note = note
+        self._reader = LookupCommandReader()
+        self._outgoing: list[bytes] = []
+        self._peer: Peer | None = None
+
+    @property
+    def unread(self) -> int:
+        """How many bytes have been received and not been used yet."""
+        return self._reader.unread
+
+    def receive(self, data: bytes) -> None:
+        """Only keeps them: see `step`."""
+        if self.state is not State.CLOSED:
+            self._reader.receive(data)
+
+    def step(self) -> bool:
+        """Carries out one command. False: there is none, as bytes are missing or all is over."""
+        try:
+            match self.state:
+                case State.MAGIC:
+                    return self._read_magic()
+                case State.COMMAND:
+                    return self._read_command()
+                case State.BODY:
+                    return self._read_body()
+                case State.CLOSED:
+                    return False
+        except ProtocolError as error:
+            self._fail(error)
+            return False
+
+    def bytes_to_send(self) -> list[bytes]:
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
+
+    def end(self) -> None:
+        """The peer sends nothing more, and `step` has nothing more to do. A last line that does not end is no command."""
+        if self.state is State.BODY:
+            self._fail(self._reader.missing_body())
+        elif self.state is State.MAGIC:
+            self._note("info" if self.unread == 0 else "error", "failed to read protocol version - EOF")
+            self.state = State.CLOSED
+        else:
+            self.close("EOF")
+
+    def close(self, reason: str) -> None:
+        """The connection is over: what this peer had registered goes."""
+        if self.state is State.CLOSED:
+            return
+        self.state = State.CLOSED
+        self._note("info", "PROTOCOL(V1): [%s] exiting ioloop", self._id)
+        self._note("info", "client(%s) - %s", self._id, reason)
+        if self._peer is not None:
+            peer, self._peer = self._peer, None
+            self._note_removed(self._registry.disconnect(peer))
+
+    # Reading
+
+    def _read_magic(self) -> bool:
+        magic = self._reader.take(len(MAGIC))
+        if magic is None:
+            return False
+        self._note("info", "CLIENT(%s): desired protocol magic '%s'", self._id, _shown(magic))
+        if magic != MAGIC:
+            self._outgoing.append(encode_reply(Fault.BAD_PROTOCOL.encode()))
+            self._note("error", "client(%s) bad protocol magic '%s'", self._id, _shown(magic))
+            self.state = State.CLOSED
+            return False
+        self.state = State.COMMAND
+        return True
+
+    def _read_command(self) -> bool:
+        words = self._reader.next_words()
+        if words is None:
+            return False
+        match words[0]:
+            case b"PING":
+                self._ping()
+            case b"REGISTER":
+                self._register(words)
+            case b"UNREGISTER":
+                self._unregister(words)
+            case b"IDENTIFY":
+                if self._peer is not None:
+                    raise ProtocolError(Fault.INVALID, "cannot IDENTIFY again")
+                self.state = State.BODY
+            case word:
+                raise ProtocolError(Fault.INVALID, b"invalid command " + word)
+        return True
+
+    def _read_body(self) -> bool:
+        body = self._reader.next_body()
+        if body is None:
+            return False
+        identity = decode_identify(body)
+        self._peer = self._registry.connect(self._id, identity)
+        self._note(
+            "info",
+            "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
+            self._id,
+            identity.broadcast_address,
+            identity.tcp_port,
+            identity.http_port,
+            identity.version,
+        )
+        self._note_added([CLIENT])
+        self._outgoing.append(encode_reply(identify_reply(self._address)))
+        self.state = State.COMMAND
+        return True
+
+    # Commands
+
+    def _ping(self) -> None:
+        if self._peer is not None:
+            silence = self._registry.ping(self._peer)
+            self._note("info", "CLIENT(%s): pinged (last ping %s)", self._id, format_duration(round(silence * SECOND)))
+        self._outgoing.append(_OK)
+
+    def _register(self, words: list[bytes]) -> None:
+        peer, topic, channel = self._names(words)
+        self._note_added(self._registry.register(peer, topic, channel))
+        self._outgoing.append(_OK)
+
+    def _unregister(self, words: list[bytes]) -> None:
+        peer, topic, channel = self._names(words)
+        removed = self._registry.unregister(peer, topic, channel)
+        if not channel:
+            for row in removed:
+                if row.category == "channel":
+                    self._note(
+                        "warning", "client(%s) unexpected UNREGISTER category:%s key:%s subkey:%s", self._id, *row
+                    )
+        self._note_removed([row for row in removed if channel or row.category == "topic"])
+        self._outgoing.append(_OK)
+
+    def _names(self, words: list[bytes]) -> tuple[Peer, str, str]:
+        """The topic and the channel, which may be empty, of a peer that may name them."""
+        if self._peer is None:
+            raise ProtocolError(Fault.INVALID, "client must IDENTIFY")
+        command = words[0]
+        if len(words) < 2:
+            raise ProtocolError(Fault.INVALID, command + b" insufficient number of params")
+        topic = decode_name(words[1])
+        if topic is None:
+            raise ProtocolError(Fault.BAD_TOPIC, b"%b topic name '%b' is not valid" % (command, words[1]))
+        if len(words) < 3 or not words[2]:
+            return self._peer, topic, ""
+        channel = decode_name(words[2])
+        if channel is None:
+            raise ProtocolError(Fault.BAD_CHANNEL, b"%b channel name '%b' is not valid" % (command, words[2]))
+        return self._peer, topic, channel
+
+    def _fail(self, error: ProtocolError) -> None:
+        self._outgoing.append(encode_reply(error.data))
+        self._note("error", "[%s] - %s", self._id, error)
+        self.close("protocol error")
+
+    # Notes
+
+    def _note_added(self, rows: list[Registration]) -> None:
+        for row in rows:
+            self._note("info", "DB: client(%s) REGISTER category:%s key:%s subkey:%s", self._id, *row)
+
+    def _note_removed(self, rows: list[Registration]) -> None:
+        for row in rows:
+            self._note("info", "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self._id, *row)
+
+
+def _shown(magic: bytes) -> str:
+    return magic.decode("ascii", "backslashreplace")

@@ -1,0 +1,468 @@
+"""The directory: who produces which topic, who has which channel, who is alive, and what is hidden for a while.
+
+    Registry ──► Topic ──► Channel          by name; a topic or channel stays when its last producer has gone
+        └──────► Peer ──► its topics, its channels      so that a peer's end costs what the peer had, not what there is
+
+Everything here is as of the last `advance(now=...)`: it takes the time, and lets end what has come to its end. All peers
+have the same patience and all tombstones the same lifetime, so two queues in the order of time are all that this needs.
+
+The producers of a topic have an *index*, which is new whenever they change as `/lookup` sees it; `on_change` is then called with
+the topic's name. Indexes come from one counter for all topics and never come twice, also when a topic is deleted and made
+again; a topic that is not there has `no_index`. Who starts the counter at the clock has indexes that differ between runs, too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from common.wire.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from common.wire.lookup import Identity
+
+NEVER: Final = 0  # `tombstoned_at` of what never was
+
+
+class Registration(NamedTuple):
+    """One row of the directory, as the log names it: `client`, `topic` or `channel`, then the names."""
+
+    category: str
+    key: str = ""
+    subkey: str = ""
+
+
+CLIENT: Final = Registration("client")
+
+
+class Peer:
+    """One connection that has identified itself: an nsqd."""
+
+    __slots__ = (
+        "channels",
+        "id",
+        "identity",
+        "is_active",
+        "last_seen",
+        "last_update",
+        "lookup_entry",
+        "node_entry",
+        "topics",
+    )
+
+    def __init__(self, id: str, identity: Identity, *, now: float, timestamp: int) -> None:
+        self.id = id
+        self.identity = identity
+        self.last_seen = now
+        self.last_update = timestamp
+        self.is_active = True
+        self.topics: set[Topic] = set()
+        self.channels: set[Channel] = set()
+        # For whoever renders answers: this peer's part of /lookup, and of /nodes until its topics change.
+        self.lookup_entry = b""
+        self.node_entry = b""
+
+    @property
+    def order(self) -> tuple[str, int, str]:
+        """Where it stands in answers."""
+        return self.identity.broadcast_address, self.identity.tcp_port, self.id
+
+    def is_node(self, node: str) -> bool:
+        """`host:port` of its HTTP side; an IPv6 host with brackets or, as NSQ compares it, without."""
+        address, port = self.identity.broadcast_address, self.identity.http_port
+        return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
+
+
+class Tombstone:
+    """What hides a producer of one topic."""
+
+    __slots__ = ("is_over", "since", "timestamp")
+
+    def __init__(self, *, since: float, timestamp: int) -> None:
+        self.since = since
+        self.timestamp = timestamp
+        self.is_over = False  # it stays to be seen in /debug, as in NSQ
+
+
+class Topic:
+    __slots__ = ("answer", "channels", "index", "is_registered", "name", "producers", "tombstones")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_registered = False  # channels of a topic may be known when the topic itself is not
+        self.index = 0
+        self.producers: set[Peer] = set()
+        self.channels: dict[str, Channel] = {}
+        self.tombstones: dict[Peer, Tombstone] | None = None
+        self.answer: Lookup | None = None
+
+    def is_hidden(self, peer: Peer) -> bool:
+        """By a tombstone that still counts."""
+        tombstone = self.tombstones.get(peer) if self.tombstones else None
+        return tombstone is not None and not tombstone.is_over
+
+
+class Channel:
+    __slots__ = ("name", "peers", "topic")
+
+    def __init__(self, name: str, topic: Topic) -> None:
+        self.name = name
+        self.topic = topic
+        self.peers: set[Peer] = set()
+
+
+class Lookup:
+    """What `/lookup` tells of a topic; the same object until something of it changes."""
+
+    __slots__ = ("channels", "index", "producers", "rendered")
+
+    def __init__(self, *, channels: tuple[str, ...], producers: tuple[Peer, ...], index: int) -> None:
+        self.channels = channels
+        self.producers = producers
+        self.index = index
+        self.rendered: bytes | None = None  # for whoever makes bytes of it, to be kept as long as it is true
+
+
+class Node(NamedTuple):
+    """What `/nodes` tells of a peer: its topics, and for each whether the peer is hidden there."""
+
+    peer: Peer
+    topics: tuple[str, ...]
+    tombstones: tuple[bool, ...]
+
+
+class Snapshot(NamedTuple):
+    """Figures for people and for /metrics."""
+
+    peers: int
+    active_peers: int
+    topics: int
+    channels: int
+    producers: int  # of all topics
+    tombstones: int  # that still count
+    changes: int  # of any topic's producers, since the start
+
+
+class Registry:
+    def __init__(
+        self,
+        *,
+        inactive_timeout: float,
+        tombstone_lifetime: float,
+        first_index: int = 0,
+        on_change: Callable[[str], None] = lambda topic: None,
+    ) -> None:
+        self.now = 0.0
+        self.timestamp = 0
+        self.no_index: Final = first_index
+        self.index = first_index
+        self.on_change = on_change
+        self._inactive_timeout = inactive_timeout
+        self._tombstone_lifetime = tombstone_lifetime
+        self._topics: dict[str, Topic] = {}
+        self._peers: set[Peer] = set()
+        # Both in the order of time, the oldest first.
+        self._active: OrderedDict[Peer, None] = OrderedDict()
+        self._tombstones: OrderedDict[tuple[Topic, Peer], Tombstone] = OrderedDict()
+        self._names: tuple[str, ...] | None = None
+
+    # Time
+
+    def advance(self, *, now: float, timestamp: int) -> None:
+        """It is `now` on the monotonic clock, in seconds, and `timestamp` on the wall, in nanoseconds."""
+        self.now = now
+        self.timestamp = timestamp
+        if now >= self.next_deadline:
+            self._expire()
+
+    @property
+    def next_deadline(self) -> float:
+        """When something ends if nothing happens before."""
+        deadline = inf
+        if self._active:
+            deadline = next(iter(self._active)).last_seen + self._inactive_timeout
+        if self._tombstones:
+            deadline = min(deadline, next(iter(self._tombstones.values())).since + self._tombstone_lifetime)
+        return deadline
+
+    def _expire(self) -> None:
+        while self._active and self.now >= (peer := next(iter(self._active))).last_seen + self._inactive_timeout:
+            del self._active[peer]
+            self._set_active(peer, is_active=False)
+        while self._tombstones:
+            (topic, peer), tombstone = next(iter(self._tombstones.items()))
+            if self.now < tombstone.since + self._tombstone_lifetime:
+                return
+            tombstone.is_over = True
+            del self._tombstones[topic, peer]
+            peer.node_entry = b""
+            self._changed(topic)
+
+    # Peers
+
+    def connect(self, id: str, identity: Identity) -> Peer:
+        peer = Peer(id, identity, now=self.now, timestamp=self.timestamp)
+        self._peers.add(peer)
+        self._active[peer] = None
+        return peer
+
+    def ping(self, peer: Peer) -> float:
+        """It is alive. Returns for how long it was not heard of, in seconds."""
+        silence = self.now - peer.last_seen
+        peer.last_seen = self.now
+        peer.last_update = self.timestamp
+        self._active[peer] = None
+        self._active.move_to_end(peer)
+        if not peer.is_active:
+            self._set_active(peer, is_active=True)
+        return silence
+
+    def disconnect(self, peer: Peer) -> list[Registration]:
+        """It is gone. Returns the registrations that it had."""
+        gone = [Registration("channel", channel.topic.name, channel.name) for channel in peer.channels]
+        gone += [Registration("topic", topic.name) for topic in peer.topics]
+        for channel in tuple(peer.channels):
+            self._leave_channel(peer, channel)
+        for topic in tuple(peer.topics):
+            self._leave_topic(peer, topic)
+        self._peers.discard(peer)
+        self._active.pop(peer, None)
+        return sorted([*gone, CLIENT])
+
+    def _set_active(self, peer: Peer, *, is_active: bool) -> None:
+        peer.is_active = is_active
+        for topic in peer.topics:
+            self._changed(topic)
+
+    # What peers announce
+
+    def register(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
+        """Returns what is new by this. A producer that is there already stays as it is, with its tombstone."""
+        added: list[Registration] = []
+        topic = self._topics.get(topic_name) or self._new_topic(topic_name)
+        if channel_name:
+            channel = topic.channels.get(channel_name) or self._new_channel(topic, channel_name)
+            if peer not in channel.peers:
+                channel.peers.add(peer)
+                peer.channels.add(channel)
+                added.append(Registration("channel", topic_name, channel_name))
+        if peer not in topic.producers:
+            topic.producers.add(peer)
+            peer.topics.add(topic)
+            peer.node_entry = b""
+            self._set_registered(topic)
+            self._changed(topic)
+            added.append(Registration("topic", topic_name))
+        return added
+
+    def unregister(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
+        """Returns what this has removed: with a channel at most that one, without it all of the topic's first."""
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            return []
+        removed: list[Registration] = []
+        names = [channel_name] if channel_name else sorted(topic.channels)
+        for channel in [topic.channels[name] for name in names if name in topic.channels]:
+            if peer in channel.peers:
+                removed.append(Registration("channel", topic_name, channel.name))
+                self._leave_channel(peer, channel)
+        if not channel_name and peer in topic.producers:
+            removed.append(Registration("topic", topic_name))
+            self._leave_topic(peer, topic)
+        return removed
+
+    def _leave_channel(self, peer: Peer, channel: Channel) -> None:
+        channel.peers.discard(peer)
+        peer.channels.discard(channel)
+        # NSQ keeps ephemeral names for ever when a connection just ends (nsqio/nsq #1101).
+        if not channel.peers and is_ephemeral(channel.name):
+            self._remove_channel(channel)
+            self._forget_if_empty(channel.topic)
+
+    def _leave_topic(self, peer: Peer, topic: Topic) -> None:
+        topic.producers.discard(peer)
+        peer.topics.discard(topic)
+        peer.node_entry = b""
+        self._bury(topic, peer)
+        if not topic.producers and is_ephemeral(topic.name):
+            self._unregister_topic(topic)
+        self._changed(topic)
+        self._forget_if_empty(topic)
+
+    # What operators do
+
+    def create_topic(self, name: str) -> None:
+        topic = self._topics.get(name) or self._new_topic(name)
+        if self._set_registered(topic):
+            self._changed(topic)
+
+    def delete_topic(self, name: str) -> None:
+        """With all its channels and producers, who are not told. An unknown topic is fine."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return
+        for channel in tuple(topic.channels.values()):
+            self._remove_channel(channel)
+        self._unregister_topic(topic)
+        self._changed(topic)
+        self._forget_if_empty(topic)
+
+    def create_channel(self, topic_name: str, name: str) -> None:
+        self.create_topic(topic_name)
+        topic = self._topics[topic_name]
+        if name not in topic.channels:
+            self._new_channel(topic, name)
+
+    def delete_channel(self, topic_name: str, name: str) -> bool:
+        """False: there is none."""
+        topic = self._topics.get(topic_name)
+        channel = topic.channels.get(name) if topic is not None else None
+        if topic is None or channel is None:
+            return False
+        self._remove_channel(channel)
+        self._forget_if_empty(topic)
+        return True
+
+    def tombstone(self, topic_name: str, node: str) -> None:
+        """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime."""
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            return
+        buried = [peer for peer in topic.producers if peer.is_node(node)]
+        for peer in buried:
+            self._bury(topic, peer)
+            tombstone = Tombstone(since=self.now, timestamp=self.timestamp)
+            if topic.tombstones is None:
+                topic.tombstones = {}
+            topic.tombstones[peer] = tombstone
+            self._tombstones[topic, peer] = tombstone
+            peer.node_entry = b""
+        if buried:
+            self._changed(topic)
+            if self._tombstone_lifetime <= 0:
+                self._expire()
+
+    def _bury(self, topic: Topic, peer: Peer) -> None:
+        """No tombstone is left of this producer."""
+        if topic.tombstones and topic.tombstones.pop(peer, None) is not None:
+            self._tombstones.pop((topic, peer), None)
+
+    # What is asked
+
+    def lookup(self, name: str) -> Lookup | None:
+        """None: there is no such topic."""
+        topic = self._topics.get(name)
+        if topic is None or not topic.is_registered:
+            return None
+        if topic.answer is None:
+            alive = (peer for peer in topic.producers if peer.is_active and not topic.is_hidden(peer))
+            topic.answer = Lookup(
+                channels=tuple(sorted(topic.channels)),
+                producers=tuple(sorted(alive, key=_order)),
+                index=topic.index,
+            )
+        return topic.answer
+
+    def index_of(self, name: str) -> int:
+        """The index of the topic's producers now."""
+        topic = self._topics.get(name)
+        return topic.index if topic is not None and topic.is_registered else self.no_index
+
+    def topics(self) -> tuple[str, ...]:
+        if self._names is None:
+            self._names = tuple(sorted(topic.name for topic in self._topics.values() if topic.is_registered))
+        return self._names
+
+    def channels(self, name: str) -> list[str]:
+        """None at all for an unknown topic."""
+        topic = self._topics.get(name)
+        return sorted(topic.channels) if topic is not None else []
+
+    def active_peers(self) -> list[Peer]:
+        return sorted(self._active, key=_order)
+
+    def node(self, peer: Peer) -> Node:
+        topics = sorted(peer.topics, key=_name)
+        return Node(peer, tuple(topic.name for topic in topics), tuple(topic.is_hidden(peer) for topic in topics))
+
+    def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]]]:
+        """Every row that has producers, sorted, each producer with its tombstone, also one that is over."""
+        rows: dict[Registration, list[tuple[Peer, Tombstone | None]]] = {}
+        if self._peers:
+            rows[CLIENT] = [(peer, None) for peer in sorted(self._peers, key=_order)]
+        for topic in self._topics.values():
+            tombstones = topic.tombstones or {}
+            if topic.producers:
+                peers = sorted(topic.producers, key=_order)
+                rows[Registration("topic", topic.name)] = [(peer, tombstones.get(peer)) for peer in peers]
+            for channel in topic.channels.values():
+                if channel.peers:
+                    peers = sorted(channel.peers, key=_order)
+                    rows[Registration("channel", topic.name, channel.name)] = [(peer, None) for peer in peers]
+        yield from sorted(rows.items())
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(
+            peers=len(self._peers),
+            active_peers=len(self._active),
+            topics=len(self.topics()),
+            channels=sum(len(topic.channels) for topic in self._topics.values()),
+            producers=sum(len(topic.producers) for topic in self._topics.values()),
+            tombstones=len(self._tombstones),
+            changes=self.index - self.no_index,
+        )
+
+    # Topics and channels
+
+    def _new_topic(self, name: str) -> Topic:
+        topic = self._topics[name] = Topic(name)
+        return topic
+
+    def _set_registered(self, topic: Topic) -> bool:
+        """Returns whether this is news."""
+        if topic.is_registered:
+            return False
+        topic.is_registered = True
+        self._names = None
+        return True
+
+    def _unregister_topic(self, topic: Topic) -> None:
+        for peer in tuple(topic.producers):
+            peer.topics.discard(topic)
+            peer.node_entry = b""
+            self._bury(topic, peer)
+        topic.producers.clear()
+        topic.is_registered = False
+        self._names = None
+
+    def _new_channel(self, topic: Topic, name: str) -> Channel:
+        channel = topic.channels[name] = Channel(name, topic)
+        topic.answer = None
+        return channel
+
+    def _remove_channel(self, channel: Channel) -> None:
+        for peer in channel.peers:
+            peer.channels.discard(channel)
+        channel.peers.clear()
+        del channel.topic.channels[channel.name]
+        channel.topic.answer = None
+
+    def _forget_if_empty(self, topic: Topic) -> None:
+        if not topic.is_registered and not topic.channels:
+            self._topics.pop(topic.name, None)
+
+    def _changed(self, topic: Topic) -> None:
+        self.index += 1
+        topic.index = self.index
+        topic.answer = None
+        self.on_change(topic.name)
+
+
+def _order(peer: Peer) -> tuple[str, int, str]:
+    return peer.order
+
+
+def _name(topic: Topic) -> str:
+    return topic.name

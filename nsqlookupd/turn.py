@@ -1,0 +1,41 @@
+"""One turn of nsqlookupd: everything that enters the registry stands between `begin` and `finish`, which never overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    from nsqlookupd.registry import Registry
+
+
+class Turn:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._sleeping_until = 0.0
+        self._deadline_came_closer = trio.Event()
+        self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
+
+    def begin(self) -> float:
+        now = monotonic()
+        self._registry.advance(now=now, timestamp=time_ns())
+        return now
+
+    def finish(self) -> None:
+        self.flush()
+        if self._registry.next_deadline < self._sleeping_until:
+            self._deadline_came_closer.set()
+
+    async def keep_time(self) -> None:
+        """Lets peers become inactive and tombstones end when it is time, which wakes who waits for that."""
+        while True:
+            self._deadline_came_closer = trio.Event()
+            self._sleeping_until = self._registry.next_deadline
+            # trio's clock has an offset of its own, so only the distance means the same to both.
+            with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
+                await self._deadline_came_closer.wait()
+            self.begin()
+            self.finish()
