@@ -20,7 +20,7 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
-from nsqd import timers
+from nsqd import lookup, timers
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
@@ -43,6 +43,10 @@ class Listening:
     tcp: socket.socket
     http: socket.socket | None
 
+    @property
+    def http_port(self) -> int:
+        return listening_port(self.http) if self.http is not None else 0
+
 
 async def run(
     options: Options,
@@ -54,12 +58,16 @@ async def run(
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
+        options = _with_real_ports(options, listening)
         broker = _recovered_broker(store, options)
         turn = Turn(broker, store)
         poller = Poller(turn, busy_poll=seconds(options.busy_poll))
         turn.flush = poller.flush
+        lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
+        lookupds.configure(options.lookupd_tcp_address)
+        settings = LiveSettings(options, lookupds)
         # The store outlives everyone who writes, the web everyone who may hand it a connection.
-        async with _running_store(store, broker, turn), _web(broker, turn, options, listening) as (web_server, routes):
+        async with _running_store(store, broker, turn), _web(broker, turn, settings, listening) as (web_server, routes):
             async with trio.open_nursery() as services:
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
@@ -69,6 +77,7 @@ async def run(
                 if listening.http is not None:
                     services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))
                     log.info("HTTP: listening on %s", format_listener(listening.http))
+                services.start_soon(lookupds.run)
                 tune_garbage_collection()
                 task_status.started(listening)
                 await wait_for_shutdown()
@@ -132,6 +141,7 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
         random_percent=partial(random.Random().randrange, 100),
     )
     broker.health = lambda: store.health
+    broker.learns = bool(options.lookupd_tcp_address)
     states = replay(recovered.changes)
     journal_is_whole = not any(damage.topic == "" for damage in recovered.damage)
     # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
@@ -169,22 +179,26 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
         nursery.cancel_scope.cancel()
 
 
+def _with_real_ports(options: Options, listening: Listening) -> Options:
+    return replace(
+        options,
+        broadcast_tcp_port=options.broadcast_tcp_port or max(0, listening_port(listening.tcp)),
+        broadcast_http_port=options.broadcast_http_port or max(0, listening.http_port),
+    )
+
+
 @asynccontextmanager
 async def _web(
-    broker: Broker, turn: Turn, options: Options, listening: Listening
+    broker: Broker, turn: Turn, settings: LiveSettings, listening: Listening
 ) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
+    options = settings.options
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
     node = NodeInfo(
         hostname=platform.node(),
         tcp_port=listening_port(listening.tcp),
-        http_port=listening_port(listening.http) if listening.http is not None else 0,
+        http_port=listening.http_port,
     )
-    resolved = replace(
-        options,
-        broadcast_tcp_port=options.broadcast_tcp_port or max(0, node.tcp_port),
-        broadcast_http_port=options.broadcast_http_port or max(0, node.http_port),
-    )
-    app = make_app(broker, turn, LiveSettings(resolved), publishing, node, run_trio=web.run_trio, linger=web.linger)
+    app = make_app(broker, turn, settings, publishing, node, run_trio=web.run_trio, linger=web.linger)
     async with web.open_web(app) as web_server:
         yield web_server, QuickRoutes(broker, publishing)
 
@@ -204,9 +218,11 @@ def _http_maker(poller: Poller, routes: QuickRoutes, web_server: web.Web) -> Mak
 class LiveSettings:
     """The options of now; what `/config` changes takes effect here."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, lookupds: lookup.Lookup) -> None:
         self.options = options
+        self._lookupds = lookupds
 
     def replace(self, options: Options) -> None:
         self.options = options
         logs.set_level(options.log_level)
+        self._lookupds.configure(options.lookupd_tcp_address)

@@ -131,20 +131,23 @@ class Options(BaseOptions):
         "TCP address of an nsqlookupd to register with",
         toml="nsqlookupd_tcp_addresses",
         at_run_time=True,
-        planned=True,
     )
     http_client_connect_timeout: Nanoseconds = option(
         2 * SECOND,
         "how long to wait for an HTTP connection to nsqlookupd or the authorization server",
         kind=DURATION,
-        planned=True,
     )
     http_client_request_timeout: Nanoseconds = option(
         5 * SECOND,
         "how long to wait for an HTTP answer of nsqlookupd or the authorization server",
         kind=DURATION,
-        planned=True,
     )
+    lookupd_tls: bool = option(False, "speak TLS with nsqlookupd, to its TCP and its HTTP side")
+    lookupd_tls_root_ca_file: str = option(
+        "", "path to the certificates that vouch for nsqlookupd; empty: those of the system"
+    )
+    lookupd_tls_cert: str = option("", "path to the certificate that nsqlookupd is shown")
+    lookupd_tls_key: str = option("", "path to its key; empty: it is in the same file")
     topology_region: str = option("", "region that this nsqd is in; consumers of the same one are told so")
     topology_zone: str = option("", "zone that this nsqd is in; consumers of the same one are told so")
 
@@ -288,6 +291,8 @@ class Options(BaseOptions):
         if self.tls_cert or self.tls_key or self.auth_http_address:
             # Until both are there: who asks for them must not be served in clear, or by everyone.
             raise StartupError("TLS and AUTH are not supported yet")
+        if not self.lookupd_tls and (self.lookupd_tls_root_ca_file or self.lookupd_tls_cert or self.lookupd_tls_key):
+            raise StartupError("certificates for nsqlookupd need --lookupd-tls")
         if self.auth_http_request_method not in ("get", "post"):
             raise StartupError("--auth-http-request-method must be post or get")
         for percentile in self.e2e_processing_latency_percentile:

@@ -10,18 +10,18 @@ another one, and the nsqlookupd, which may have been told to forget the name or 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from common.nsq_json import Fields, JsonError, loads
-from common.wire.lookup import decode_identify_reply, encode_command
+from common.wire.lookup import decode_identify_reply
 from common.wire.names import is_ephemeral, is_valid_name
 
 if TYPE_CHECKING:
     from common.wire.lookup import PeerAddress
 
-PING: Final = encode_command("PING")
+Words = tuple[str, ...]  # a command: REGISTER or UNREGISTER, a topic, perhaps a channel
 
 
 class Topic(Protocol):
@@ -39,14 +39,14 @@ class Registration:
     def __init__(self, topics: Mapping[str, Topic]) -> None:
         self._topics = topics
         self._told: dict[str, tuple[Topic, dict[str, object]]] = {}
-        self._in_doubt: dict[str, None] = {}
-        self._commands: deque[bytes] = deque()
+        self._in_doubt: OrderedDict[str, None] = OrderedDict()  # a dict's first key is slow to find after many pops
+        self._commands: deque[Words] = deque()
         self._connected = False
 
     def connected(self) -> None:
         """The peer knows nothing yet."""
         self._connected = True
-        self._in_doubt = dict.fromkeys(self._topics)
+        self._in_doubt = OrderedDict.fromkeys(self._topics)
 
     def disconnected(self) -> None:
         """The peer forgets what it was told, as every nsqlookupd does when a connection ends."""
@@ -60,41 +60,40 @@ class Registration:
         if self._connected:
             self._in_doubt[topic_name] = None
 
-    def next_commands(self, limit: int) -> list[bytes]:
+    def next_commands(self, limit: int) -> list[Words]:
         """Up to `limit` commands that make the peer know more of what there is; they count as told. None left: empty."""
         commands = self._commands
         while len(commands) < limit and self._in_doubt:
-            name = next(iter(self._in_doubt))
-            del self._in_doubt[name]
+            name, _ = self._in_doubt.popitem(last=False)
             commands += self._differences(name)
         return [commands.popleft() for _ in range(min(limit, len(commands)))]
 
-    def _differences(self, name: str) -> Iterator[bytes]:
+    def _differences(self, name: str) -> Iterator[Words]:
         topic = self._topics.get(name)
         told = self._told.get(name)
         if told is not None and told[0] is not topic:
             # Channels first, as NSQ does: by UNREGISTER of the topic alone an nsqlookupd would not forget ephemeral ones.
             for channel in told[1]:
-                yield encode_command("UNREGISTER", name, channel)
-            yield encode_command("UNREGISTER", name)
+                yield "UNREGISTER", name, channel
+            yield "UNREGISTER", name
             del self._told[name]
             told = None
         if topic is not None:
             if told is None:
                 told = self._told[name] = (topic, {})
                 if not topic.channels:
-                    yield encode_command("REGISTER", name)
+                    yield "REGISTER", name
             yield from _channel_differences(name, told[1], topic.channels)
 
 
-def _channel_differences(topic_name: str, told: dict[str, object], channels: Mapping[str, object]) -> Iterator[bytes]:
+def _channel_differences(topic_name: str, told: dict[str, object], channels: Mapping[str, object]) -> Iterator[Words]:
     for name in [name for name, channel in told.items() if channels.get(name) is not channel]:
         del told[name]
-        yield encode_command("UNREGISTER", topic_name, name)
+        yield "UNREGISTER", topic_name, name
     for name, channel in channels.items():
         if name not in told:
             told[name] = channel
-            yield encode_command("REGISTER", topic_name, name)  # which registers the topic, too
+            yield "REGISTER", topic_name, name  # which registers the topic, too
 
 
 def identified(reply: bytes) -> PeerAddress:

@@ -1,0 +1,489 @@
+"""nsqlookupd from nsqd's side: a task for each peer, and the question which channels a new topic has elsewhere.
+
+    --lookupd-tcp-address ──► _Source (a name) ──► Peer (one address of it): connect, IDENTIFY, register, PING
+                                                     │ how its HTTP side can be reached
+    broker.unasked ──► learn_channels ── GET /channels from all of them ──► topic.learned(names)
+
+NSQ has one loop for all peers, so that one which does not answer delays the others by a second for each command; and it
+notices a broken connection only by its next command. Here a peer's task also reads, and connects again by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import quote_plus
+
+import trio
+
+from common import http_client
+from common.net import AddressError, join_host_port, parse_address
+from common.options import SECOND
+from common.startup import StartupError
+from common.version import NSQ_VERSION
+from common.wire.lookup import MAGIC, BadReply, PeerAddress, ReplyReader, encode_command, identify_body
+from nsqd.registration import Refused, Registration, Words, channels_in, https_port_in, identified
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.topic import Topic
+    from nsqd.options import Options
+    from nsqd.turn import Turn
+
+log = logging.getLogger(__name__)
+
+PING_INTERVAL: Final = 15.0  # all times in seconds
+IO_LIMIT: Final = 1.0  # for connecting, each write, and the wait for each reply
+RESOLVE_INTERVAL: Final = 15.0  # how soon a name's new addresses are found
+FIRST_TRY_LIMIT: Final = 2.0  # how long a new topic waits for peers that have not been tried yet
+SHORTEST_BACKOFF: Final = 0.25
+LONGEST_BACKOFF: Final = 8.0  # a peer that is back is complete within one PING_INTERVAL, resolving and resync included
+_SILENCE: Final = 15.0  # for how long a peer whose HTTP side timed out is not asked again
+
+# Commands on their way at once. Waiting for each reply would make a resync of many topics cost a round trip for each;
+# nsqlookupd answers what is pipelined, in order.
+_AT_ONCE: Final = 256
+_MOST_LOGGED: Final = 32  # commands of one stretch; a resync is one line
+_QUESTIONS_AT_ONCE: Final = 32
+_READ_SIZE: Final = 64 * 1024
+
+Place = tuple[str, int]  # an IP address and a port
+Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the name is for the certificate
+Resolve = Callable[[str, int], Awaitable[list[Place]]]
+
+
+# Peers
+
+
+class Peer:
+    """One nsqlookupd at one address."""
+
+    def __init__(
+        self,
+        name: str,
+        registration: Registration,
+        *,
+        connect: Callable[[], Awaitable[trio.abc.Stream]],
+        me: bytes,
+        most: int,
+    ) -> None:
+        self.name = name
+        self.reachable_at: PeerAddress | None = None  # still known while it is disconnected
+        self.silent_until = -inf
+        self.connected = False
+        self.tried = trio.Event()  # the first attempt to connect has ended
+        self.scope = trio.CancelScope()
+        self._registration = registration
+        self._connect = connect
+        self._me = me
+        self._most = most  # bytes of a reply
+        self._news = trio.Event()
+        self._failures = 0
+
+    def changed(self, topic_name: str) -> None:
+        self._registration.changed(topic_name)
+        self._news.set()
+
+    async def run(self) -> None:
+        """Until its scope is cancelled."""
+        with self.scope:
+            while True:
+                try:
+                    await self._visit()
+                # trio's stream errors and a nursery's group of one come together here.
+                except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, BadReply, Refused) as group:
+                    self._failed(_first_cause(group))
+                finally:
+                    self.connected = False
+                    self._registration.disconnected()
+                    self.tried.set()
+                await trio.sleep(self._backoff())
+
+    def _failed(self, error: BaseException) -> None:
+        # An outage is one line, not one for each attempt.
+        level = logging.DEBUG if self._failures else logging.WARNING
+        self._failures += 1
+        log.log(level, "LOOKUPD(%s): %s", self.name, error)
+
+    def _backoff(self) -> float:
+        longest = min(LONGEST_BACKOFF, SHORTEST_BACKOFF * 2.0 ** min(self._failures - 1, 10))
+        # Not all nodes at once when an nsqlookupd has been restarted.
+        return longest * random.uniform(0.5, 1.0)
+
+    async def _visit(self) -> NoReturn:
+        log.log(logging.DEBUG if self._failures else logging.INFO, "LOOKUP connecting to %s", self.name)
+        stream = await self._connect()
+        try:
+            async with trio.open_nursery() as nursery:
+                conversation = _Conversation(stream, self._most)
+                nursery.start_soon(conversation.listen)
+                await self._introduce(conversation)
+                await self._register(conversation)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+    async def _introduce(self, conversation: _Conversation) -> None:
+        (reply,) = await conversation.ask(encode_command("IDENTIFY", body=self._me), before=MAGIC)
+        self.reachable_at = identified(reply)
+        self.tried.set()
+        host, http_port = self.reachable_at.broadcast_address, self.reachable_at.http_port
+        log.info("LOOKUPD(%s): connected http=%s", self.name, join_host_port(host, http_port))
+        if not host:
+            log.error("LOOKUPD(%s): no broadcast address", self.name)
+
+    async def _register(self, conversation: _Conversation) -> NoReturn:
+        self.connected = True
+        self._registration.connected()
+        next_ping = trio.current_time() + PING_INTERVAL
+        while True:
+            self._news = trio.Event()
+            if trio.current_time() >= next_ping:
+                next_ping = trio.current_time() + PING_INTERVAL
+                self._judge(await conversation.ask(encode_command("PING")))
+            if commands := self._registration.next_commands(_AT_ONCE):
+                self._tell(commands)
+                self._judge(await conversation.ask(*(encode_command(*words) for words in commands)))
+                continue
+            self._failures = 0
+            with trio.move_on_at(next_ping):
+                await self._news.wait()
+
+    def _tell(self, commands: list[Words]) -> None:
+        if len(commands) > _MOST_LOGGED:
+            log.info("LOOKUPD(%s): %d commands, the first is %s", self.name, len(commands), " ".join(commands[0]))
+            return
+        for words in commands:
+            log.info("LOOKUPD(%s): %s %s", self.name, "channel" if len(words) == 3 else "topic", " ".join(words))
+
+    def _judge(self, replies: list[bytes]) -> None:
+        """What a reply says changes nothing: after an error, nsqlookupd closes the connection."""
+        for reply in replies:
+            if reply.startswith(b"E_"):
+                log.warning("LOOKUPD(%s): %s", self.name, reply[:200].decode("utf-8", "backslashreplace"))
+
+
+class _Conversation:
+    """Commands and their replies on one connection. Raises Refused when the peer is too slow, or has gone."""
+
+    def __init__(self, stream: trio.abc.Stream, most: int) -> None:
+        self._stream = stream
+        self._reader = ReplyReader(most)
+        self._replies: deque[bytes] = deque()
+        self._arrived = trio.Event()
+
+    async def listen(self) -> NoReturn:
+        while data := await self._stream.receive_some(_READ_SIZE):
+            self._reader.receive(data)
+            while (reply := self._reader.next_reply()) is not None:
+                self._replies.append(reply)
+            self._arrived.set()
+            if len(self._replies) > _AT_ONCE:
+                raise Refused("says more than it is asked")
+        raise Refused("connection closed by peer")
+
+    async def ask(self, *commands: bytes, before: bytes = b"") -> list[bytes]:
+        """All the replies, in order."""
+        try:
+            with trio.fail_after(IO_LIMIT):
+                await self._stream.send_all(before + b"".join(commands))
+            return [await self._next_reply() for _ in commands]
+        except trio.TooSlowError as error:
+            raise Refused(f"no answer within {IO_LIMIT:g} s") from error
+
+    async def _next_reply(self) -> bytes:
+        if not self._replies:
+            with trio.fail_after(IO_LIMIT):
+                while not self._replies:
+                    self._arrived = trio.Event()
+                    await self._arrived.wait()
+        return self._replies.popleft()
+
+
+def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error.__cause__ if isinstance(error, trio.BrokenResourceError) and error.__cause__ else error
+
+
+# From names to peers
+
+
+class _Source:
+    """One `--lookupd-tcp-address`: as many peers as its name has addresses."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.resolved = trio.Event()  # or it was tried
+        self.scope = trio.CancelScope()
+        self.peers: dict[Place, Peer] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What does not change at run time."""
+
+    me: bytes  # the body of IDENTIFY
+    most: int  # bytes of a reply
+    connect_timeout: float  # of HTTP
+    request_timeout: float
+    tls: ssl.SSLContext | None
+
+
+class Lookup:
+    """All nsqlookupd that this node knows. `configure` may be called before `run`, and at any time after."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        turn: Turn,
+        settings: Settings,
+        *,
+        dial: Dial | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        self._broker = broker
+        self._turn = turn
+        self._settings = settings
+        self._dial = dial or self._connect
+        self._resolve = resolve or _resolve
+        self._sources: dict[str, _Source] = {}
+        self._configured = trio.Event()
+        self._asked_for = trio.Event()  # a topic is in broker.unasked
+        broker.on_reshaped = self._changed
+
+    @property
+    def peers(self) -> Iterator[Peer]:
+        for source in self._sources.values():
+            yield from source.peers.values()
+
+    def configure(self, addresses: Iterable[str]) -> None:
+        wanted = dict.fromkeys(addresses)
+        for text in self._sources.keys() - wanted.keys():
+            log.info("LOOKUP(%s): removing peer", text)
+            self._sources.pop(text).scope.cancel()
+        for text in wanted:
+            if text not in self._sources:
+                self._sources[text] = _Source(text)
+        self._broker.learns = bool(self._sources)
+        self._configured.set()
+
+    def _changed(self, topic_name: str) -> None:
+        for peer in self.peers:
+            peer.changed(topic_name)
+        if self._broker.unasked:
+            self._asked_for.set()
+
+    async def run(self) -> None:
+        started: set[_Source] = set()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._learn_channels)
+            while True:
+                self._configured = trio.Event()
+                started &= {*self._sources.values()}
+                for source in self._sources.values():
+                    if source not in started:
+                        started.add(source)
+                        nursery.start_soon(self._follow, source)
+                await self._configured.wait()
+
+    async def _follow(self, source: _Source) -> None:
+        """A peer for each address that the name has now."""
+        try:
+            host, port = _host_and_port(source.text)
+        except AddressError as error:
+            log.error("LOOKUP(%s): %s", source.text, error)
+            source.resolved.set()
+            return
+        with source.scope:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    try:
+                        found = await self._resolve(host, port)
+                    except OSError as error:
+                        log.log(
+                            logging.DEBUG if source.resolved.is_set() else logging.WARNING,
+                            "LOOKUP(%s): %s",
+                            source.text,
+                            error,
+                        )
+                        found = [*source.peers]
+                    self._adjust(source, host, found, nursery)
+                    source.resolved.set()
+                    await trio.sleep(RESOLVE_INTERVAL if found else IO_LIMIT)
+
+    def _adjust(self, source: _Source, host: str, found: list[Place], nursery: trio.Nursery) -> None:
+        for place, peer in [*source.peers.items()]:
+            # A connection that works is worth more than what the name server says just now.
+            if place not in found and not peer.connected:
+                log.info("LOOKUP(%s): removing peer", peer.name)
+                source.peers.pop(place).scope.cancel()
+        known = {place for other in self._sources.values() for place in other.peers}
+        for place in found:
+            if place not in known:
+                peer = source.peers[place] = self._peer(source.text, host, place)
+                log.info("LOOKUP(%s): adding peer", peer.name)
+                nursery.start_soon(peer.run)
+
+    def _peer(self, text: str, host: str, place: Place) -> Peer:
+        address = join_host_port(*place)
+        return Peer(
+            text if text == address else f"{text} at {address}",
+            Registration(self._broker.topics),
+            connect=lambda: self._dial(place, host),
+            me=self._settings.me,
+            most=self._settings.most,
+        )
+
+    async def _connect(self, place: Place, name: str) -> trio.abc.Stream:
+        tls = self._settings.tls
+        connection = trio.socket.socket(trio.socket.AF_INET6 if ":" in place[0] else trio.socket.AF_INET)
+        try:
+            with trio.move_on_after(IO_LIMIT) as limit:
+                await connection.connect(place)
+            if limit.cancelled_caught:
+                raise TimeoutError(f"dial {join_host_port(*place)}: i/o timeout")
+        except BaseException:
+            connection.close()
+            raise
+        stream = trio.SocketStream(connection)
+        return stream if tls is None else trio.SSLStream(stream, tls, server_hostname=name)
+
+    # Learning
+
+    async def _learn_channels(self) -> None:
+        broker = self._broker
+        slots = trio.Semaphore(_QUESTIONS_AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._asked_for = trio.Event()
+                topics, broker.unasked = broker.unasked, {}
+                for topic in topics:
+                    await slots.acquire()
+                    nursery.start_soon(self._learn_channels_of, topic, slots)
+                if not broker.unasked:
+                    await self._asked_for.wait()
+
+    async def _learn_channels_of(self, topic: Topic, slots: trio.Semaphore) -> None:
+        try:
+            names = set() if topic.closing else await self._ask_all(topic.name)
+        finally:
+            slots.release()
+        self._turn.begin()
+        if not topic.closing:
+            topic.learned(names)
+        self._turn.finish()
+
+    async def _ask_all(self, topic_name: str) -> set[str]:
+        """The union of what all peers that can be asked say; what they cannot say is missing."""
+        await self._wait_until_tried()
+        peers = {it.reachable_at: it for it in self.peers if it.reachable_at and it.reachable_at.broadcast_address}
+        if not peers and self._sources:
+            log.error("no available nsqlookupd to query for channels to pre-create for topic %s", topic_name)
+        names: set[str] = set()
+        failures: list[str] = []
+
+        async def ask(peer: Peer, address: PeerAddress) -> None:
+            try:
+                names.update(await self._ask(peer, address, topic_name))
+            except (http_client.HttpFailed, Refused) as error:
+                failures.append(f"{peer.name}: {error}")
+
+        async with trio.open_nursery() as nursery:
+            for address, peer in peers.items():
+                nursery.start_soon(ask, peer, address)
+        if failures:
+            why = ", ".join(failures)
+            log.warning("failed to query nsqlookupd for channels to pre-create for topic %s - %s", topic_name, why)
+        return names
+
+    async def _wait_until_tried(self) -> None:
+        """nsqd has just started, or has just been told of them: they may not have said yet how to reach them."""
+        with trio.move_on_after(FIRST_TRY_LIMIT):
+            for source in [*self._sources.values()]:
+                await source.resolved.wait()
+            for peer in [*self.peers]:
+                await peer.tried.wait()
+
+    async def _ask(self, peer: Peer, address: PeerAddress, topic_name: str) -> set[str]:
+        if trio.current_time() < peer.silent_until:
+            raise Refused("has not answered lately")
+        tls, port = self._settings.tls, address.http_port
+        try:
+            answer = await self._get(address.broadcast_address, port, topic_name, tls)
+            if answer.status == 403 and (https_port := https_port_in(answer.body)):
+                tls = tls or ssl.create_default_context()
+                answer = await self._get(address.broadcast_address, https_port, topic_name, tls)
+        except http_client.HttpTimeout:
+            # Thousands of topics may wait for an answer, as after a start.
+            peer.silent_until = trio.current_time() + _SILENCE
+            raise
+        if answer.status != 200:
+            raise Refused(f"answered with status {answer.status}")
+        return channels_in(answer.body)
+
+    async def _get(self, host: str, port: int, topic_name: str, tls: ssl.SSLContext | None) -> http_client.Answer:
+        target = f"/channels?topic={quote_plus(topic_name)}"
+        log.info("CI: querying nsqlookupd http%s://%s%s", "s" if tls else "", join_host_port(host, port), target)
+        return await http_client.get(
+            host,
+            port,
+            target,
+            tls=tls,
+            headers=(("Accept", "application/vnd.nsq; version=1.0"),),
+            connect_timeout=self._settings.connect_timeout,
+            timeout=self._settings.request_timeout,
+        )
+
+
+def settings_of(options: Options, *, hostname: str) -> Settings:
+    """`options` with the ports that are really listened on. StartupError when the TLS files cannot be used."""
+    me = identify_body(
+        broadcast_address=options.broadcast_address,
+        hostname=hostname,
+        http_port=options.broadcast_http_port,
+        tcp_port=options.broadcast_tcp_port,
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
+        version=NSQ_VERSION,
+    )
+    return Settings(
+        me=me,
+        most=options.max_body_size,
+        connect_timeout=options.http_client_connect_timeout / SECOND or inf,
+        request_timeout=options.http_client_request_timeout / SECOND or inf,
+        tls=_tls_of(options),
+    )
+
+
+def _tls_of(options: Options) -> ssl.SSLContext | None:
+    if not options.lookupd_tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.lookupd_tls_root_ca_file or None)
+        if options.lookupd_tls_cert:
+            context.load_cert_chain(options.lookupd_tls_cert, options.lookupd_tls_key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(f"failed to build client TLS config - {error}") from error
+    return context
+
+
+def _host_and_port(text: str) -> Place:
+    address = parse_address(text)
+    if address.is_unix:
+        raise AddressError("expected host:port")
+    return address.host or "localhost", address.port
+
+
+async def _resolve(host: str, port: int) -> list[Place]:
+    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    places: list[Place] = [(str(name[0]), int(name[1])) for _, _, _, _, name in found]
+    # Where a name has addresses of both families, they lead to the same machines, and a node that is registered
+    # twice with one of them would be listed twice.
+    return [place for place in dict.fromkeys(places) if ":" not in place[0]] or [*dict.fromkeys(places)]
