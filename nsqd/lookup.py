@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from urllib.parse import quote_plus
 
 import trio
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.topic import Topic
     from nsqd.options import Options
-    from nsqd.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +55,14 @@ _READ_SIZE: Final = 64 * 1024
 Place = tuple[str, int]  # an IP address and a port
 Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the name is for the certificate
 Resolve = Callable[[str, int], Awaitable[list[Place]]]
+
+
+class Turn(Protocol):
+    """What surrounds everything that enters the broker."""
+
+    def begin(self) -> float: ...
+
+    def finish(self) -> None: ...
 
 
 # Peers

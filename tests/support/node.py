@@ -126,6 +126,19 @@ class Node:
         return next(c for c in self.topic(topic).channels if c.channel_name == channel)
 
 
+class NodeTurn:
+    """For shells, whose turns these are. Time does not pass by itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def begin(self) -> float:
+        return self._node.now
+
+    def finish(self) -> None:
+        self._node.turn()
+
+
 class Client:
     def __init__(self, node: Node) -> None:
         self.node = node

@@ -1,0 +1,335 @@
+"""nsqd's tasks for its nsqlookupd peers, over memory and with a clock that jumps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import wraps
+from math import inf
+
+import pytest
+import trio
+import trio.testing
+
+from common.wire.lookup import MAGIC
+from nsqd.lookup import IO_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, RESOLVE_INTERVAL, Lookup, Place, Settings
+from tests.support.fake_lookupd import FakeLookupd
+from tests.support.node import Node, NodeTurn
+
+HANGS = 1000.0  # seconds on a clock that jumps
+ME = b'{"broadcast_address":"me"}'
+ONE = "10.0.0.1:4160"
+SOON = 0.01
+
+
+def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run() -> None:
+        async def limited() -> None:
+            with trio.fail_after(HANGS):
+                await test()
+
+        trio.run(limited, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    del run.__wrapped__  # pytest would look for the test's own arguments
+    return run
+
+
+class Cluster:
+    """A node, and who can be reached at which IP address."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.node = Node()
+        self.lookupds = {"10.0.0.1": FakeLookupd()}
+        self.names = {"10.0.0.1": ["10.0.0.1"]}
+        self.down: set[str] = set()
+        self.dials: list[str] = []
+        self._nursery = nursery
+        settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
+        self.lookup = Lookup(self.node.broker, NodeTurn(self.node), settings, dial=self._dial, resolve=self._resolve)
+        self.lookup.configure([ONE])
+
+    @property
+    def fake(self) -> FakeLookupd:
+        return self.lookupds["10.0.0.1"]
+
+    async def _dial(self, place: Place, name: str) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        self.dials.append(place[0])
+        if place[0] in self.down:
+            raise OSError("Connection refused")
+        ours, theirs = trio.testing.memory_stream_pair()
+        self._nursery.start_soon(self.lookupds[place[0]].serve, theirs)
+        return ours
+
+    async def _resolve(self, host: str, port: int) -> list[Place]:
+        await trio.lowlevel.checkpoint()
+        if host not in self.names:
+            raise OSError("no such host")
+        return [(ip, port) for ip in self.names[host]]
+
+    def make(self, topic: str, *channels: str) -> None:
+        made = self.node.broker.topic(topic)
+        if made.learning:
+            made.learned(())
+        for channel in channels:
+            made.channel(channel)
+        self.node.turn()
+
+
+@asynccontextmanager
+async def cluster(*, topics: dict[str, list[str]] | None = None) -> AsyncIterator[Cluster]:
+    """Running, and everything told that there is to tell."""
+    async with trio.open_nursery() as others, trio.open_nursery() as nursery:
+        made = Cluster(others)
+        for topic, channels in (topics or {}).items():
+            made.make(topic, *channels)
+        nursery.start_soon(made.lookup.run)
+        await trio.sleep(SOON)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+@jumping
+async def test_it_introduces_itself_and_registers_what_there_is() -> None:
+    async with cluster(topics={"a": [], "b": ["x", "y#ephemeral"]}) as it:
+        visit = it.fake.last
+        assert (visit.magic, visit.identity) == (MAGIC, ME)
+        assert visit.commands == ["REGISTER a", "REGISTER b x", "REGISTER b y#ephemeral"]
+
+
+@jumping
+async def test_news_are_told_as_they_happen() -> None:
+    async with cluster() as it:
+        it.make("t")
+        await trio.sleep(SOON)
+        it.make("t", "c")
+        await trio.sleep(SOON)
+        it.node.broker.delete_topic("t")
+        await trio.sleep(SOON)
+        assert it.fake.last.commands == ["REGISTER t", "REGISTER t c", "UNREGISTER t c", "UNREGISTER t"]
+
+
+@jumping
+async def test_it_pings() -> None:
+    async with cluster() as it:
+        await trio.sleep(PING_INTERVAL - 1)
+        assert it.fake.last.pings == 0
+        await trio.sleep(1)
+        assert it.fake.last.pings == 1
+        await trio.sleep(10 * PING_INTERVAL)
+        assert it.fake.last.pings == 11
+        assert len(it.fake.visits) == 1
+
+
+@jumping
+async def test_it_pings_even_while_there_is_much_to_tell() -> None:
+    async with cluster() as it:
+        for number in range(200):
+            it.make(f"t{number}")
+            await trio.sleep(0.1)
+        assert it.fake.last.pings == 1
+
+
+@jumping
+async def test_ten_thousand_topics_are_told_without_waiting_for_each_reply() -> None:
+    async with cluster(topics={f"t{number}": [] for number in range(10_000)}) as it:
+        await trio.sleep(SOON)
+        assert len(it.fake.last.commands) == 10_000
+
+
+@jumping
+async def test_a_broken_connection_is_made_again_at_once_and_all_is_registered() -> None:
+    """Not only at the next event, and what happened meanwhile is in it."""
+    async with cluster(topics={"a": ["x"]}) as it:
+        await it.fake.last.stream.aclose()
+        it.make("b")
+        await trio.sleep(1)
+        assert len(it.fake.visits) == 2
+        assert it.fake.last.commands == ["REGISTER a x", "REGISTER b"]
+
+
+@jumping
+async def test_an_nsqlookupd_that_was_away_is_complete_within_one_ping() -> None:
+    async with cluster(topics={"a": ["x"]}) as it:
+        it.down.add("10.0.0.1")
+        await it.fake.last.stream.aclose()
+        await trio.sleep(300)
+        attempts = len(it.dials)
+        assert 300 / LONGEST_BACKOFF < attempts < 120
+        it.down.clear()
+        await trio.sleep(PING_INTERVAL)
+        assert it.fake.last.told == ["REGISTER a x"]
+
+
+@jumping
+async def test_silence_closes_the_connection() -> None:
+    async with cluster() as it:
+        it.fake.answer = lambda command: None
+        it.make("t")
+        await trio.sleep(IO_LIMIT + SOON)
+        assert it.fake.visits[0].ended
+        it.fake.answer = lambda command: b"OK"
+        await trio.sleep(1)
+        assert it.fake.registered == {"t"}
+
+
+@jumping
+async def test_one_that_hangs_does_not_delay_the_others() -> None:
+    async with cluster() as it:
+        it.lookupds["10.0.0.2"] = FakeLookupd()
+        it.names["10.0.0.2"] = ["10.0.0.2"]
+        it.lookup.configure([ONE, "10.0.0.2:4160"])
+        await trio.sleep(SOON)
+        it.fake.answer = lambda command: None
+        it.make("t", "c")
+        await trio.sleep(SOON)
+        assert it.lookupds["10.0.0.2"].registered == {"t", "t c"}
+
+
+@pytest.mark.parametrize("reply", [b"E_INVALID", b"OK", None, b"x" * 1001])
+def test_who_is_no_nsqlookupd_is_not_registered_with(reply: bytes | None) -> None:
+    @jumping
+    async def test() -> None:
+        async with cluster(topics={"t": []}) as it:
+            it.fake.identify_answer = reply
+            await it.fake.last.stream.aclose()
+            await trio.sleep(5)
+            assert len(it.fake.visits) > 2
+            assert not it.fake.last.commands
+
+    test()
+
+
+@jumping
+async def test_replies_to_commands_are_read_and_mean_nothing() -> None:
+    async with cluster() as it:
+        it.fake.answer = lambda command: b"E_BAD_TOPIC REGISTER topic name 't' is not valid"
+        it.make("t")
+        await trio.sleep(SOON)
+        it.make("u")
+        await trio.sleep(SOON)
+        assert it.fake.last.commands == ["REGISTER t", "REGISTER u"]
+
+
+def test_an_outage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    @jumping
+    async def test() -> None:
+        async with cluster() as it:
+            it.down.add("10.0.0.1")
+            await it.fake.last.stream.aclose()
+            await trio.sleep(100)
+
+    with caplog.at_level(logging.INFO, "nsqd.lookup"):
+        test()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [f"LOOKUPD({ONE}): connection closed by peer"]
+
+
+# Addresses
+
+
+@jumping
+async def test_a_name_means_all_of_its_addresses() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookupds |= {"10.0.0.2": FakeLookupd(), "10.0.0.3": FakeLookupd()}
+        it.names["lookup"] = ["10.0.0.2", "10.0.0.3"]
+        it.lookup.configure(["lookup:4160"])
+        await trio.sleep(SOON)
+        assert it.lookupds["10.0.0.2"].registered == it.lookupds["10.0.0.3"].registered == {"t"}
+        assert it.fake.last.ended
+
+
+@jumping
+async def test_new_addresses_of_a_name_are_found() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookupds["10.0.0.2"] = FakeLookupd()
+        it.names["10.0.0.1"] = ["10.0.0.2"]
+        await trio.sleep(RESOLVE_INTERVAL)
+        assert it.lookupds["10.0.0.2"].registered == {"t"}
+        assert not it.fake.last.ended  # what works is kept,
+        it.down.add("10.0.0.1")
+        await it.fake.last.stream.aclose()
+        await trio.sleep(2 * RESOLVE_INTERVAL)
+        attempts = it.dials.count("10.0.0.1")
+        await trio.sleep(100)
+        assert it.dials.count("10.0.0.1") == attempts  # and no longer once it does not
+
+
+@jumping
+async def test_an_address_under_two_names_is_one_peer() -> None:
+    async with cluster() as it:
+        it.names["lookup"] = ["10.0.0.1"]
+        it.lookup.configure([ONE, "lookup:4160"])
+        await trio.sleep(2 * RESOLVE_INTERVAL)
+        assert it.dials == ["10.0.0.1"]
+
+
+@jumping
+async def test_a_name_that_cannot_be_resolved_yet() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookup.configure(["later:4160"])
+        await trio.sleep(10)
+        it.names["later"] = ["10.0.0.1"]
+        await trio.sleep(1 + SOON)
+        assert it.fake.registered == {"t"}
+
+
+@jumping
+async def test_the_list_changes_at_run_time() -> None:
+    async with cluster(topics={"t": ["c"]}) as it:
+        it.lookup.configure([])
+        await trio.sleep(SOON)
+        assert it.fake.last.ended
+        assert it.fake.last.told == ["REGISTER t c"]  # nothing is said at the end
+        it.lookup.configure([ONE, "not an address", ONE])
+        await trio.sleep(SOON)
+        assert len(it.fake.visits) == 2
+        assert it.fake.registered == {"t", "t c"}
+
+
+@jumping
+async def test_the_end_closes_connections_and_says_nothing() -> None:
+    async with cluster(topics={"t": ["c"]}) as it:
+        pass
+    assert it.fake.last.ended
+    assert it.fake.last.commands == ["REGISTER t c"]
+
+
+# Learning, as far as nobody is asked; the questions are in tests/integration/test_learning.py
+
+
+@jumping
+async def test_a_topic_that_nobody_can_be_asked_about_flows_after_a_moment() -> None:
+    async with cluster() as it:
+        it.names["hangs"] = ["10.0.0.9"]
+        it.lookup._dial = _hang
+        it.lookup.configure(["hangs:4160"])
+        topic = it.node.broker.topic("t")
+        await trio.sleep(1.9)
+        assert topic.learning
+        await trio.sleep(0.2)
+        assert not topic.learning
+
+
+@jumping
+async def test_without_nsqlookupd_nothing_is_asked() -> None:
+    async with cluster() as it:
+        it.lookup.configure([])
+        assert not it.node.broker.topic("t").learning
+
+
+@jumping
+async def test_topics_that_were_learning_when_the_last_peer_went_flow() -> None:
+    async with cluster() as it:
+        topic = it.node.broker.topic("t")
+        assert topic.learning
+        it.lookup.configure([])
+        await trio.sleep(SOON)
+        assert not topic.learning
+
+
+async def _hang(place: Place, name: str) -> trio.abc.Stream:
+    await trio.sleep(inf)
+    raise AssertionError
