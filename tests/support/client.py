@@ -33,10 +33,14 @@ class Refused(Exception):
 class Client:
     def __init__(self, address: tuple[str, int], *, magic: bytes = commands.MAGIC) -> None:
         self.sock = socket.create_connection(address, timeout=TIMEOUT)
-        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._frames = FrameReader(_MOST)
         self._messages: deque[Message] = deque()  # came while something else was waited for
-        self.send(magic)
+        try:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.send(magic)
+        except OSError:  # the broker has gone between the two
+            self.sock.close()
+            raise
 
     def __enter__(self) -> Self:
         return self
