@@ -82,7 +82,8 @@ class TopicModel:
     paused: bool = False
     learning: bool = False  # nobody has said yet which channels it has elsewhere
     published: dict[int, bytes] = field(default_factory=dict)  # sequence -> body, of all that were ever written
-    behind: list[tuple[int, int]] = field(default_factory=list)  # waits for a channel, the end of a pause or of learning
+    # What waits for a channel, the end of a pause, or of learning:
+    behind: list[tuple[int, int]] = field(default_factory=list)
     channels: dict[str, ChannelModel] = field(default_factory=dict)
     message_count: int = 0
 
