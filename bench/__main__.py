@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from bench import drain, everything, fanout, latency, memory, recovery, redelivery, throughput
+from bench import drain, everything, fanout, latency, lookup, memory, recovery, redelivery, throughput
 from bench.machine import load_average
 from bench.report import Benchmark, Report, print_table, write_result
 from bench.work import Failed, Work
@@ -27,6 +27,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         drain.BENCHMARK,
         recovery.BENCHMARK,
         redelivery.BENCHMARK,
+        lookup.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"

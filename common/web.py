@@ -301,6 +301,10 @@ async def _accept(listener: socket.socket, web: Web) -> None:
                 await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # clients wait in the backlog meanwhile
             continue  # else: a client that left before it was accepted
         sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            # asyncio does so only where the listener was made with IPPROTO_TCP by name. Without it the body of an answer
+            # waits for the client's delayed ACK of the head, 40 ms.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         web.adopt(sock)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _OK: Final = encode_reply(OK)
 
-# Called with a level ("info", "warning", "error"), a text with %s, and what belongs there.
+# Called with a level ("debug", "info", "warning", "error"), a text with %s, and what belongs there.
 Note = Callable[..., None]
 
 
@@ -104,7 +104,10 @@ class LookupProtocol:
         self._note("info", "client(%s) - %s", self._id, reason)
         if self._peer is not None:
             peer, self._peer = self._peer, None
-            self._note_removed(self._registry.disconnect(peer))
+            gone = self._registry.disconnect(peer)
+            # NSQ has all of these at INFO: hundreds of lines for one event that the line above tells.
+            self._note("info", "DB: client(%s) UNREGISTER of all that it had: %d", self._id, len(gone))
+            self._note_removed(gone, level="debug")
 
     # Reading
 
@@ -213,9 +216,9 @@ class LookupProtocol:
         for row in rows:
             self._note("info", "DB: client(%s) REGISTER category:%s key:%s subkey:%s", self._id, *row)
 
-    def _note_removed(self, rows: list[Registration]) -> None:
+    def _note_removed(self, rows: list[Registration], level: str = "info") -> None:
         for row in rows:
-            self._note("info", "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self._id, *row)
+            self._note(level, "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self._id, *row)
 
 
 def _shown(magic: bytes) -> str:

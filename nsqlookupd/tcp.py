@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SLICE: Final = 0.002  # seconds at a stretch before others get their turn
-_STEPS: Final = 16  # commands of one connection before the next one's
+_SLICE: Final = 0.001  # seconds at a stretch before others get their turn
+_ROUNDS: Final = 5  # of the loop for others between two stretches: an answer over HTTP takes that many
+_STEPS: Final = 4  # commands of one connection before the next one's
 _MOST_UNREAD: Final = 128 * 1024  # bytes of commands that wait before no more are read
 _WRITE_TIMEOUT: Final = 10.0  # a peer reads its answers within 1 s if it is an nsqd
-_LEVELS: Final = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def note(level: str, text: str, *arguments: object) -> None:
@@ -66,7 +67,8 @@ class Backlog:
     async def work_off(self) -> None:
         while True:
             await self._is_filled.wait()
-            await trio.lowlevel.checkpoint()  # others first, each time
+            for _ in range(_ROUNDS):
+                await trio.lowlevel.checkpoint()
             self.begin()
             while self._waiting and monotonic() < self._stop:
                 client = self._waiting.popleft()
@@ -102,6 +104,7 @@ class LookupClient:
     def work(self) -> bool:
         """Carries out some of the commands that wait; True: there may be more."""
         if self.aborted:
+            self._protocol.close("connection lost")
             return False
         self._is_waiting = self._some_steps()
         return self._is_waiting
@@ -113,7 +116,8 @@ class LookupClient:
 
     def abort(self) -> None:
         self.aborted = True
-        self._protocol.close("connection closed")
+        if not self.finished and not self._is_waiting:
+            self._backlog.add(self)  # when a switch fails, hundreds go at once, each with all that it had
 
     def tick(self, now: float) -> None: ...
 
