@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
-from tests.support.process import Nsqd
+from tests.support.process import Daemon, Nsqd
 
 StartNsqd = Callable[..., Nsqd]
 
 _LONGEST_LOG: Final = 20_000  # characters of its end
-started = pytest.StashKey[list[Nsqd]]()
+started = pytest.StashKey[list[Daemon]]()
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
 @pytest.fixture
 def start_nsqd(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartNsqd]:
     """Starts a broker with these options (flags without dashes), at an empty data path of its own."""
-    brokers: list[Nsqd] = []
+    brokers: list[Daemon] = []
     request.node.stash[started] = brokers
     with ExitStack() as running:
 
@@ -54,7 +54,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed and isinstance(item, pytest.Function):
-        shared = [it for it in item.funcargs.values() if isinstance(it, Nsqd)]
-        for broker in [*shared, *item.stash.get(started, [])]:
-            report.sections.append((f"log of nsqd {' '.join(broker.options)}", broker.log[-_LONGEST_LOG:]))
+        shared = [it for it in item.funcargs.values() if isinstance(it, Daemon)]
+        for daemon in [*shared, *item.stash.get(started, [])]:
+            title = f"log of {daemon.program} {' '.join(daemon.options)}"
+            report.sections.append((title, daemon.log[-_LONGEST_LOG:]))
     return report

@@ -1,4 +1,4 @@
-"""Real nsqd processes for tests: started, found out about, stopped or killed, and their logs kept.
+"""Real nsqd and nsqlookupd processes for tests: started, found out about, stopped or killed, and their logs kept.
 
 with Nsqd(tmp_path / "data") as nsqd:
     nsqd.connect().publish("topic", b"body")
@@ -16,12 +16,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 from urllib.parse import quote
 
 from tests.support.client import TIMEOUT, Client
@@ -46,28 +46,28 @@ class Answer:
         return json.loads(self.body)
 
 
-class Nsqd:
-    """One nsqd at one data path. It may be stopped and started again; the log goes on.
+class Daemon:
+    """One process, `python -m program`. It may be stopped and started again; the log goes on."""
 
-    `options` are flags without their dashes: `Nsqd(path, "mem-queue-size=0")`.
-    """
+    program: ClassVar[str]
 
-    def __init__(self, data_path: Path, *options: str, environ: Mapping[str, str] | None = None) -> None:
-        self.data_path = data_path
+    def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
         self.options = options
-        self.tcp: tuple[str, int] = ("", 0)
+        self.tcp: tuple[str, int] = ("", 0)  # as it said itself
         self.http_address: tuple[str, int] = ("", 0)
         self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
         self._lines: list[str] = []
         self._spoke = threading.Condition()
-        self._clients = ExitStack()
+
+    def _arguments(self) -> Sequence[str]:
+        """What it always needs, before the options."""
+        raise NotImplementedError
 
     # From start to end
 
     def __enter__(self) -> Self:
-        self.data_path.mkdir(parents=True, exist_ok=True)
         try:
             return self.start()
         except BaseException:
@@ -77,18 +77,13 @@ class Nsqd:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._clients.close()
         self.kill()
 
     def start(self) -> Self:
         """Returns when it can be reached. Raises AssertionError with the log when it cannot."""
         seen = len(self._lines)
         self._process = launch(
-            f"--data-path={self.data_path}",
-            "--tcp-address=127.0.0.1:0",
-            "--http-address=127.0.0.1:0",
-            *(f"--{option}" for option in self.options),
-            environ=self._environ,
+            *self._arguments(), *(f"--{option}" for option in self.options), environ=self._environ, program=self.program
         )
         self._collector = threading.Thread(target=self._collect, args=(self._process,))
         self._collector.start()
@@ -120,7 +115,7 @@ class Nsqd:
         try:
             status = self._process.wait(STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"nsqd did not end\n{self.log}") from None
+            raise AssertionError(f"{self.program} did not end\n{self.log}") from None
         self._collector.join(STOP_TIMEOUT)
         assert self._process.stderr is not None
         self._process.stderr.close()
@@ -157,13 +152,13 @@ class Nsqd:
                         return match[2], int(match[3])
                 ended = self._lines[-1:] == ["(end of log)"] and len(self._lines) > seen
                 if ended or not self._spoke.wait(deadline - time.monotonic()):
-                    raise AssertionError(f"nsqd does not listen for {kind}\n{self.log}")
+                    raise AssertionError(f"{self.program} does not listen for {kind}\n{self.log}")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     # Talking to it
-
-    def connect(self, *, magic: bytes = b"  V2") -> Client:
-        """A new client, closed at the latest with us."""
-        return self._clients.enter_context(Client(self.tcp, magic=magic))
 
     def http(
         self,
@@ -188,6 +183,58 @@ class Nsqd:
         answer = self.http("POST", path, body)
         assert answer.status == 200, (path, answer)
 
+    # What it costs
+
+    @property
+    def resident_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) * 1024
+
+    @property
+    def cpu_seconds(self) -> float:
+        """Of all its threads, also of those that have ended; in steps of 10 ms."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime and stime
+
+    @property
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def limit_file_size(self, size: int | None) -> None:
+        """From now on no write reaches beyond `size` in any file: EFBIG, as Python ignores SIGXFSZ. None: heals it."""
+        soft = resource.RLIM_INFINITY if size is None else size
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+
+
+class Nsqd(Daemon):
+    """One nsqd at one data path.
+
+    `options` are flags without their dashes: `Nsqd(path, "mem-queue-size=0")`.
+    """
+
+    program = "nsqd"
+
+    def __init__(self, data_path: Path, *options: str, environ: Mapping[str, str] | None = None) -> None:
+        super().__init__(*options, environ=environ)
+        self.data_path = data_path
+        self._clients = ExitStack()
+
+    def _arguments(self) -> Sequence[str]:
+        self.data_path.mkdir(parents=True, exist_ok=True)
+        return f"--data-path={self.data_path}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clients.close()
+        super().__exit__(kind, error, trace)
+
+    def connect(self, *, magic: bytes = b"  V2") -> Client:
+        """A new client, closed at the latest with us."""
+        return self._clients.enter_context(Client(self.tcp, magic=magic))
+
     def stats(self, topic: str = "") -> Any:
         return self.http("GET", f"/stats?format=json&topic={quote(topic)}").json
 
@@ -200,35 +247,34 @@ class Nsqd:
         found = self.topic(topic)
         return next((it for it in found["channels"] if it["channel_name"] == channel), None) if found else None
 
-    # What it costs
 
-    @property
-    def resident_bytes(self) -> int:
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) * 1024
+class Nsqlookupd(Daemon):
+    """One nsqlookupd; when it is started again it is at the same ports."""
 
-    @property
-    def cpu_seconds(self) -> float:
-        """Of all its threads, to the nanosecond; those that have ended aside."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    program = "nsqlookupd"
 
-    @property
-    def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+    def _arguments(self) -> Sequence[str]:
+        return (
+            f"--tcp-address=127.0.0.1:{self.tcp[1]}",
+            f"--http-address=127.0.0.1:{self.http_address[1]}",
+            "--broadcast-address=127.0.0.1",
+        )
 
-    def limit_file_size(self, size: int | None) -> None:
-        """From now on no write reaches beyond `size` in any file: EFBIG, as Python ignores SIGXFSZ. None: heals it."""
-        soft = resource.RLIM_INFINITY if size is None else size
-        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (soft, resource.RLIM_INFINITY))
+    def get(self, path: str) -> Any:
+        """The document of an answer that is 200, or None."""
+        answer = self.http("GET", path)
+        return answer.json if answer.status == 200 else None
+
+    def producers(self, topic: str) -> set[int]:
+        """The TCP ports of those that `/lookup` names."""
+        found = self.get(f"/lookup?topic={quote(topic)}")
+        return {producer["tcp_port"] for producer in found["producers"]} if found else set()
 
 
-def launch(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """`python -m nsqd` with its stderr in a pipe."""
+def launch(*arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd") -> subprocess.Popen[str]:
+    """`python -m program` with its stderr in a pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", "nsqd", *arguments],
+        [sys.executable, "-m", program, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
