@@ -1,0 +1,339 @@
+"""The directory: what is registered, who is alive, what is hidden, and what counts as a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.wire.lookup import Identity
+from nsqlookupd.registry import CLIENT, Peer, Registration, Registry
+
+SECOND = 1_000_000_000
+
+
+class Directory(Registry):
+    """A registry whose clock is moved by hand."""
+
+    def __init__(self, on_change: Callable[[str], None] = lambda topic: None) -> None:
+        super().__init__(inactive_timeout=300, tombstone_lifetime=45, first_index=1000, on_change=on_change)
+        self.at(0)
+
+    def at(self, now: float) -> None:
+        self.advance(now=now, timestamp=int(now) * SECOND)
+
+    def nsqd(self, host: str = "a", http_port: int = 4151) -> Peer:
+        identity = Identity(
+            broadcast_address=host,
+            hostname="",
+            http_port=http_port,
+            tcp_port=4150,
+            topology_region="",
+            topology_zone="",
+            version="1.3.0",
+        )
+        return self.connect(f"10.0.0.1:{len(self._peers)}", identity)
+
+    def seen(self, topic: str = "t") -> list[str] | None:
+        answer = self.lookup(topic)
+        return None if answer is None else [peer.identity.broadcast_address for peer in answer.producers]
+
+
+@pytest.fixture
+def directory() -> Directory:
+    return Directory()
+
+
+def test_channel_brings_its_topic(directory: Directory) -> None:
+    added = directory.register(directory.nsqd(), "t", "c")
+    assert added == [Registration("channel", "t", "c"), Registration("topic", "t")]
+    assert (directory.topics(), directory.channels("t"), directory.seen()) == (("t",), ["c"], ["a"])
+
+
+def test_registering_again_adds_nothing(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t", "c")
+    index = directory.index_of("t")
+    assert directory.register(nsqd, "t", "c") == []
+    assert directory.index_of("t") == index
+
+
+def test_topic_and_channels_stay_when_the_last_producer_disconnects(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t", "c")
+    assert directory.disconnect(nsqd) == [Registration("channel", "t", "c"), CLIENT, Registration("topic", "t")]
+    assert (directory.topics(), directory.channels("t"), directory.seen()) == (("t",), ["c"], [])
+    assert directory.active_peers() == []
+
+
+def test_ephemeral_names_go_with_the_last_that_disconnects(directory: Directory) -> None:
+    first, last = directory.nsqd("a"), directory.nsqd("b")
+    for nsqd in (first, last):
+        directory.register(nsqd, "t#ephemeral", "c#ephemeral")
+    directory.disconnect(first)
+    assert directory.channels("t#ephemeral") == ["c#ephemeral"]
+    directory.disconnect(last)
+    assert (directory.topics(), directory.channels("t#ephemeral"), directory.seen("t#ephemeral")) == ((), [], None)
+
+
+def test_unregistered_channel_leaves_the_topic_alone(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t", "c")
+    assert directory.unregister(nsqd, "t", "c") == [Registration("channel", "t", "c")]
+    assert (directory.channels("t"), directory.seen()) == (["c"], ["a"])
+
+
+def test_unregistered_ephemeral_channel_goes_with_its_last_peer(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t", "c#ephemeral")
+    directory.unregister(nsqd, "t", "c#ephemeral")
+    assert (directory.channels("t"), directory.seen()) == ([], ["a"])
+
+
+def test_unregistered_topic_takes_the_peer_out_of_its_channels(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t", "c")
+    assert directory.unregister(nsqd, "t") == [Registration("channel", "t", "c"), Registration("topic", "t")]
+    assert (directory.topics(), directory.channels("t"), directory.seen()) == (("t",), ["c"], [])
+
+
+def test_unregistered_ephemeral_topic_goes_and_its_lasting_channels_stay(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t#ephemeral", "c")
+    directory.unregister(nsqd, "t#ephemeral")
+    assert (directory.topics(), directory.channels("t#ephemeral"), directory.seen("t#ephemeral")) == ((), ["c"], None)
+
+
+def test_unregistering_what_nobody_knows_is_fine(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    assert directory.unregister(nsqd, "t") == directory.unregister(nsqd, "t", "c") == []
+    assert directory.topics() == ()
+
+
+# Activity
+
+
+def test_producer_is_hidden_without_pings_and_back_with_one(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t")
+    directory.at(299.9)
+    assert directory.seen() == ["a"]
+    directory.at(300)
+    assert (directory.seen(), directory.active_peers(), directory.topics()) == ([], [], ("t",))
+    assert directory.ping(nsqd) == 300
+    assert (directory.seen(), directory.active_peers()) == (["a"], [nsqd])
+
+
+def test_ping_moves_the_deadline(directory: Directory) -> None:
+    early, late = directory.nsqd("a"), directory.nsqd("b")
+    for nsqd in (early, late):
+        directory.register(nsqd, "t")
+    directory.at(100)
+    directory.ping(early)
+    assert directory.next_deadline == 300
+    directory.at(300)
+    assert (directory.seen(), directory.next_deadline) == (["a"], 400)
+    directory.disconnect(early)
+    assert directory.next_deadline == inf
+
+
+# Tombstones
+
+
+def test_tombstone_hides_one_topic_of_one_node_for_its_lifetime(directory: Directory) -> None:
+    for host in "ab":
+        nsqd = directory.nsqd(host)
+        directory.register(nsqd, "t")
+        directory.register(nsqd, "u")
+    directory.tombstone("t", "a:4151")
+    assert (directory.seen("t"), directory.seen("u")) == (["b"], ["a", "b"])
+    directory.at(44.9)
+    assert directory.seen("t") == ["b"]
+    directory.at(45)
+    assert directory.seen("t") == ["a", "b"]
+
+
+def test_registering_again_does_not_unhide_but_after_unregistering_it_does(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t")
+    directory.tombstone("t", "a:4151")
+    directory.register(nsqd, "t", "c")
+    assert directory.seen() == []
+    directory.unregister(nsqd, "t")
+    directory.register(nsqd, "t")
+    assert directory.seen() == ["a"]
+
+
+def test_repeated_tombstone_begins_its_lifetime_again(directory: Directory) -> None:
+    directory.register(directory.nsqd(), "t")
+    directory.tombstone("t", "a:4151")
+    directory.at(40)
+    directory.tombstone("t", "a:4151")
+    directory.at(84)
+    assert directory.seen() == []
+    directory.at(85)
+    assert directory.seen() == ["a"]
+
+
+@pytest.mark.parametrize("node", ["::1:4151", "[::1]:4151"])
+def test_ipv6_node_is_found_in_both_spellings(directory: Directory, node: str) -> None:
+    directory.register(directory.nsqd("::1"), "t")
+    directory.tombstone("t", node)
+    assert directory.seen() == []
+
+
+@pytest.mark.parametrize(("topic", "node"), [("t", "a:4150"), ("t", ""), ("u", "a:4151"), ("*", "a:4151")])
+def test_tombstone_of_nobody_hides_nobody(directory: Directory, topic: str, node: str) -> None:
+    directory.register(directory.nsqd(), "t")
+    directory.tombstone(topic, node)
+    assert directory.seen() == ["a"]
+
+
+def test_node_tells_its_tombstones_in_the_order_of_its_topics(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    for topic in "cab":
+        directory.register(nsqd, topic)
+    directory.tombstone("b", "a:4151")
+    assert directory.node(nsqd)[1:] == (("a", "b", "c"), (False, True, False))
+    directory.at(45)
+    assert directory.node(nsqd).tombstones == (False, False, False)
+
+
+# What operators do
+
+
+def test_deleted_topic_is_gone_for_everyone(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t", "c")
+    directory.tombstone("t", "a:4151")
+    directory.delete_topic("t")
+    assert (directory.topics(), directory.channels("t"), directory.seen(), directory.node(nsqd).topics) == (
+        (),
+        [],
+        None,
+        (),
+    )
+    assert directory.disconnect(nsqd) == [CLIENT]
+    assert directory.next_deadline == inf
+
+
+def test_created_channel_creates_its_topic(directory: Directory) -> None:
+    directory.create_channel("t", "c")
+    assert (directory.topics(), directory.channels("t"), directory.seen()) == (("t",), ["c"], [])
+    assert (directory.delete_channel("t", "c"), directory.delete_channel("t", "c")) == (True, False)
+    assert (directory.topics(), directory.delete_channel("u", "c")) == (("t",), False)
+
+
+# Changes
+
+
+def test_index_tells_every_change_of_the_producers_and_no_other() -> None:
+    heard: list[str] = []
+    directory = Directory(on_change=heard.append)
+    nsqd = directory.nsqd()
+    assert directory.index_of("t") == directory.no_index == 1000
+    seen = [1000]
+
+    def changes() -> bool:
+        seen.append(directory.index_of("t"))
+        told, heard[:] = bool(heard), []
+        assert told == (seen[-1] != seen[-2])
+        return told
+
+    directory.register(nsqd, "t")
+    assert changes()
+    directory.register(nsqd, "t", "c")  # a channel is none
+    directory.register(nsqd, "t")
+    assert not changes()
+    directory.tombstone("t", "a:4151")
+    assert changes()
+    directory.at(45)
+    assert changes()
+    directory.at(300)
+    assert changes()
+    directory.ping(nsqd)
+    assert changes()
+    directory.disconnect(nsqd)
+    assert changes()
+    directory.delete_topic("t")
+    assert changes()
+    directory.create_topic("t")
+    assert changes()
+    directory.create_topic("t")
+    assert not changes()
+
+
+def test_answer_is_the_same_object_until_it_changes(directory: Directory) -> None:
+    nsqd = directory.nsqd()
+    directory.register(nsqd, "t")
+    first = directory.lookup("t")
+    directory.ping(nsqd)
+    directory.register(nsqd, "u")
+    assert directory.lookup("t") is first
+    directory.create_channel("t", "c")
+    assert directory.lookup("t") is not first
+
+
+# Always
+
+
+names = st.sampled_from(["t", "u", "e#ephemeral"])
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["register", "unregister", "ping", "wait", "tombstone", "delete", "disconnect", "channel"]),
+        st.integers(0, 2),
+        names,
+        st.sampled_from(["", "c", "d#ephemeral"]),
+        st.sampled_from([1.0, 44.0, 200.0]),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_what_is_asked_agrees_with_what_was_done(steps: list[tuple[str, int, str, str, float]]) -> None:
+    changed: set[str] = set()
+    directory = Directory(on_change=changed.add)
+    nsqds = [directory.nsqd(host) for host in "abc"]
+    indexes: dict[str, int] = {}
+    answers: dict[str, list[str] | None] = {}
+    now = 0.0
+    for what, number, topic, channel, seconds in steps:
+        nsqd = nsqds[number]
+        match what:
+            case "register":
+                directory.register(nsqd, topic, channel)
+                assert topic in directory.topics()
+            case "unregister":
+                directory.unregister(nsqd, topic, channel)
+            case "ping":
+                directory.ping(nsqd)
+                assert nsqd in directory.active_peers()
+            case "wait":
+                now += seconds
+                directory.at(now)
+            case "tombstone":
+                directory.tombstone(topic, f"{nsqd.identity.broadcast_address}:4151")
+                assert nsqd.identity.broadcast_address not in (directory.seen(topic) or ())
+            case "delete":
+                directory.delete_topic(topic)
+                assert directory.seen(topic) is None
+            case "channel" if channel:
+                directory.create_channel(topic, channel)
+            case "disconnect":
+                directory.disconnect(nsqd)
+                nsqds[number] = directory.nsqd("abc"[number])
+        for name in ("t", "u", "e#ephemeral"):
+            if directory.seen(name) != answers.get(name):
+                assert directory.index_of(name) != indexes.get(name, directory.no_index)
+                assert name in changed
+            answers[name], indexes[name] = directory.seen(name), directory.index_of(name)
+        changed.clear()
+    for nsqd in nsqds:
+        directory.disconnect(nsqd)
+    assert directory.snapshot()[:2] == (0, 0)
+    assert (directory.snapshot().producers, directory.next_deadline) == (0, inf)
+    assert list(directory.registrations()) == []
