@@ -60,9 +60,17 @@ async def get(
     except trio.TooSlowError as error:
         raise HttpTimeout("timeout") from error
     except (OSError, trio.BrokenResourceError, ssl.CertificateError) as error:
-        raise HttpFailed(str(error.__cause__ or error)) from error
+        raise HttpFailed(_cause(error)) from error
     except httptools.HttpParserError as error:
         raise HttpFailed(f"malformed HTTP response: {error}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """trio wraps: one error for all addresses of a name, one for whatever broke a stream."""
+    inner = error.__cause__
+    if isinstance(inner, BaseExceptionGroup):
+        inner = inner.exceptions[0]
+    return str(inner or error)
 
 
 async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: float) -> trio.abc.Stream:

@@ -59,7 +59,7 @@ def test_nobody_is_there() -> None:
     with socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(HttpFailed):
+        with pytest.raises(HttpFailed, match="Connection refused"):
             trio.run(lambda: get("127.0.0.1", port, "/"))
 
 
