@@ -1,0 +1,309 @@
+"""nsqlookupd whole, over real sockets: who waits is told, who leaves is forgotten, who misbehaves harms nobody else."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial, wraps
+from random import Random
+from typing import Any, Final
+
+import trio
+
+from common.options import MILLISECOND
+from common.wire.lookup import ReplyReader, encode_command, identify_body
+from nsqlookupd.daemon import Listening, run
+from nsqlookupd.options import Options
+
+LIMIT: Final = 30.0  # for any test: what is waited for comes in milliseconds
+
+
+def limited(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    @wraps(test)
+    def run_it() -> None:
+        async def with_limit() -> None:
+            with trio.fail_after(LIMIT):
+                await test()
+
+        trio.run(with_limit)
+
+    return run_it
+
+
+class Nsqd:
+    """A connection that registers."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._reader = ReplyReader(1 << 20)
+
+    async def ask(self, *words: str, body: bytes | None = None) -> bytes:
+        await self.stream.send_all(encode_command(*words, body=body))
+        return await self.reply()
+
+    async def reply(self) -> bytes:
+        """Empty: the other side has closed."""
+        while (reply := self._reader.next_reply()) is None:
+            data = await self.stream.receive_some()
+            if not data:
+                return b""
+            self._reader.receive(data)
+        return reply
+
+    async def identify(self, host: str) -> None:
+        body = identify_body(
+            broadcast_address=host,
+            hostname=host,
+            http_port=4151,
+            tcp_port=4150,
+            topology_region="",
+            topology_zone="",
+            version="1.3.0",
+        )
+        assert json.loads(await self.ask("IDENTIFY", body=body))["version"] == "1.3.0"
+
+
+class Answer:
+    def __init__(self, head: str, body: bytes) -> None:
+        self.status = int(head.split(" ")[1])
+        self.index = next((line[13:] for line in head.split("\r\n") if line.startswith("X-Nsq-Index: ")), "")
+        self.body = body
+
+    @property
+    def hosts(self) -> list[str]:
+        return [it["broadcast_address"] for it in json.loads(self.body)["producers"]]
+
+
+class Lookupd:
+    def __init__(self, listening: Listening, stop: trio.Event) -> None:
+        self.tcp = listening.tcp.getsockname()
+        self.http = listening.http.getsockname()
+        self.stop = stop
+        self._streams: list[trio.SocketStream] = []
+
+    async def connect(self, magic: bytes = b"  V1") -> Nsqd:
+        stream = await trio.open_tcp_stream(*self.tcp)
+        self._streams.append(stream)
+        await stream.send_all(magic)
+        return Nsqd(stream)
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.socket.close()
+
+    async def nsqd(self, host: str, *topics: str) -> Nsqd:
+        nsqd = await self.connect()
+        await nsqd.identify(host)
+        for topic in topics:
+            assert await nsqd.ask("REGISTER", topic) == b"OK"
+        return nsqd
+
+    async def request(self, target: str, method: str = "GET") -> Answer:
+        stream = await trio.open_tcp_stream(*self.http)
+        async with stream:
+            await stream.send_all(f"{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = b"".join([piece async for piece in stream])
+        head, _, body = answer.partition(b"\r\n\r\n")
+        return Answer(head.decode(), body)
+
+    async def metric(self, name: str) -> int:
+        lines = (await self.request("/metrics")).body.decode().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(f"nsqlookupd_{name} "))
+
+    async def wait_for_metric(self, name: str, value: int) -> None:
+        while await self.metric(name) != value:  # noqa: ASYNC110  # what the daemon counts is no event of ours
+            await trio.sleep(0.005)
+
+
+@asynccontextmanager
+async def lookupd(**options: Any) -> AsyncIterator[Lookupd]:
+    chosen = Options(tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", broadcast_address="here", **options)
+    stop = trio.Event()
+    async with trio.open_nursery() as nursery:
+        listening = await nursery.start(partial(run, chosen, wait_for_shutdown=stop.wait))
+        server = Lookupd(listening, stop)
+        try:
+            yield server
+        finally:
+            server.close()
+            stop.set()
+
+
+class Waiter:
+    """A /lookup that waits in a task of its own."""
+
+    def __init__(self, server: Lookupd, target: str) -> None:
+        self._server = server
+        self._target = target
+        self._done = trio.Event()
+        self._answer: Answer
+
+    async def run(self) -> None:
+        self._answer = await self._server.request(self._target)
+        self._done.set()
+
+    async def answer(self) -> Answer:
+        await self._done.wait()
+        return self._answer
+
+
+@asynccontextmanager
+async def waiting(server: Lookupd, target: str) -> AsyncIterator[Waiter]:
+    """The request is under way when the block begins."""
+    waiter = Waiter(server, target)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiter.run)
+        await server.wait_for_metric("waiting_lookups", 1)
+        yield waiter
+
+
+# Waiting
+
+
+@limited
+async def test_waiting_lookup_is_answered_when_the_topic_appears() -> None:
+    async with lookupd() as server, waiting(server, "/lookup?topic=t&wait=60s") as waiter:
+        await server.nsqd("a", "other", "t")
+        answer = await waiter.answer()
+        assert (answer.status, answer.hosts) == (200, ["a"])
+
+
+@limited
+async def test_waiting_lookup_is_answered_when_a_producer_comes_and_when_it_goes() -> None:
+    async with lookupd() as server:
+        await server.nsqd("a", "t")
+        index = (await server.request("/lookup?topic=t")).index
+        async with waiting(server, f"/lookup?topic=t&wait=60s&index={index}") as waiter:
+            second = await server.nsqd("b", "t")
+            answer = await waiter.answer()
+            assert answer.hosts == ["a", "b"]
+        async with waiting(server, f"/lookup?topic=t&wait=60s&index={answer.index}") as waiter:
+            await second.stream.aclose()
+            assert (await waiter.answer()).hosts == ["a"]
+
+
+@limited
+async def test_waiting_lookup_is_answered_when_a_producer_falls_silent() -> None:
+    async with lookupd(inactive_producer_timeout=300 * MILLISECOND) as server:
+        await server.nsqd("a", "t")
+        index = (await server.request("/lookup?topic=t")).index
+        answer = await server.request(f"/lookup?topic=t&wait=60s&index={index}")
+        assert (answer.status, answer.hosts) == (200, [])
+
+
+@limited
+async def test_waiting_lookup_is_answered_when_a_tombstone_ends() -> None:
+    async with lookupd(tombstone_lifetime=200 * MILLISECOND) as server:
+        await server.nsqd("a", "t")
+        assert (await server.request("/topic/tombstone?topic=t&node=a:4151", "POST")).status == 200
+        hidden = await server.request("/lookup?topic=t")
+        assert hidden.hosts == []
+        assert (await server.request(f"/lookup?topic=t&wait=60s&index={hidden.index}")).hosts == ["a"]
+
+
+@limited
+async def test_wait_ends_with_the_usual_answer() -> None:
+    async with lookupd(max_lookup_wait=20 * MILLISECOND) as server:
+        assert (await server.request("/lookup?topic=t&wait=60s")).status == 404
+        assert (await server.request("/lookup?topic=t&wait=1ms")).status == 404
+
+
+@limited
+async def test_client_that_leaves_waits_no_more() -> None:
+    async with lookupd() as server:
+        stream = await trio.open_tcp_stream(*server.http)
+        await stream.send_all(b"GET /lookup?topic=t&wait=60s HTTP/1.1\r\nHost: x\r\n\r\n")
+        await server.wait_for_metric("waiting_lookups", 1)
+        await stream.aclose()
+        await server.wait_for_metric("waiting_lookups", 0)
+
+
+@limited
+async def test_who_waits_at_the_stop_is_told_the_truth() -> None:
+    async with lookupd() as server:
+        await server.nsqd("a", "t")
+        index = (await server.request("/lookup?topic=t")).index
+        async with waiting(server, f"/lookup?topic=t&wait=60s&index={index}") as waiter:
+            server.stop.set()
+            assert (await waiter.answer()).hosts == ["a"]
+
+
+# Connections
+
+
+@limited
+async def test_stop_closes_connections() -> None:
+    async with lookupd() as server:
+        nsqd = await server.nsqd("a", "t")
+        server.stop.set()
+        assert await nsqd.reply() == b""
+
+
+@limited
+async def test_address_that_nsqd_is_told_is_the_real_one() -> None:
+    async with lookupd() as server:
+        nsqd = await server.connect()
+        body = b'{"broadcast_address":"a","tcp_port":1,"http_port":1,"version":"1"}'
+        told = json.loads(await nsqd.ask("IDENTIFY", body=body))
+        expected = {"broadcast_address": "here", "tcp_port": server.tcp[1], "http_port": server.http[1]}
+        assert expected.items() <= told.items()
+
+
+@limited
+async def test_error_is_read_before_the_end() -> None:
+    async with lookupd() as server:
+        nsqd = await server.nsqd("a", "t")
+        assert await nsqd.ask("NOP") == b"E_INVALID invalid command NOP"
+        assert await nsqd.reply() == b""
+        await server.wait_for_metric("connections", 0)
+        assert await server.metric("producers") == 0
+
+
+@limited
+async def test_half_closed_peer_gets_its_answers() -> None:
+    async with lookupd() as server:
+        nsqd = await server.connect()
+        await nsqd.stream.send_all(b"PING\n" * 1000 + b"IDENTIFY\n\0\0")
+        await nsqd.stream.send_eof()
+        assert [await nsqd.reply() for _ in range(1000)] == [b"OK"] * 1000
+        assert await nsqd.reply() == b"E_BAD_BODY IDENTIFY failed to read body size"
+        assert await nsqd.reply() == b""
+
+
+@limited
+async def test_lookup_is_answered_while_thousands_of_commands_wait() -> None:
+    async with lookupd() as server:
+        nsqd = await server.nsqd("a")
+        await nsqd.stream.send_all(b"".join(b"REGISTER t%d c\n" % number for number in range(20_000)))
+        assert (await server.request("/lookup?topic=t0&wait=10s")).hosts == ["a"]
+        assert await server.metric("producers") < 20_000
+        assert [await nsqd.reply() for _ in range(20_000)] == [b"OK"] * 20_000
+
+
+@limited
+async def test_peer_that_never_reads_is_not_read_from_for_ever() -> None:
+    async with lookupd() as server:
+        nsqd = await server.nsqd("a")
+        nsqd.stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)
+        with trio.move_on_after(2) as patience:
+            while True:
+                await nsqd.stream.send_all(b"PING\n" * 20_000)
+        assert patience.cancelled_caught
+        assert await server.metric("connections") == 1  # it is dropped after ten seconds
+
+
+@limited
+async def test_noise_leaves_no_connection_behind() -> None:
+    random = Random(5)
+    async with lookupd() as server:
+        for _ in range(100):
+            nsqd = await server.connect(random.choice([b"  V1", b"  V1IDENTIFY\n", b"", b"GET / HTTP/1.1\r\n"]))
+            try:
+                await nsqd.stream.send_all(random.randbytes(random.randrange(200)))
+            except trio.BrokenResourceError:
+                pass
+            await nsqd.stream.aclose()
+        await server.wait_for_metric("connections", 0)
+        assert (await server.metric("peers"), await server.metric("producers")) == (0, 0)
