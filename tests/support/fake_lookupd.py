@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
+from ssl import SSLContext
 
 import trio
 
@@ -107,11 +108,24 @@ class FakeLookupd:
             await self.before_http_answer()
             await stream.send_all(self.http_answer)
 
-    async def listen(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+    async def listen(
+        self, *, tls: SSLContext | None = None, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         """On real ports, until cancelled; says its TCP address when it is there, and names its HTTP port to nsqd."""
+
+        def wrapped(
+            handler: Callable[[trio.abc.Stream], Awaitable[None]],
+        ) -> Callable[[trio.abc.Stream], Awaitable[None]]:
+            async def handle(stream: trio.abc.Stream) -> None:
+                if tls is not None:
+                    stream = trio.SSLStream(stream, tls, server_side=True, https_compatible=True)
+                await handler(stream)
+
+            return handle
+
         async with trio.open_nursery() as nursery:
             serve = partial(trio.serve_tcp, port=0, host="127.0.0.1")
-            ports = [await nursery.start(serve, handler) for handler in (self.serve, self.serve_http)]
+            ports = [await nursery.start(serve, wrapped(handler)) for handler in (self.serve, self.serve_http)]
             tcp, http = (int(listeners[0].socket.getsockname()[1]) for listeners in ports)
             self.identify_answer = identify_reply(PeerAddress("127.0.0.1", "fake", http, tcp, "1.3.0"))
             task_status.started(f"127.0.0.1:{tcp}")

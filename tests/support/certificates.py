@@ -1,0 +1,42 @@
+"""Certificates for tests, made anew by openssl: an authority, and what it vouches for."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    authority: Path
+    certificate: Path  # of localhost and 127.0.0.1; serves as a client's, too
+    key: Path
+
+
+def make_certificates(folder: Path) -> Certificates:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here")
+    made = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
+    new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    ca_key = folder / "ca-key.pem"
+    _openssl(*new, "-subj", "/CN=authority", "-keyout", ca_key, "-out", made.authority)
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    signed: list[str | Path] = [
+        "-CA",
+        made.authority,
+        "-CAkey",
+        ca_key,
+        "-addext",
+        "basicConstraints=critical,CA:FALSE",
+    ]
+    _openssl(*new, *names, *signed, "-keyout", made.key, "-out", made.certificate)
+    return made
+
+
+def _openssl(*arguments: str | Path) -> None:
+    done = subprocess.run(["openssl", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
