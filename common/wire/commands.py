@@ -172,8 +172,8 @@ class CommandReader:
         if end < 0:
             self._hold_line()
             return None
-        # The byte before an empty line belongs to something else, but then the slice is empty either way.
-        params = data[at : end - 1 if data[end - 1] == _CARRIAGE_RETURN else end].split(b" ")
+        # The byte before an empty line belongs to something else.
+        params = data[at : end - 1 if at < end and data[end - 1] == _CARRIAGE_RETURN else end].split(b" ")
         start = end + 1
         form = _PAYLOADS.get(params[0])
         if form is None:

@@ -6,14 +6,21 @@ for every message.
 
 from __future__ import annotations
 
+from types import GetSetDescriptorType, MemberDescriptorType
+from typing import Final
+
+_DESCRIPTORS: Final = (MemberDescriptorType, GetSetDescriptorType)
+
 
 class Record:
     """Equality and repr over the slots of the subclass, for tests and debugging."""
 
     __slots__: tuple[str, ...] = ()
 
-    def _values(self) -> list[object]:
-        return [getattr(self, name) for name in self.__slots__]
+    def _values(self) -> dict[str, object]:
+        # A compiled class has no __slots__, but both kinds keep a descriptor for each.
+        names = [name for name, it in vars(type(self)).items() if isinstance(it, _DESCRIPTORS)]
+        return {name: getattr(self, name) for name in names}
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -23,5 +30,5 @@ class Record:
     __hash__ = None  # type: ignore[assignment]  # mutable, as the hot ones are in the making
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={value!r}" for name, value in self._values().items())
         return f"{type(self).__name__}({fields})"

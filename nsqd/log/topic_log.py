@@ -502,7 +502,7 @@ class DiskLog:
                 self.write()
             else:
                 self._repaired()
-        return self._error is None
+        return self.error is None  # the property: a type checker still believes what the field was above
 
     def _repaired(self) -> None:
         self._error = None

@@ -1,0 +1,61 @@
+"""Compile the cores or not? That alone is asked here; everything else is in pyproject.toml.
+
+`NSQ_COMPILE=1 pip install .` compiles these modules with mypyc, from the same source. Any other build is pure Python, and so
+is every editable install. Why, and what it gains: docs/decisions/0003-compiled-core.md.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from setuptools import setup
+
+MYPY: Final = "mypy==2.4.1"  # brings mypyc; the one that checks the types, as in pyproject.toml
+COMPILED: Final = (
+    # Each command, each frame.
+    "common/wire/commands.py",
+    "common/wire/faults.py",
+    "common/wire/frames.py",
+    "common/wire/message.py",
+    "common/wire/mpub.py",
+    "common/wire/record.py",
+    # Each turn, each message.
+    "nsqd/broker/batch.py",
+    "nsqd/broker/broker.py",
+    "nsqd/broker/changes.py",
+    "nsqd/broker/channel.py",
+    "nsqd/broker/consumer.py",
+    "nsqd/broker/in_flight.py",
+    "nsqd/broker/message_id.py",
+    "nsqd/broker/positions.py",
+    "nsqd/broker/snapshot.py",
+    "nsqd/broker/store.py",
+    "nsqd/broker/topic.py",
+    "nsqd/protocol.py",
+    # Each batch, on its way to the disk and back.
+    "nsqd/log/record.py",
+    "nsqd/log/tail_cache.py",
+    "nsqd/log/topic_log.py",
+    # The shells that every turn passes through.
+    "common/poller.py",
+    "nsqd/log/store.py",
+    "nsqd/turn.py",
+)
+# What `scripts/check` asks of the types is not asked again, and trio need not be there.
+QUIET: Final = ("--config-file=", "--follow-imports=silent", "--ignore-missing-imports", "--cache-dir=/dev/null")
+
+compiles = os.environ.get("NSQ_COMPILE") == "1"
+with TemporaryDirectory(prefix="nsq-build-") as folder:  # nothing stays beside the sources, nothing stale is packed
+    extensions = []
+    if compiles and "bdist_wheel" in sys.argv:  # for anything else that is asked here they are not needed
+        from mypyc.build import mypycify
+
+        extensions = mypycify([*QUIET, *COMPILED], opt_level="3", debug_level="0", target_dir=folder)
+    setup(
+        setup_requires=[MYPY] if compiles else [],
+        ext_modules=extensions,
+        options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
+    )
