@@ -28,7 +28,7 @@ Times are wall-clock milliseconds, because they outlive the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class ChannelState:
         for sequence in range(start, start + count):
             self.waiting[sequence] = (0, due_ms)
 
-    def progress(self, cursor: int, finished: list[int]) -> None:
+    def progress(self, cursor: int, finished: Sequence[int]) -> None:
         done = list(zip(finished[::2], finished[1::2], strict=True))
         if cursor > self.cursor:
             passed = [r for r in self.skips if r[0] < cursor] + done
@@ -112,7 +112,7 @@ class TopicState:
         return changed
 
 
-def replay(changes: Iterable[Change]) -> dict[str, TopicState]:
+def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
     topics: dict[str, TopicState] = {}
     for change in changes:
