@@ -17,6 +17,7 @@ import asyncio
 import errno
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
@@ -48,6 +49,7 @@ MOST_HEADER_BYTES: Final = 1024 * 1024
 GRACE: Final = 5.0
 # How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
 LINGER: Final = 0.5
+HANDSHAKE: Final = 10.0  # how long a peer may take to agree on TLS
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
 
@@ -83,12 +85,16 @@ async def serve(
     app: App,
     listeners: Sequence[socket.socket],
     *,
+    ssl: ssl.SSLContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves listening, non-blocking sockets until cancelled. The listeners stay the caller's to close."""
+    """Serves listening, non-blocking sockets until cancelled, over TLS where `ssl` is given.
+
+    The listeners stay the caller's to close.
+    """
     async with open_web(app) as web, trio.open_nursery() as nursery:
         for listener in listeners:
-            nursery.start_soon(_accept, listener, web)
+            nursery.start_soon(_accept, listener, web, ssl)
         task_status.started()
 
 
@@ -119,8 +125,11 @@ class Web:
     def connections(self) -> int:
         return len(self._state.connections)
 
-    def adopt(self, sock: socket.socket, received: bytes = b"") -> None:
-        """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it."""
+    def adopt(self, sock: socket.socket, received: bytes = b"", *, ssl: ssl.SSLContext | None = None) -> None:
+        """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it.
+
+        With `ssl` the TLS handshake is still to come, and nothing may have been read.
+        """
         if self._closing:
             sock.close()
             return
@@ -130,7 +139,8 @@ class Web:
 
         async def open_connection() -> None:
             try:
-                await self._loop.connect_accepted_socket(connection, sock)
+                timeout = HANDSHAKE if ssl is not None else None
+                await self._loop.connect_accepted_socket(connection, sock, ssl=ssl, ssl_handshake_timeout=timeout)
             except OSError:  # it went while it was handed over
                 sock.close()
 
@@ -192,6 +202,8 @@ class _Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
         """Whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
+        if self.transport.get_extra_info("sslcontext") is not None:
+            return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
         if newest is None or newest.response_complete or newest.more_body or ENDS_WITH_PEER in newest.scope:
             return False
@@ -288,7 +300,7 @@ def _wants_close(scope: Scope) -> bool:
     return any(token.strip().lower() == b"close" for token in tokens)
 
 
-async def _accept(listener: socket.socket, web: Web) -> None:
+async def _accept(listener: socket.socket, web: Web, ssl: ssl.SSLContext | None) -> None:
     while True:
         await trio.lowlevel.wait_readable(listener)
         try:
@@ -305,7 +317,7 @@ async def _accept(listener: socket.socket, web: Web) -> None:
             # asyncio does so only where the listener was made with IPPROTO_TCP by name. Without it the body of an answer
             # waits for the client's delayed ACK of the head, 40 ms.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        web.adopt(sock)
+        web.adopt(sock, ssl=ssl)
 
 
 def _contain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import time_ns
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ from common.version import NSQ_VERSION
 from common.wire.lookup import PeerAddress
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
-from nsqlookupd.tcp import Backlog, client_maker
+from nsqlookupd.tcp import Backlog, TlsClients, client_maker
+from nsqlookupd.tls import server_context
 from nsqlookupd.turn import Turn
 from nsqlookupd.waiting import Waiting
 
@@ -47,6 +49,7 @@ async def run(
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    context = server_context(options)
     with _listening(options) as listening:
         log.info("%s", version_line("nsqlookupd"))
         waiting = Waiting()
@@ -61,13 +64,15 @@ async def run(
         backlog = Backlog(turn)
         poller = Poller(backlog)
         turn.flush = poller.flush
+        address = _address(options, listening)
+        tls_clients = TlsClients(registry, turn, address, context) if context is not None else None
         is_ready = True
         app = make_app(
             registry,
             turn,
             waiting,
             max_wait=seconds(options.max_lookup_wait),
-            connections=lambda: len(poller),
+            connections=lambda: len(poller) + len(tls_clients or ()),
             is_ready=lambda: is_ready,
             linger=web.linger,
         )
@@ -77,10 +82,12 @@ async def run(
             connections.start_soon(backlog.work_off)
             connections.start_soon(turn.keep_time)
             async with trio.open_nursery() as services:
-                maker = client_maker(registry, backlog, _address(options, listening))
-                services.start_soon(poller.accept, listening.tcp, maker)
+                if tls_clients is not None:
+                    connections.start_soon(tls_clients.accept, listening.tcp)
+                else:
+                    services.start_soon(poller.accept, listening.tcp, client_maker(registry, backlog, address))
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
-                await services.start(web.serve, app, [listening.http])
+                await services.start(partial(web.serve, app, [listening.http], ssl=context))
                 log.info("HTTP: listening on %s", format_listener(listening.http))
                 tune_garbage_collection()
                 task_status.started(listening)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
+from typing import Final
 
-from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, option
+from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
+from common.startup import StartupError
+
+CLIENT_AUTH: Final = one_of("", "require-verify")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,5 +36,22 @@ class Options(BaseOptions):
         5 * MINUTE, "longest time that /lookup with wait= waits for a change", kind=DURATION, at_least=0
     )
 
+    # TLS
+    tls_cert: str = option("", "path to the certificate file; with it both listeners speak TLS and nothing else")
+    tls_key: str = option("", "path to the key file; empty: the key is in the certificate file")
+    tls_client_auth_policy: str = option(
+        "",
+        "require-verify: who connects needs a certificate that --tls-root-ca-file vouches for; empty: nobody does",
+        kind=CLIENT_AUTH,
+    )
+    tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
+
     # accepted, without effect
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
+
+    def checked(self) -> Options:
+        if not self.tls_cert and (self.tls_key or self.tls_client_auth_policy or self.tls_root_ca_file):
+            raise StartupError("TLS options need --tls-cert")
+        if self.tls_client_auth_policy and not self.tls_root_ca_file:
+            raise StartupError("--tls-client-auth-policy needs --tls-root-ca-file")
+        return self

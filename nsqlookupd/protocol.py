@@ -60,7 +60,7 @@ class LookupProtocol:
         """How many bytes have been received and not been used yet."""
         return self._reader.unread
 
-    def receive(self, data: bytes) -> None:
+    def receive(self, data: bytes | bytearray) -> None:
         """Only keeps them: see `step`."""
         if self.state is not State.CLOSED:
             self._reader.receive(data)

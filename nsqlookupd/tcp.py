@@ -8,14 +8,17 @@ served in turn.
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
+from common.net import format_peer
 from nsqlookupd.protocol import LookupProtocol, State
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ _ROUNDS: Final = 5  # of the loop for others between two stretches: an answer ov
 _STEPS: Final = 4  # commands of one connection before the next one's
 _MOST_UNREAD: Final = 128 * 1024  # bytes of commands that wait before no more are read
 _WRITE_TIMEOUT: Final = 10.0  # a peer reads its answers within 1 s if it is an nsqd
+_HANDSHAKE_TIMEOUT: Final = 10.0
+_MOST_RECEIVED: Final = 65536  # bytes at once
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -155,3 +160,68 @@ def client_maker(registry: Registry, backlog: Backlog, address: PeerAddress) -> 
         return LookupClient(LookupProtocol(registry, id=connection.peer, address=address, note=note), backlog, wake)
 
     return make
+
+
+class TlsClients:
+    """The same over TLS: a task for each connection, as only the commands matter here and not the last microsecond."""
+
+    def __init__(self, registry: Registry, turn: Turn, address: PeerAddress, context: ssl.SSLContext) -> None:
+        self._registry = registry
+        self._turn = turn
+        self._address = address
+        self._context = context
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Serves until cancelled."""
+        trio_listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener.dup()))
+        await trio.serve_listeners(self._serve, [trio_listener])
+
+    async def _serve(self, transport: trio.SocketStream) -> None:
+        peer = format_peer(cast(socket.socket, transport.socket))  # it has all that is asked here
+        log.info("TCP: new client(%s)", peer)
+        protocol = LookupProtocol(self._registry, id=peer, address=self._address, note=note)
+        stream = trio.SSLStream(transport, self._context, server_side=True)
+        self._count += 1
+        try:
+            with trio.fail_after(_HANDSHAKE_TIMEOUT):
+                await stream.do_handshake()
+            await self._talk(stream, protocol)
+        except trio.TooSlowError:
+            log.info("client(%s) - does not go on, connection dropped", peer)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            log.info("client(%s) - %s", peer, error.__cause__ or error)
+        except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
+            log.exception("client(%s) - internal error, connection dropped", peer)
+        finally:
+            self._count -= 1
+            self._turn.begin()
+            protocol.close("EOF")
+            self._turn.finish()
+            await trio.aclose_forcefully(stream)
+
+    async def _talk(self, stream: trio.SSLStream[trio.SocketStream], protocol: LookupProtocol) -> None:
+        while protocol.state is not State.CLOSED:
+            data = await stream.receive_some(_MOST_RECEIVED)
+            protocol.receive(data)
+            is_more = True
+            while is_more:
+                is_more = self._some_steps(protocol, has_ended=not data)
+                with trio.fail_after(_WRITE_TIMEOUT):
+                    await stream.send_all(b"".join(protocol.bytes_to_send()))
+
+    def _some_steps(self, protocol: LookupProtocol, *, has_ended: bool) -> bool:
+        """Whether there may be more to do with what was received."""
+        self._turn.begin()
+        try:
+            for _ in range(_STEPS):
+                if not protocol.step():
+                    if has_ended:
+                        protocol.end()
+                    return False
+            return True
+        finally:
+            self._turn.finish()
