@@ -27,7 +27,7 @@ from common.net import format_name
 log = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
-_MOST_UNSENT: Final = 4 << 20  # a peer that does not read its responses is not read from either
+_MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
@@ -96,6 +96,8 @@ class Connection:
         "is_ours",
         "marked",
         "peer",
+        "queued",
+        "queued_bytes",
         "reading",
         "sock",
         "stuck_since",
@@ -108,7 +110,9 @@ class Connection:
         self.peer = peer
         self.handler: Handler
         self.is_ours = True  # neither closed nor given away
-        self.unsent = _NOTHING
+        self.unsent = _NOTHING  # what the socket did not take
+        self.queued: list[bytes] = []  # what came after that
+        self.queued_bytes = 0
         self.stuck_since = inf
         self.events = select.EPOLLIN
         self.marked = False  # stands in the poller's list of those that may have something to send
@@ -120,8 +124,9 @@ MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
 class Poller:
-    def __init__(self, turn: Turn, *, busy_poll: float = 0.0) -> None:
+    def __init__(self, turn: Turn, *, busy_poll: float = 0.0, most_connections: int = 1_000_000) -> None:
         self._turn = turn
+        self._most_connections = most_connections  # more wait in the listener's backlog
         # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
         # On a single core that would only take the peer's time.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
@@ -131,6 +136,7 @@ class Poller:
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
         self._alarm_set = trio.Event()
+        self._has_room = trio.Event()
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -141,6 +147,8 @@ class Poller:
     async def accept(self, listener: socket.socket, make_handler: MakeHandler) -> None:
         """Takes connections from a listening, non-blocking socket until cancelled."""
         while True:
+            while len(self._connections) >= self._most_connections:
+                await self._wait_for_room()
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
@@ -149,11 +157,21 @@ class Poller:
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
             else:
-                if listener.family != socket.AF_UNIX:
-                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                self.add(sock, format_name(name), make_handler)
+                try:
+                    if listener.family != socket.AF_UNIX:
+                        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                    self.add(sock, format_name(name), make_handler)
+                except OSError as error:  # reset before we could look at it
+                    log.info("client(%s) - %s", format_name(name), error)
+                    sock.close()
                 await trio.lowlevel.checkpoint()
+
+    async def _wait_for_room(self) -> None:
+        """Descriptors are also what logs are written through: publishing must not stop because too many connect."""
+        log.warning("%d connections: no more are accepted until some have gone", len(self._connections))
+        self._has_room = trio.Event()
+        await self._has_room.wait()
 
     def add(self, sock: socket.socket, peer: str, make_handler: MakeHandler) -> None:
         """Serves this connected socket from now on. `make_handler` is given the connection and its `wake`."""
@@ -174,6 +192,7 @@ class Poller:
     def release(self, connection: Connection) -> socket.socket:
         """Gives the socket away; whoever gets it serves it from now on. Handlers may do so in `receive` and `sent`."""
         self._forget(connection)
+        del connection.handler
         return connection.sock
 
     def close_all(self) -> None:
@@ -188,9 +207,11 @@ class Poller:
                 connection.handler.abort()
             except Exception:  # the state that made a step fail may make this fail as well
                 log.exception("client(%s) - internal error while it was dropped", connection.peer)
+            del connection.handler  # an alarm may keep the connection for a minute, but not all that the handler holds
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection.fd, None)
+        self._has_room.set()
         connection.is_ours = False
         connection.alarm = inf
         with suppress(OSError):
@@ -230,7 +251,7 @@ class Poller:
                 continue
             try:
                 if event & select.EPOLLOUT:
-                    self._send(connection, bytes(connection.unsent))
+                    self._send_rest(connection)
                     self._look_after(connection)
                 if event & ~select.EPOLLOUT and connection.is_ours:
                     self._read(connection, event, now)
@@ -255,7 +276,8 @@ class Poller:
         else:
             connection.reading = False
             self._look_after(connection)  # before the handler has its last word, which the flush still has to send
-            connection.handler.end()
+            if connection.is_ours:
+                connection.handler.end()
 
     def _contain(self, connection: Connection) -> None:
         """Called for any exception of a handler: that is our bug, and only this connection pays for it."""
@@ -282,21 +304,33 @@ class Poller:
             self._drop(connection)
             return
         if pieces := handler.bytes_to_send():
-            if connection.unsent:
-                pieces.insert(0, bytes(connection.unsent))
-            self._send(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if (
-                not connection.unsent
-                and not handler.finished
-                and handler.reading
-                and connection.events == select.EPOLLIN
-                and handler.next_deadline >= connection.alarm
-            ):
-                return  # as nearly always: it goes on as before
+            if connection.unsent:  # these are sent when the socket is ready for more
+                connection.queued += pieces
+                connection.queued_bytes += sum(map(len, pieces))
+            else:
+                self._send(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                if self._goes_on_as_before(connection):
+                    return
         self._look_after(connection)
 
-    def _send(self, connection: Connection, data: bytes) -> None:
+    def _goes_on_as_before(self, connection: Connection) -> bool:
+        """Whether nothing has to be looked after: nearly always, and quicker to find out than to look."""
+        if connection.unsent or not connection.is_ours or connection.events != select.EPOLLIN:
+            return False
+        handler = connection.handler
+        return not handler.finished and handler.reading and handler.next_deadline >= connection.alarm
+
+    def _send_rest(self, connection: Connection) -> None:
+        self._send(connection, connection.unsent)
+        if not connection.unsent and connection.queued and connection.is_ours:
+            data = b"".join(connection.queued)
+            connection.queued.clear()
+            connection.queued_bytes = 0
+            self._send(connection, data)
+
+    def _send(self, connection: Connection, data: bytes | memoryview) -> None:
         """Gives the socket what it takes of `data`, which begins with all that was unsent so far."""
+        handler = connection.handler
         try:
             count = connection.sock.send(data)
         except BlockingIOError:
@@ -305,28 +339,27 @@ class Poller:
             self._drop(connection)
             return
         if count == len(data):
-            if connection.unsent:
-                connection.unsent = _NOTHING
-                connection.stuck_since = inf
-            connection.handler.sent(0)
+            connection.unsent = _NOTHING
+            connection.stuck_since = inf
+            handler.sent(connection.queued_bytes)
         else:
             connection.unsent = memoryview(data)[count:]
             if count or connection.stuck_since == inf:
                 connection.stuck_since = monotonic()
-            connection.handler.sent(len(connection.unsent))
+            handler.sent(len(connection.unsent) + connection.queued_bytes)
 
     def _look_after(self, connection: Connection) -> None:
         """After anything happened to a connection: is it over, what does it wait for, and until when?"""
-        handler = connection.handler
         if not connection.is_ours:
             return
+        handler = connection.handler
         if handler.finished:
             if not connection.unsent:
                 self._drop(connection)
                 return
             connection.reading = False
         events = 0
-        if connection.reading and handler.reading and len(connection.unsent) <= _MOST_UNSENT:
+        if connection.reading and handler.reading and len(connection.unsent) + connection.queued_bytes <= _MOST_UNSENT:
             events = select.EPOLLIN
         if connection.unsent:
             events |= select.EPOLLOUT
@@ -379,7 +412,8 @@ class Poller:
             return
         if now >= connection.handler.next_deadline:
             connection.handler.tick(now)
-        self._watch_deadline(connection)
+        if connection.is_ours:
+            self._watch_deadline(connection)
 
 
 def _patience(handler: Handler) -> float:

@@ -28,11 +28,15 @@ Times are wall-clock milliseconds, because they outlive the process.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
+
+
+_NO_SEQUENCE: Final = 1 << 64  # beyond all of them
 
 
 class ChannelState:
@@ -42,13 +46,19 @@ class ChannelState:
         self.born = cursor
         self.cursor = cursor
         self.paused = False
-        self.skips: list[tuple[int, int]] = []
+        self.skips: deque[tuple[int, int]] = deque()  # ascending; there may be one for each deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
 
     def skip(self, start: int, end: int) -> None:
         start = max(start, self.cursor)
-        if start < end:
+        if start >= end:
+            return
+        if self.skips and self.skips[-1][1] == start:
+            self.skips[-1] = (self.skips[-1][0], end)
+        elif not self.skips or self.skips[-1][1] < start:
             self.skips.append((start, end))
+        else:
+            self.skips = deque(sorted([*self.skips, (start, end)]))
 
     def defer(self, start: int, count: int, due_ms: int) -> None:
         if start < self.born:  # handed over before this channel existed
@@ -58,20 +68,27 @@ class ChannelState:
             self.waiting[sequence] = (0, due_ms)
 
     def progress(self, cursor: int, finished: Sequence[int]) -> None:
-        done = list(zip(finished[::2], finished[1::2], strict=True))
-        if cursor > self.cursor:
-            passed = [r for r in self.skips if r[0] < cursor] + done
-            for start, end in _gaps(self.cursor, cursor, passed):
-                for sequence in range(start, end):  # in flight when this was written
-                    self.waiting[sequence] = (1, 0)
-            self.skips = [r for r in self.skips if r[1] > cursor]
-            self.cursor = cursor
-        for start, end in done:
-            if end - start > len(self.waiting):
-                self.waiting = {s: w for s, w in self.waiting.items() if not start <= s < end}
-            else:
-                for sequence in range(start, end):
-                    self.waiting.pop(sequence, None)
+        done = sorted(zip(finished[::2], finished[1::2], strict=True))
+        before, passed = self.cursor, self._pass_over(cursor)
+        for start, end in _gaps(before, cursor, passed + done):
+            for sequence in range(start, end):  # in flight when this was written
+                self.waiting[sequence] = (1, 0)
+        self.cursor = max(cursor, before)
+        # What the cursor has just passed was never waiting, but for deferred messages, which it passes over.
+        for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
+            for sequence in range(start, end):
+                self.waiting.pop(sequence, None)
+
+    def _pass_over(self, cursor: int) -> list[tuple[int, int]]:
+        """Takes off, and returns, what of the skip ranges lies before the cursor."""
+        passed = []
+        skips = self.skips
+        while skips and skips[0][0] < cursor:
+            start, end = skips.popleft()
+            passed.append((start, min(end, cursor)))
+            if end > cursor:
+                skips.appendleft((cursor, end))
+        return passed
 
     def empty(self, cursor: int) -> None:
         self.cursor = max(cursor, self.cursor)
@@ -83,7 +100,7 @@ class ChannelState:
         beyond = [s for s in self.waiting if s >= tail]
         for sequence in beyond:
             del self.waiting[sequence]
-        skips = [(start, min(end, tail)) for start, end in self.skips if start < tail]
+        skips = deque((start, min(end, tail)) for start, end in self.skips if start < tail)
         changed = bool(beyond) or self.cursor > tail or self.born > tail or skips != self.skips
         self.skips = skips
         self.cursor, self.born = min(self.cursor, tail), min(self.born, tail)
@@ -210,6 +227,19 @@ def _apply_to_channel(channel: ChannelState, change: Any) -> None:
             channel.empty(cursor)
         case ["skip", _, _, start, end]:
             channel.skip(start, end)
+
+
+def _overlaps(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """What lies in both of two ascending lists of ranges that do not overlap among themselves."""
+    i = j = 0
+    while i < len(some) and j < len(others):
+        start, end = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
+        if start < end:
+            yield start, end
+        if some[i][1] < others[j][1]:
+            i += 1
+        else:
+            j += 1
 
 
 def _gaps(start: int, end: int, ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

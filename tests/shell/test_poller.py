@@ -291,7 +291,7 @@ async def test_slow_reader_is_bounded_in_memory() -> None:
             while True:
                 await peer.send_all(b">" * 1)
                 await trio.testing.wait_all_tasks_blocked()
-        assert handler.most_unsent < (4 << 20) + 200_000
+        assert handler.most_unsent < (1 << 20) + 200_000
         assert handler.heard < 10_000
 
 
