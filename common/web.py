@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 # What Go's server takes; httptools itself would collect headers without end.
 MOST_HEADER_BYTES: Final = 1024 * 1024
 # How long a shutdown waits for answers that are under way.
-GRACE: Final = 5.0
+GRACE: Final = 5.0  # seconds that a busy connection gets to finish its answer
 # How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
 LINGER: Final = 0.5
 HANDSHAKE: Final = 10.0  # how long a peer may take to agree on TLS
@@ -68,7 +68,7 @@ async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
 
 
 @asynccontextmanager
-async def open_web(app: App) -> AsyncIterator[Web]:
+async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
     """A `Web` that serves until the block ends; then idle connections are closed, and busy ones after their answer."""
     async with trio_asyncio.open_loop() as loop:
         loop.set_exception_handler(_contain)
@@ -76,7 +76,7 @@ async def open_web(app: App) -> AsyncIterator[Web]:
         try:
             yield web
         finally:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + (GRACE if grace is None else grace)):
                 await web.close()
             web.abort()
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import platform
 import random
+import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time_ns
+from typing import Final
 from typing import TYPE_CHECKING
 
 import trio
@@ -26,7 +28,7 @@ from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import DataPathError, NotSynced, Store
+from nsqd.log.store import MOST_DESCRIPTORS, DataPathError, NotSynced, Store
 from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.turn import Turn
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
+
+_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ async def run(
         options = _with_real_ports(options, listening)
         broker = _recovered_broker(store, options)
         turn = Turn(broker, store)
-        poller = Poller(turn, busy_poll=seconds(options.busy_poll))
+        poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
         turn.flush = poller.flush
         lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
         lookupds.configure(options.lookupd_tcp_address)
@@ -91,6 +95,12 @@ async def run(
 
 
 # Parts
+
+
+def _most_connections() -> int:
+    """All descriptors but those that logs, their syncs and the web server may need."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)
 
 
 @contextmanager
@@ -137,10 +147,12 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
         now=monotonic(),
         timestamp=timestamp,
         mem_queue_size=options.mem_queue_size,
+        mem_queue_bytes=options.mem_queue_bytes,
         max_msg_timeout=seconds(options.max_msg_timeout),
         random_percent=partial(random.Random().randrange, 100),
     )
     broker.health = lambda: store.health
+    broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
     states = replay(recovered.changes)
     journal_is_whole = not any(damage.topic == "" for damage in recovered.damage)
@@ -199,7 +211,7 @@ async def _web(
         http_port=listening.http_port,
     )
     app = make_app(broker, turn, settings, publishing, node, run_trio=web.run_trio, linger=web.linger)
-    async with web.open_web(app) as web_server:
+    async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield web_server, QuickRoutes(broker, publishing)
 
 
