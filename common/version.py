@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import metadata
+from types import ModuleType
 from typing import Final
 
 # What clients, tools and /info are told: they compare it to know what they may ask for.
@@ -17,3 +18,8 @@ def suite_version() -> str:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
         return "unknown"
+
+
+def core_of(module: ModuleType) -> str:
+    """Whether this module runs as it was written, or as mypyc has compiled it (docs/decisions/0003-compiled-core.md)."""
+    return "pure Python" if (module.__file__ or "").endswith((".py", ".pyc")) else "compiled"

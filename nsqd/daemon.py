@@ -22,7 +22,8 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
-from nsqd import lookup, timers
+from common.version import core_of
+from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
@@ -61,6 +62,7 @@ async def run(
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
+        log.info("core: %s", core_of(protocol))
         log.info("ID: %d", options.node_id)
         options = _with_real_ports(options, listening)
         broker = _recovered_broker(store, options)

@@ -27,6 +27,9 @@ from urllib.parse import quote
 from tests.support.client import TIMEOUT, Client
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+# scripts/test-compiled names the interpreter of another installation; what is installed there is run, not this tree.
+PYTHON: Final = os.environ.get("NSQ_TEST_PYTHON", sys.executable)
+PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
 START_TIMEOUT: Final = 30.0  # also recovery, on a slow machine
 STOP_TIMEOUT: Final = 20.0
 
@@ -274,8 +277,8 @@ class Nsqlookupd(Daemon):
 def launch(*arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd") -> subprocess.Popen[str]:
     """`python -m program` with its stderr in a pipe."""
     return subprocess.Popen(
-        [sys.executable, "-m", program, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})},
+        [PYTHON, "-P", "-m", program, *arguments],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -287,8 +290,8 @@ def launch(*arguments: str, environ: Mapping[str, str] | None = None, program: s
 def run_to_end(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """`python -m nsqd` where it is expected to end by itself."""
     return subprocess.run(
-        [sys.executable, "-m", "nsqd", *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
+        [PYTHON, "-P", "-m", "nsqd", *arguments],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environ or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
