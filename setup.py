@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from glob import glob
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -23,17 +24,7 @@ COMPILED: Final = (
     "common/wire/mpub.py",
     "common/wire/record.py",
     # Each turn, each message.
-    "nsqd/broker/batch.py",
-    "nsqd/broker/broker.py",
-    "nsqd/broker/changes.py",
-    "nsqd/broker/channel.py",
-    "nsqd/broker/consumer.py",
-    "nsqd/broker/in_flight.py",
-    "nsqd/broker/message_id.py",
-    "nsqd/broker/positions.py",
-    "nsqd/broker/snapshot.py",
-    "nsqd/broker/store.py",
-    "nsqd/broker/topic.py",
+    *sorted(glob("nsqd/broker/[!_]*.py")),
     "nsqd/protocol.py",
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",

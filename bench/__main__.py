@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from bench import drain, everything, fanout, latency, lookup, memory, recovery, redelivery, throughput
+from bench import builds, drain, everything, fanout, latency, lookup, memory, recovery, redelivery, throughput
 from bench.machine import load_average
 from bench.report import Benchmark, Report, print_table, write_result
 from bench.work import Failed, Work
@@ -49,6 +49,7 @@ def main(argv: Sequence[str]) -> int:
         for benchmark, own in _chosen(settings):
             started = time.monotonic()
             try:
+                own.build = builds.chosen(own.build)
                 with Work.open(own.folder, pin=own.pin) as work:
                     rows = benchmark.run(own, work)
             except Failed as failure:
@@ -56,7 +57,15 @@ def main(argv: Sequence[str]) -> int:
                 status = 1
                 continue
             reports.append(
-                Report(benchmark.name, benchmark.question, rows, command, time.monotonic() - started, vars(own))
+                Report(
+                    benchmark.name,
+                    benchmark.question,
+                    rows,
+                    command,
+                    time.monotonic() - started,
+                    vars(own),
+                    own.build.core,
+                )
             )
             print_table(reports[-1])
             write_result(reports[-1], settings.results)
@@ -97,6 +106,12 @@ def _add_common(parser: argparse.ArgumentParser, *, at_most: float) -> None:
     parser.add_argument("--folder", type=Path, help="where to make the temporary folder (default: the system's)")
     parser.add_argument(
         "--pin", action="store_true", help="a core of its own for the load generator, the others for all else"
+    )
+    parser.add_argument(
+        "--build",
+        choices=builds.CHOICES,
+        default=builds.AUTO,
+        help="nsqd's core: pure Python, or compiled (default: compiled if scripts/compile has been run on this code)",
     )
     parser.add_argument("--at-most", type=float, default=at_most, metavar="MINUTES", help="give up after this long")
     parser.add_argument("--strict", action="store_true", help="exit status 1 when a demand is missed")

@@ -17,6 +17,7 @@ from math import nan
 from pathlib import Path
 from typing import Any, Final
 
+from bench.builds import Build
 from bench.work import HERE, HOST, Failed, Work, started
 
 START_LIMIT: Final = 120.0
@@ -99,8 +100,8 @@ class Broker:
 Factory = Callable[[], AbstractContextManager[Broker]]
 
 
-def nsqd_factory(work: Work, flags: Sequence[str] = ()) -> Factory:
-    return partial(_fresh_nsqd, work, tuple(flags))
+def nsqd_factory(work: Work, build: Build, flags: Sequence[str] = ()) -> Factory:
+    return partial(_fresh_nsqd, work, build, tuple(flags))
 
 
 def yardstick_factory(work: Work) -> Factory:
@@ -112,8 +113,8 @@ def external_factory(tcp_port: int, http_port: int | None = None) -> Factory:
 
 
 @contextmanager
-def _fresh_nsqd(work: Work, flags: Sequence[str]) -> Iterator[Broker]:
-    with work.new_folder("nsqd") as folder, running_nsqd(folder, flags) as (broker, _):
+def _fresh_nsqd(work: Work, build: Build, flags: Sequence[str]) -> Iterator[Broker]:
+    with work.new_folder("nsqd") as folder, running_nsqd(folder, build, flags) as (broker, _):
         yield broker
 
 
@@ -133,12 +134,14 @@ def _external(tcp_port: int, http_port: int | None) -> Iterator[Broker]:
 
 
 @contextmanager
-def running_nsqd(folder: Path, flags: Sequence[str] = ()) -> Iterator[tuple[Broker, subprocess.Popen[bytes]]]:
+def running_nsqd(
+    folder: Path, build: Build, flags: Sequence[str] = ()
+) -> Iterator[tuple[Broker, subprocess.Popen[bytes]]]:
     """nsqd on this data path; killed at the end of the block unless it was stopped before (`stop_cleanly`)."""
     tcp_port, http_port = free_port(), free_port()
     log_path = folder.with_suffix(".log")
     command = [
-        *(sys.executable, "-m", "nsqd", f"--data-path={folder}"),
+        *(*build.python, "-m", "nsqd", f"--data-path={folder}"),
         *(f"--tcp-address={HOST}:{tcp_port}", f"--http-address={HOST}:{http_port}", "--log-level=warn", *flags),
     ]
     with log_path.open("ab") as log:

@@ -46,7 +46,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 def _drain(work: Work, count: int, *, is_cold: bool, settings: argparse.Namespace) -> tuple[float, float, float]:
     with work.new_folder("drain") as folder:
-        with running_nsqd(folder, settings.flag) as (broker, process):
+        with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
             broker.make_channel(TOPIC)
             window = 1 if settings.batch > 1 else 64
             work.load(
@@ -56,7 +56,7 @@ def _drain(work: Work, count: int, *, is_cold: bool, settings: argparse.Namespac
             stop_cleanly(process)
         if is_cold:
             evict(folder)
-        with running_nsqd(folder, settings.flag) as (broker, _):
+        with running_nsqd(folder, settings.build, settings.flag) as (broker, _):
             # Status 4, not all of them came, is for the row to say.
             load = work.load(
                 *("sub", broker.tcp_port, TOPIC, "ch", 2, 2500, 300, f"count={count}", f"verify={count}", "quiet=10"),

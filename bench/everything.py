@@ -36,6 +36,7 @@ def settings_of(parser: argparse.ArgumentParser, benchmark: Benchmark, given: ar
     arguments = [benchmark.name, *(QUICK[benchmark.name] if given.quick else ())]
     settings = parser.parse_args(arguments)
     settings.folder, settings.results, settings.flag, settings.pin = given.folder, given.results, given.flag, given.pin
+    settings.build = given.build
     return settings
 
 
@@ -47,7 +48,7 @@ def write_summary(reports: Sequence[Report], command: str, folder: Path) -> None
         f"# Measured on {date}",
         "",
         f"`{command}`, on {machine['cores']} cores of {machine['model']}, {memory:.0f} GiB of memory, {machine['kernel']};"
-        f" Python {versions['python']}, trio {versions['trio']}, commit {versions['commit']}.",
+        f" Python {versions['python']}, trio {versions['trio']}, commit {versions['commit']}, nsqd's core: {reports[0].core}.",
         "",
     ]
     for report in reports:

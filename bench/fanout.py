@@ -47,7 +47,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 def _measure(work: Work, channels: int, settings: argparse.Namespace) -> dict[str, float]:
     count = settings.messages
     names = ["ch"] if channels == 1 else [f"ch_{number}" for number in range(channels)]
-    with work.new_folder("fanout") as folder, running_nsqd(folder, settings.flag) as (broker, process):
+    with work.new_folder("fanout") as folder, running_nsqd(folder, settings.build, settings.flag) as (broker, process):
         for name in names:
             broker.make_channel(TOPIC, name)
         sent = work.load("pub", broker.tcp_port, TOPIC, 2, BATCH, SIZE, 60, f"count={count}", "verify=1", at_most=60)

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
-    mine = external_factory(settings.broker) if settings.broker else nsqd_factory(work, settings.flag)
+    mine = external_factory(settings.broker) if settings.broker else nsqd_factory(work, settings.build, settings.flag)
     yardstick = yardstick_factory(work)
     quiet: list[Load] = []
     loaded: list[Load] = []

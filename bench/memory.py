@@ -110,7 +110,7 @@ CASES: Final[dict[str, Callable[[argparse.Namespace, Work], list[Row]]]] = {
 
 @contextmanager
 def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
-    with work.new_folder("memory") as folder, running_nsqd(folder, settings.flag) as (broker, _):
+    with work.new_folder("memory") as folder, running_nsqd(folder, settings.build, settings.flag) as (broker, _):
         yield broker
 
 

@@ -48,7 +48,7 @@ def _run(settings: argparse.Namespace, work: Work, folder: Path) -> list[Row]:
     ready: dict[tuple[str, str], list[float]] = {}
     stops: list[float] = []
     lacking = surplus = 0
-    with running_nsqd(folder, settings.flag) as (broker, process):
+    with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
         least = _write(settings, work, broker)
         stops.append(stop_cleanly(process))
     most = least
@@ -59,7 +59,7 @@ def _run(settings: argparse.Namespace, work: Work, folder: Path) -> list[Row]:
         nonlocal least, most, lacking, surplus
         if cache == "cold":
             evict(folder)
-        with running_nsqd(folder, settings.flag) as (broker, process):
+        with running_nsqd(folder, settings.build, settings.flag) as (broker, process):
             ready.setdefault((how, cache), []).append(broker.ready_after)
             depth = _depth(broker)
             lacking, surplus = lacking + max(0, least - depth), surplus + max(0, depth - most)

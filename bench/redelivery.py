@@ -25,7 +25,7 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     lost = duplicate = 0.0
     for _ in range(settings.runs):
         for first, count in (("hold", WINDOW), ("req", settings.messages)):
-            with nsqd_factory(work, settings.flag)() as broker:
+            with nsqd_factory(work, settings.build, settings.flag)() as broker:
                 broker.make_channel(TOPIC)
                 work.load("pub", broker.tcp_port, TOPIC, 2, 100, SIZE, 60, f"count={count}", "verify=1", at_most=60)
                 load = work.load(

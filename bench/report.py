@@ -114,6 +114,7 @@ class Report:
     command: str
     seconds: float
     settings: Mapping[str, object]
+    core: str  # of the nsqd that was measured
 
 
 def figure(value: float) -> str:
@@ -126,7 +127,7 @@ def print_table(report: Report) -> None:
     cells = [HEADINGS, *(row.cells() for row in report.rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     kept = [at for at, width in enumerate(widths) if width > len(HEADINGS[at]) or any(row[at] for row in cells[1:])]
-    print(f"\n{report.question}  ({report.seconds:.0f} s)")
+    print(f"\n{report.question}  (nsqd's core: {report.core}, {report.seconds:.0f} s)")
     for row in cells:
         print(
             "  ".join(
@@ -155,6 +156,7 @@ def write_result(report: Report, folder: Path) -> Path:
         "seconds": round(report.seconds, 1),
         "command": report.command,
         "settings": shown,
+        "core": report.core,
         "machine": describe_machine(),
         "versions": describe_versions(),
         "rows": [row.described() for row in report.rows],

@@ -93,7 +93,11 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     if unknown := set(wanted) - set(NAMES):
         raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
     flags = [f"--ack={settings.ack}", *settings.flag]
-    mine = external_factory(settings.broker, settings.http_port) if settings.broker else nsqd_factory(work, flags)
+    mine = (
+        external_factory(settings.broker, settings.http_port)
+        if settings.broker
+        else nsqd_factory(work, settings.build, flags)
+    )
     other = external_factory(settings.against) if settings.against else yardstick_factory(work)
     other_name = f"port {settings.against}" if settings.against else "yardstick"
     rows: list[Row] = []
