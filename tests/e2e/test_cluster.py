@@ -19,6 +19,7 @@ from typing import Final
 import pytest
 
 from tests.e2e.conftest import started
+from tests.support.certificates import make_certificates
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 
 pytestmark = pytest.mark.e2e
@@ -45,9 +46,9 @@ class Cluster:
         for _ in range(nodes):
             self.add_node()
 
-    def add_node(self) -> Nsqd:
+    def add_node(self, *options: str) -> Nsqd:
         addresses = [f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}" for lookupd in self.lookupds]
-        node = Nsqd(self._path / f"node{len(self.nodes)}", "broadcast-address=127.0.0.1", *addresses)
+        node = Nsqd(self._path / f"node{len(self.nodes)}", "broadcast-address=127.0.0.1", *addresses, *options)
         self.nodes.append(node)
         self.daemons.append(node)
         return self._running.enter_context(node)
@@ -286,6 +287,25 @@ def test_a_topic_made_again_at_once_is_registered_again(cluster: Cluster) -> Non
     node.post("/topic/delete?topic=t")
     client.publish("t", b"y")
     eventually(lambda: cluster.sees("t", cluster.ports), LIMIT)
+
+
+def test_a_cluster_over_tls(cluster: Cluster, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    served = (f"tls-cert={made.certificate}", f"tls-key={made.key}", f"tls-root-ca-file={made.authority}")
+    cluster.start(lookupds=1, nodes=0, options=(*served, "tls-client-auth-policy=require-verify"))
+    shown = (f"lookupd-tls-cert={made.certificate}", f"lookupd-tls-key={made.key}")
+    node = cluster.add_node("lookupd-tls", f"lookupd-tls-root-ca-file={made.authority}", *shown)
+    consumer = node.connect()
+    consumer.subscribe("t", ready=1)
+    node.connect().publish("t", b"x")
+    assert consumer.bodies(1) == [b"x"]
+    (lookupd,) = cluster.lookupds
+    eventually(lambda: "REGISTER category:channel key:t subkey:c" in lookupd.log, LIMIT)
+    assert f"CI: querying nsqlookupd https://127.0.0.1:{lookupd.http_address[1]}/channels?topic=t" in node.log
+    assert "failed to query" not in node.log
+    stranger = cluster.add_node()
+    eventually(lambda: "LOOKUPD(127.0.0.1:" in stranger.log and "WARNING" in stranger.log, LIMIT)
+    assert lookupd.log.count("IDENTIFY Address") == 1
 
 
 # Clients
