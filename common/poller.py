@@ -103,6 +103,7 @@ class Connection:
         "stuck_since",
         "unsent",
     )
+    __deletable__ = ("handler",)  # asks mypyc to let go of it as Python does
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self.sock = sock
