@@ -96,6 +96,7 @@ def make_broker() -> Broker:
         now=0.0,
         timestamp=10**18,
         mem_queue_size=10_000,
+        mem_queue_bytes=16 << 20,
         max_msg_timeout=900.0,
         random_percent=lambda: 0,
     )

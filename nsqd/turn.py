@@ -56,6 +56,8 @@ class Turn:
             # Sending makes room, and a client found dead may have been the last of an ephemeral channel.
             if not broker.restless and not broker.unsealed:
                 break
+        if broker.crowded:
+            broker.drop_overflow()
         if broker.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
         if broker.changed or broker.shape_unsaved:

@@ -53,6 +53,7 @@ class Broker:
         now: float,
         timestamp: int,
         mem_queue_size: int,
+        mem_queue_bytes: int,
         max_msg_timeout: float,
         random_percent: Callable[[], int],
     ) -> None:
@@ -61,7 +62,8 @@ class Broker:
         self.now = now  # monotonic seconds, as of this turn
         self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
         self.start_time = timestamp // 1_000_000_000
-        self.mem_queue_size = mem_queue_size
+        self.mem_queue_size = mem_queue_size  # what waits in something ephemeral is bounded by both
+        self.mem_queue_bytes = mem_queue_bytes
         self.max_msg_timeout = max_msg_timeout
         self.random_percent = random_percent  # 0..99
         self.health: Callable[[], str] = lambda: "OK"
@@ -72,6 +74,7 @@ class Broker:
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.unsealed: dict[Topic, None] = {}  # have something published in this turn
         self.restless: dict[Channel, None] = {}  # may have something to deliver
+        self.crowded: dict[Channel, int] = {}  # are ephemeral, and got messages in this turn, from this sequence on
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
         self.alarms = Alarms()
         self.shape_unsaved = False  # topics, channels or pauses changed
@@ -131,6 +134,12 @@ class Broker:
             for channel in restless:
                 channel.distribute(self.now)
 
+    def drop_overflow(self) -> None:
+        """When all have been served whose sockets took something: what is ephemeral keeps only what fits."""
+        crowded, self.crowded = self.crowded, {}
+        for channel, before in crowded.items():
+            channel.drop_overflow(before)
+
     def expire(self) -> None:
         for channel in tuple(self.alarms.pop_due(self.now)):
             channel.expire(self.now)
@@ -152,6 +161,7 @@ class Broker:
 
     def forget(self, channel: Channel) -> None:
         self.restless.pop(channel, None)
+        self.crowded.pop(channel, None)
         self.changed.pop(channel, None)
 
     # The journal

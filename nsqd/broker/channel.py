@@ -13,11 +13,12 @@ ranges. A message is in exactly one of these places, and leaves only by FIN, emp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.in_flight import Delivery, InFlight
+from nsqd.broker.kept import Kept
 from nsqd.broker.positions import Deferred, Retries, SkipRanges
 from nsqd.broker.snapshot import ChannelSnapshot, LatencySnapshot
 
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.broker.changes import ChannelState
     from nsqd.broker.consumer import Consumer
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import BatchSource, Change
     from nsqd.broker.topic import Topic
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 10_000
+_FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 
 
@@ -55,6 +57,8 @@ class Channel:
         self._turn = 0  # whose turn it is to be served first
         self._retry_first = False
         self._batch: Batch | None = None  # where the cursor stands
+        self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
+        self._source: BatchSource = self.kept if self.kept is not None else topic.log
         self._broker = topic.broker
 
     # What waits
@@ -71,6 +75,8 @@ class Channel:
     @property
     def backend_depth(self) -> int:
         """How much of the depth is no longer in memory."""
+        if self.kept is not None:
+            return 0
         end = min(self.topic.log.cached_from, self.topic.handed_over)
         return max(0, min(self.depth, end - self.cursor))
 
@@ -83,15 +89,16 @@ class Channel:
 
     def handed_over(self, before: int) -> None:
         """The topic's messages from `before` on are ours now."""
-        if self.ephemeral and (excess := self.depth - self._broker.mem_queue_size) > 0:
-            # The newest are dropped, as in NSQ; an ephemeral channel never holds up anything.
-            self.skips.add_newest(excess, before, self.topic.handed_over)
+        if self.kept is not None:
+            self._broker.crowded.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
 
     def defer(self, start: int, count: int, due: int) -> None:
         """A batch whose messages wait until `due` (microseconds), also ahead of the cursor."""
         self.skips.add(start, start + count)
+        if self.kept is not None and self.topic.ephemeral and self.kept.find(start) is None:
+            return  # there was no room for it
         for sequence in range(start, start + count):
             self.deferred.add(due, sequence, 0)
         self._set_alarm()
@@ -105,6 +112,60 @@ class Channel:
         if start < end:
             self.skips.add(start, end)
             self._record("skip", start, end)
+
+    # Keeping what the log does not keep for us: ephemeral ones only
+
+    def keep(self, batches: Iterable[Batch]) -> None:
+        """These are about to be handed over."""
+        assert self.kept is not None
+        if self.kept.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
+            self.record_progress()
+        # Nobody can take a deferred message away at once, so it is now that there is room for it or not.
+        room = self._broker.mem_queue_size - len(self.deferred)
+        most_bytes = self._broker.mem_queue_bytes
+        if self.topic.ephemeral:
+            room -= self.depth
+        else:  # The log perhaps still has it when it is due, and what is not deferred needs memory more.
+            most_bytes //= 2
+        for batch in batches:
+            if batch.delay_ms:
+                if batch.count > room or self.kept.bytes + len(batch.payload) > most_bytes:
+                    continue
+                room -= batch.count
+            self.kept.add(batch)
+
+    @property
+    def _live(self) -> int:
+        return self.depth + len(self.in_flight) + len(self.deferred)
+
+    def drop_overflow(self, before: int) -> None:
+        """At the end of a turn: what came in it and found neither a taker nor room is dropped, the newest first."""
+        if (excess := self._excess(before)) > 0:
+            assert self.kept is not None
+            floor = max(before, self.cursor)
+            for start, end in self.skips.add_newest(excess, floor, self.topic.handed_over):
+                self.kept.let_go(start, end)
+
+    def _excess(self, before: int) -> int:
+        """How many of the newest messages are beyond one of the two bounds."""
+        kept, broker = self.kept, self._broker
+        assert kept is not None
+        excess = self.depth - broker.mem_queue_size
+        if self.topic.ephemeral:
+            excess += len(self.deferred)
+        if kept.bytes <= broker.mem_queue_bytes:
+            return excess
+        self.record_progress()  # what was finished is not to be counted
+        # Nor what is in flight. It is seldom that we come here, so nobody else has to keep count of it.
+        too_much = kept.bytes - broker.mem_queue_bytes
+        too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
+        count = 0
+        for sequence in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
+            if too_much <= 0:
+                break
+            too_much -= kept.size_of(sequence)
+            count += 1
+        return max(excess, count)
 
     # Consumers
 
@@ -161,7 +222,7 @@ class Channel:
         return taken + self._take_retries(consumer, limit - taken, now)
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
-        log, end = self.topic.log, self.topic.handed_over
+        source, end = self._source, self.topic.handed_over
         taken = 0
         while taken < limit and consumer.room > 0:
             cursor = self._advance_over_gaps()
@@ -169,7 +230,7 @@ class Channel:
                 break
             batch = self._batch
             if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
-                batch = self._batch = log.batch_at(cursor)
+                batch = self._batch = source.batch_at(cursor)
                 if batch is None:
                     break
             stop = min(batch.end_sequence, end, cursor + limit - taken)
@@ -188,7 +249,7 @@ class Channel:
         while True:
             if self.skips.total:
                 self.cursor = self.skips.pass_over(self.cursor)
-            readable = min(self.topic.log.next_readable(self.cursor), self.topic.handed_over)
+            readable = min(self._source.next_readable(self.cursor), self.topic.handed_over)
             if readable == self.cursor:
                 return readable
             # Damage, or an ephemeral channel that others left behind. Skip ranges may end in it or follow it.
@@ -196,15 +257,15 @@ class Channel:
             self.cursor = readable
 
     def _take_retries(self, consumer: Consumer, limit: int, now: float) -> int:
-        log = self.topic.log
+        source = self._source
         taken = 0
         while taken < limit and self.retries and consumer.room > 0:
             sequence, _ = self.retries.peek()
-            if log.next_readable(sequence) != sequence:
+            if source.next_readable(sequence) != sequence:
                 self.retries.pop_run(1, sequence + 1)
                 self._finished.append((sequence, sequence + 1))
                 continue
-            batch = log.batch_at(sequence)
+            batch = source.batch_at(sequence)
             if batch is None:
                 break
             first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
@@ -337,6 +398,8 @@ class Channel:
         self.deferred.clear()
         self.skips.clear()
         self._finished.clear()
+        if self.kept is not None:
+            self.kept.clear()
         self._batch = None
         self.cursor = self._saved_cursor = self.topic.handed_over
         self.alarm = inf
@@ -353,6 +416,9 @@ class Channel:
             consumer.channel = None
             consumer.close()
         self._broker.forget(self)
+        if self.kept is not None:
+            self.kept.clear()
+            self._batch = None
         self.alarm = inf
 
     # The journal
@@ -363,6 +429,9 @@ class Channel:
         if self._finished:
             finished = sorted(finished + self._finished)
             self._finished = []
+        if self.kept is not None:
+            for start, end in finished:
+                self.kept.let_go(start, end)
         if finished or self.cursor != self._saved_cursor:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]

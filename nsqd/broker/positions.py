@@ -46,8 +46,12 @@ class SkipRanges:
                 return
         self._ranges.append(start << _LENGTH_BITS | (end - start))
 
-    def add_newest(self, count: int, floor: int, end: int) -> None:
-        """Covers the `count` newest sequences of [floor, end) that no range covers yet; `end` is beyond all ranges."""
+    def add_newest(self, count: int, floor: int, end: int) -> list[tuple[int, int]]:
+        """Covers the `count` newest sequences of [floor, end) that no range covers yet; `end` is beyond all ranges.
+
+        Returns them, as ranges from the newest to the oldest.
+        """
+        covered: list[tuple[int, int]] = []
         start, left = end, count
         for packed in reversed(self._ranges):
             low = packed >> _LENGTH_BITS
@@ -55,8 +59,12 @@ class SkipRanges:
             if high <= floor or start - high >= left:
                 break
             left -= start - high
+            if high < start:
+                covered.append((high, start))
             start = low
-        start = max(floor, start - left)
+        high, start = start, max(floor, start - left)
+        if start < high:
+            covered.append((start, high))
         while self._ranges:
             packed = self._ranges[-1]
             low, length = packed >> _LENGTH_BITS, packed & _LENGTH_MASK
@@ -66,6 +74,15 @@ class SkipRanges:
             self.total -= length
             start = min(start, low)
         self.add(start, end)
+        return covered
+
+    def free_backwards(self, floor: int, end: int) -> Iterator[int]:
+        """The sequences of [floor, end) that no range covers, the newest first; `end` is beyond all ranges."""
+        for packed in reversed(self._ranges):
+            start = packed >> _LENGTH_BITS
+            yield from range(end - 1, max(floor, start + (packed & _LENGTH_MASK)) - 1, -1)
+            end = start
+        yield from range(end - 1, floor - 1, -1)
 
     def pass_over(self, sequence: int) -> int:
         """Where a cursor at `sequence` really stands; ranges that it leaves behind are forgotten."""

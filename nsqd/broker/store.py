@@ -15,7 +15,21 @@ if TYPE_CHECKING:
 Change = tuple[object, ...]
 
 
-class TopicLog(Protocol):
+class BatchSource(Protocol):
+    """What a channel reads its messages from: the topic's log, or what the channel has kept."""
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        """The batch that holds this sequence, or None: not in memory now.
+
+        After None the log fetches it, and the store's `on_loaded` is called with the topic's name. Only
+        sequences in [first, tail) may be asked for.
+        """
+
+    def next_readable(self, sequence: int) -> int:
+        """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
+
+
+class TopicLog(BatchSource, Protocol):
     """One topic's messages, addressed by sequence number."""
 
     @property
@@ -31,25 +45,14 @@ class TopicLog(Protocol):
         """Every sequence in [cached_from, tail) is in memory; what lies before is only on disk."""
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether so many messages of so many bytes fit. Only logs that live in memory ever say no."""
+        """Whether so many messages of so many bytes should be appended. Only logs that live in memory ever say no."""
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Takes the batch into the buffer that the next write empties. Its base_sequence is the tail.
 
         The receipt is settled when the ack policy is met, or with an error. After a failed write the batch is gone and
-        the tail is again what it was; after a failed sync it stays, because it may have been delivered already. A log in memory that has no room drops the batch and settles it as
-        written, as NSQ does; its tail stays.
+        the tail is again what it was; after a failed sync it stays, because it may have been delivered already.
         """
-
-    def batch_at(self, sequence: int) -> Batch | None:
-        """The batch that holds this sequence, or None: not in memory now.
-
-        After None the log fetches it, and the store's `on_loaded` is called with the topic's name. Only
-        sequences in [first, tail) may be asked for.
-        """
-
-    def next_readable(self, sequence: int) -> int:
-        """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
 
     def release(self, sequence: int) -> None:
         """No channel needs anything before `sequence` any more."""

@@ -53,7 +53,7 @@ class Topic:
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
         self._singles_receipt = Receipt()
         self._drafts: list[_Draft] = []
-        self._sealed: list[tuple[Batch, Receipt, bool]] = []  # and whether the log has a place for it
+        self._sealed: list[tuple[Batch, Receipt]] = []
         self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
 
     @property
@@ -112,9 +112,10 @@ class Topic:
     def seal(self, timestamp: int) -> None:
         """Gives this turn's publishes their place in the log's buffer."""
         self._close_singles()
-        drafts, self._drafts = self._drafts, []
-        if self.ephemeral:
-            drafts = list(self._fitted(drafts))
+        drafts: Iterable[_Draft] = self._drafts
+        self._drafts = []
+        if self.ephemeral and not self.flowing:
+            drafts = self._fitted(drafts)
         log = self.log
         for payload, offsets, delay_ms, receipt in drafts:
             base_sequence = log.tail
@@ -123,25 +124,25 @@ class Topic:
             if delay_ms:
                 self._record_deferral(batch)
             log.append(batch, receipt)
-            self._sealed.append((batch, receipt, log.tail > base_sequence))
+            self._sealed.append((batch, receipt))
 
-    def _fitted(self, drafts: list[_Draft]) -> Iterator[_Draft]:
-        """Where memory has no room for the whole of a draft: what fits of it, and then the rest.
+    def _fitted(self, drafts: Iterable[_Draft]) -> Iterator[_Draft]:
+        """What the log has room for; the rest counts as published, and is dropped. Message by message, as in NSQ.
 
-        Logs drop whole batches, but NSQ drops message by message, and single PUBs share a draft by chance only.
+        The log must have taken the one before when the next is asked for.
         """
-        for draft in drafts:
-            payload, offsets, delay_ms, receipt = draft
-            count = len(offsets) - 1
+        for payload, offsets, delay_ms, receipt in drafts:
+            count = fitting = len(offsets) - 1
             if not self.log.has_room(count, len(payload)):
-                self.log.release(self.low_water())
                 fitting = bisect_left(range(1, count + 1), True, key=lambda n: not self.log.has_room(n, offsets[n]))
-                if 0 < fitting < count:
-                    cut = offsets[fitting]
-                    yield payload[:cut], offsets[: fitting + 1], delay_ms, receipt
-                    rest = [offset - cut for offset in offsets[fitting:]]
-                    draft = payload[cut:], rest, delay_ms, receipt
-            yield draft
+                self.message_count += count - fitting
+                self.message_bytes += len(payload) - offsets[fitting] - 4 * (count - fitting)
+            if fitting == count:
+                yield payload, offsets, delay_ms, receipt
+            elif fitting:
+                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt
+            else:
+                receipt.settle()
 
     def _record_deferral(self, batch: Batch) -> None:
         """Before the batch itself is written: after a crash in between there is nothing that could be early."""
@@ -155,21 +156,25 @@ class Topic:
         """What the log has taken is accounted for and, if the topic flows, given to the channels."""
         sealed, self._sealed = self._sealed, []
         failed = False
-        for batch, receipt, placed in sealed:
+        for batch, receipt in sealed:
             if receipt.error is not None:
                 failed = True
                 continue
             self.message_count += batch.count
             self.message_bytes += batch.body_bytes
-            if batch.delay_ms and placed:
+            if batch.delay_ms:
                 self._parked.append((batch.base_sequence, batch.count, batch.delay_ms))
         self._written_tail = self.log.tail
         if failed:
             self._record("cut", self._written_tail)
         if self.flowing:
-            self._advance(now)
+            self._advance(now, sealed)
 
-    def _advance(self, now: float) -> None:
+    def _advance(self, now: float, fresh: Sequence[tuple[Batch, Receipt]] | None = None) -> None:
+        """`fresh`: what of it was written in this turn; None: ask the log."""
+        for channel in self.channels.values():
+            if channel.kept is not None:
+                channel.keep(self._in_memory() if fresh is None else _written(fresh))
         before, self.handed_over = self.handed_over, self._written_tail
         for start, count, delay_ms in self._parked:
             due = microseconds(now) + delay_ms * 1000
@@ -178,6 +183,15 @@ class Topic:
         self._parked.clear()
         for channel in tuple(self.channels.values()):
             channel.handed_over(before)
+        if self.ephemeral:
+            self.log.release(self.handed_over)
+
+    def _in_memory(self) -> Iterator[Batch]:
+        """What is about to be handed over, as far as it need not be read from disk."""
+        sequence = max(self.handed_over, self.log.cached_from)
+        while sequence < self._written_tail and (batch := self.log.batch_at(sequence)) is not None:
+            yield batch
+            sequence = batch.end_sequence
 
     def _start_flowing(self) -> None:
         """A first channel came, or the pause ended: the clocks of parked deferrals start now."""
@@ -193,7 +207,7 @@ class Topic:
         """Nothing before this sequence is needed by any channel, or would be by a new one."""
         low = self.handed_over
         for channel in self.channels.values():
-            if not channel.ephemeral or self.ephemeral:
+            if channel.kept is None:
                 low = min(low, channel.low_water())
         return low
 
@@ -266,6 +280,7 @@ class Topic:
             channel.pass_over(before, self.handed_over)
         self._record("unpark")
         self._record("freeze", self.handed_over)
+        self.log.release(self.handed_over if self.ephemeral else self.low_water())
 
     def close(self) -> None:
         """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""
@@ -333,3 +348,7 @@ class Topic:
             paused=self.paused,
             e2e_processing_latency=LatencySnapshot(count=0, percentiles=None),
         )
+
+
+def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> Iterator[Batch]:
+    return (batch for batch, receipt in sealed if receipt.error is None)

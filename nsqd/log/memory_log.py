@@ -1,4 +1,4 @@
-"""The log of an ephemeral topic: the tail cache and nothing behind it."""
+"""The log of an ephemeral topic: what no channel has got yet, in memory, and nothing behind it."""
 
 from __future__ import annotations
 
@@ -14,32 +14,31 @@ if TYPE_CHECKING:
 class MemoryLog:
     """Implements `nsqd.broker.store.TopicLog` without a disk.
 
-    What does not fit is dropped, as in NSQ: the receipt says OK, the tail stays where it is, and `messages_dropped`
-    counts. A batch is dropped whole; who would rather publish a part of it asks `has_room` first.
+    Channels take over what is handed to them (nsqd/broker/kept.py), and the log lets go of it at once. What it holds
+    for longer is published while there is no channel, or while the topic is paused: then the topic asks `has_room`
+    and drops what does not fit.
     """
 
     def __init__(self, topic: str, settings: LogSettings) -> None:
         self.topic = topic
         self.first = 0
         self.tail = 0
-        self.messages_dropped = 0
-        # With --mem-queue-size=0 NSQ still hands a message on if somebody waits for it: one has to fit.
-        self._cache = TailCache(0, most_messages=max(settings.mem_queue_size, 1), most_bytes=settings.mem_queue_bytes)
+        self._cache = TailCache(0, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
 
     @property
     def cached_from(self) -> int:
         return self.first
 
     def has_room(self, count: int, size: int) -> bool:
-        """Whether a batch of `count` messages and `size` bytes of payload would be taken."""
+        """Whether `count` messages and `size` bytes of payload are within the bounds."""
         return self._cache.has_room(count, size + BATCH_OVERHEAD)
 
+    def refusal(self) -> str | None:
+        return None
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        if self.has_room(batch.count, len(batch.payload)):
-            self._cache.add(batch)
-            self.tail = batch.end_sequence
-        else:
-            self.messages_dropped += batch.count
+        self._cache.add(batch)
+        self.tail = batch.end_sequence
         receipt.settle()
 
     def batch_at(self, sequence: int) -> Batch | None:

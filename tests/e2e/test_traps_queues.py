@@ -180,6 +180,54 @@ def test_trap_32_an_ephemeral_topic_keeps_only_what_fits(start_nsqd: StartNsqd) 
     assert (topic["depth"], topic["message_count"]) == (3, 10)
 
 
+def test_trap_32_an_ephemeral_channel_keeps_what_the_disk_lets_go_of(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-bytes-per-file=20000")
+    lasting, passing = nsqd.connect(), nsqd.connect()
+    lasting.subscribe("t", "lasting", ready=300)
+    passing.subscribe("t", "passing#ephemeral", ready=1)
+    bodies = [b"%01000d" % number for number in range(300)]
+    publisher = nsqd.connect()
+    for body in bodies:
+        publisher.publish("t", body)
+    lasting.finish(*lasting.messages(300))
+    lasting.in_step()
+    eventually(lambda: len(list(nsqd.data_path.rglob("0*.log"))) <= 2)
+    assert nsqd.channel("t", "passing#ephemeral")["backend_depth"] == 0
+    got = []
+    for _ in bodies:
+        message = passing.message()
+        got.append(message.body)
+        passing.finish(message)
+    assert got == bodies
+
+
+@pytest.mark.parametrize("name", ["t", "t#ephemeral"])
+def test_trap_32_who_waits_is_served_before_anything_is_dropped(start_nsqd: StartNsqd, name: str) -> None:
+    nsqd = start_nsqd("mem-queue-size=0")
+    consumer = nsqd.connect()
+    consumer.subscribe(name, "c#ephemeral", ready=100)
+    consumer.in_step()
+    bodies = [b"%d" % number for number in range(200)]
+    nsqd.connect().publish(name, *bodies)
+    assert consumer.bodies(100) == bodies[:100]
+    channel = nsqd.channel(name, "c#ephemeral")
+    assert [channel[it] for it in ("depth", "in_flight_count", "message_count")] == [0, 100, 200]
+
+
+def test_trap_32_one_long_message_does_not_fill_an_ephemeral_topic(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("mem-queue-size=10")
+    consumer, publisher = nsqd.connect(), nsqd.connect()
+    consumer.subscribe("t#ephemeral", ready=2)
+    publisher.publish("t#ephemeral", b"long")
+    consumer.message()
+    publisher.defer("t#ephemeral", 60_000, b"deferred")
+    for number in range(40):
+        publisher.publish("t#ephemeral", b"%d" % number)
+        message = consumer.message()
+        assert message.body == b"%d" % number
+        consumer.finish(message)
+
+
 # The disk
 
 

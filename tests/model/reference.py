@@ -35,6 +35,7 @@ class Entry:
     saved_attempts: int = 0  # that the journal has been told of
     forgotten: bool = False  # done, and the journal says so
     was_deferred: bool = False  # published with a delay
+    only_in_log: bool = False  # nobody keeps it for an ephemeral channel; it may be gone when it is wanted
 
 
 @dataclass
@@ -44,10 +45,23 @@ class ChannelModel:
     entries: dict[int, Entry] = field(default_factory=dict)  # by sequence
     handed_over: int = 0  # messages, as message_count has it
     last_first: int = -1  # the sequence of the latest first delivery
+    topic_is_ephemeral: bool = False
+    new_from: int | None = None  # the first sequence that was handed over in this turn
 
     @property
     def ephemeral(self) -> bool:
         return is_ephemeral(self.name)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it has its messages in memory, of which there is a bound."""
+        return self.ephemeral or self.topic_is_ephemeral
+
+    @property
+    def bounded(self) -> int:
+        """How many messages the bound is about."""
+        deferred = self.count(Place.DEFERRED) if self.topic_is_ephemeral else 0
+        return self.count(Place.WAITING) + deferred
 
     def copy(self) -> ChannelModel:
         return replace(self, entries={s: replace(entry) for s, entry in self.entries.items()})
@@ -58,18 +72,31 @@ class ChannelModel:
     def count(self, place: Place) -> int:
         return sum(entry.place is place for entry in self.entries.values())
 
-    def hand_over(self, messages: list[tuple[int, int]], now: float) -> None:
-        """(sequence, delay in ms) of each."""
+    def hand_over(self, messages: list[tuple[int, int]], now: float, *, cold_before: int) -> None:
+        """(sequence, delay in ms) of each. What lies before `cold_before` is only on disk."""
         self.handed_over += len(messages)
+        room_for_deferred = EPHEMERAL_BOUND - (self.bounded if self.topic_is_ephemeral else self.count(Place.DEFERRED))
+        if self.new_from is None and messages:
+            self.new_from = messages[0][0]
         for sequence, delay_ms in messages:
             entry = self.entries[sequence] = Entry(sequence)
+            entry.only_in_log = self.keeps and sequence < cold_before
             if delay_ms:
                 entry.place, entry.due, entry.was_deferred = Place.DEFERRED, now + delay_ms / 1000, True
-        if self.ephemeral:
-            excess = self.count(Place.WAITING) - EPHEMERAL_BOUND
-            newest = [s for s, delay_ms in messages if not delay_ms][::-1]
-            for sequence in newest[: max(0, excess)]:
+                if self.keeps and not entry.only_in_log:
+                    room_for_deferred -= 1
+                    if room_for_deferred < 0 and self.topic_is_ephemeral:
+                        entry.place = Place.DONE
+                    entry.only_in_log = room_for_deferred < 0
+
+    def end_turn(self) -> None:
+        """Of what came in this turn and was not taken, the newest are dropped when too much waits."""
+        if self.keeps and self.new_from is not None:
+            never_given = [s for s, entry in self.at(Place.WAITING).items() if not entry.attempts]
+            newest = sorted(s for s in never_given if s >= self.new_from and not self.entries[s].was_deferred)[::-1]
+            for sequence in newest[: max(0, self.bounded - EPHEMERAL_BOUND)]:
                 self.entries[sequence].place = Place.DONE
+        self.new_from = None
 
     def empty(self) -> None:
         for entry in self.entries.values():
@@ -88,6 +115,10 @@ class TopicModel:
     message_count: int = 0
 
     @property
+    def ephemeral(self) -> bool:
+        return is_ephemeral(self.name)
+
+    @property
     def flowing(self) -> bool:
         return not self.paused and not self.learning and bool(self.channels)
 
@@ -97,13 +128,15 @@ class TopicModel:
 
     def publish(self, bodies: list[bytes], delay_ms: int, now: float) -> None:
         for body in bodies:
+            if self.ephemeral and not self.flowing and len(self.behind) >= EPHEMERAL_BOUND:
+                continue
             sequence = len(self.published)
             self.published[sequence] = body
             self.behind.append((sequence, delay_ms))
         self.message_count += len(bodies)
 
-    def advance(self, now: float) -> None:
+    def advance(self, now: float, *, cold_before: int) -> None:
         if self.flowing:
             messages, self.behind = self.behind, []
             for channel in self.channels.values():
-                channel.hand_over(messages, now)
+                channel.hand_over(messages, now, cold_before=cold_before)

@@ -67,6 +67,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.random = Random(0)
         self.sampled_out = 0
         self.store = FakeStore()
+        self.store.memory_capacity = EPHEMERAL_BOUND
         self.broker = self._new_broker()
         self.topics: dict[str, TopicModel] = {}
         self.clients: list[Client] = []
@@ -87,6 +88,7 @@ class BrokerMachine(RuleBasedStateMachine):
             now=self.now,
             timestamp=self._timestamp(),
             mem_queue_size=EPHEMERAL_BOUND,
+            mem_queue_bytes=1 << 20,
             max_msg_timeout=MAX_MSG_TIMEOUT,
             random_percent=self._random_percent,
         )
@@ -115,6 +117,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self._hand_over()
         self.store.write_journal()
         self._send()
+        self._drop_overflow()
         self.store.error = None
         self.steps_left, self.before, self.topic_deleted = 0, None, False
 
@@ -125,13 +128,22 @@ class BrokerMachine(RuleBasedStateMachine):
     def _settle_drafts(self) -> None:
         drafts, self.drafts = self.drafts, []
         for draft in drafts:
-            if self.store.error is None:
+            if self.store.error is None or draft.topic.ephemeral:
                 draft.topic.publish(draft.bodies, draft.delay_ms, self.now)
 
     def _hand_over(self) -> None:
         for topic in self.topics.values():
-            topic.advance(self.now)
+            self._advance(topic)
         self.broker.hand_over()
+
+    def _advance(self, topic: TopicModel) -> None:
+        topic.advance(self.now, cold_before=self.store.logs[topic.name].cold_before)
+
+    def _drop_overflow(self) -> None:
+        for _, model, real in self._channels():
+            self._account_for_what_is_gone(model, self._places(real))
+            model.end_turn()
+        self.broker.drop_overflow()
 
     def _send(self) -> None:
         """Sockets take what they are given, but for those that are stalled. That makes room."""
@@ -380,8 +392,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self._set_time()
         self.broker.topics[topic].channel(channel)
         if channel not in model.channels:
-            model.channels[channel] = ChannelModel(channel)
-            model.advance(self.now)
+            model.channels[channel] = ChannelModel(channel, topic_is_ephemeral=model.ephemeral)
+            self._advance(model)
 
     def some_topic(self) -> bool:
         return bool(self.topics)
@@ -428,7 +440,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 self._set_time()
                 real.unpause()
                 topic.paused = False
-                topic.advance(self.now)
+                self._advance(topic)
             case "empty":
                 real.empty()
                 topic.behind.clear()
@@ -452,9 +464,9 @@ class BrokerMachine(RuleBasedStateMachine):
         self._set_time()
         self.broker.topics[topic.name].learned(names)
         for name in names - topic.channels.keys():
-            topic.channels[name] = ChannelModel(name)
+            topic.channels[name] = ChannelModel(name, topic_is_ephemeral=topic.ephemeral)
         topic.learning = False
-        topic.advance(self.now)
+        self._advance(topic)
         self._step_done()
 
     def _forget_topic(self, topic: TopicModel) -> None:
@@ -505,6 +517,13 @@ class BrokerMachine(RuleBasedStateMachine):
         if name in self.store.logs and not is_ephemeral(name):
             self.store.logs[name].evict()
             # Batches that somebody holds on to are not a matter of the log.
+
+    @rule(name=TOPICS)
+    def unlink_segments(self, name: str) -> None:
+        """Nobody who reads from the log may miss what it has let go of."""
+        self._finish_turn()
+        if name in self.store.logs and not is_ephemeral(name):
+            self.store.logs[name].unlink()
 
     @rule()
     def load(self) -> None:
@@ -563,7 +582,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.store.write_logs()
             self._settle_drafts()
             for topic in self.topics.values():
-                topic.advance(self.now)
+                self._advance(topic)
         if stage >= 4:
             self.broker.hand_over()
         return self.before if stage < 2 else self.topics
@@ -587,7 +606,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 channel.handed_over = 0
             if topic.learning and not self.broker.learns:
                 topic.learning = False
-                topic.advance(self.now)
+                self._advance(topic)
             assert found[name].learning == topic.learning
             for channel in topic.channels.values():
                 self._adopt_channel(channel, found[name].channels[channel.name])
@@ -634,6 +653,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.figures_agree()
         self.consumers_are_counted_right()
         self.no_log_lets_go_of_what_is_needed()
+        self.what_is_ephemeral_keeps_what_it_needs()
         self.a_snapshot_tells_the_same_as_the_history()
 
     def every_message_is_in_one_place(self) -> None:
@@ -641,7 +661,7 @@ class BrokerMachine(RuleBasedStateMachine):
             places = self._places(real)
             ready = _ready(real)
             assert len(places) == real.depth + len(real.in_flight) + len(real.deferred), "somewhere twice"
-            self._account_for_sampling(model, places)
+            self._account_for_what_is_gone(model, places)
             for entry in model.entries.values():
                 found = places.pop(entry.sequence, Place.DONE)
                 self._let_time_pass(entry, found)
@@ -656,9 +676,11 @@ class BrokerMachine(RuleBasedStateMachine):
         places |= dict.fromkeys((s for _, s, _ in real.deferred), Place.DEFERRED)
         return places
 
-    def _account_for_sampling(self, model: ChannelModel, places: dict[int, Place]) -> None:
+    def _account_for_what_is_gone(self, model: ChannelModel, places: dict[int, Place]) -> None:
         for entry in model.entries.values():
-            if self.sampled_out and self._could_be_taken(entry) and entry.sequence not in places:
+            if entry.only_in_log and self._could_be_taken(entry) and entry.sequence not in places:
+                entry.place = Place.DONE
+            elif self.sampled_out and self._could_be_taken(entry) and entry.sequence not in places:
                 self.sampled_out -= 1
                 entry.place = Place.DONE
 
@@ -701,10 +723,22 @@ class BrokerMachine(RuleBasedStateMachine):
         for topic in self.topics.values():
             needed = [s for s, _ in topic.behind]
             for channel in topic.channels.values():
-                if not channel.ephemeral or is_ephemeral(topic.name):
+                if not channel.keeps:
                     needed += [s for s, entry in channel.entries.items() if entry.place is not Place.DONE]
             log = self.store.logs[topic.name]
             assert not needed or log.released <= min(needed)
+
+    def what_is_ephemeral_keeps_what_it_needs(self) -> None:
+        for _, model, real in self._channels():
+            assert (real.kept is not None) == model.keeps
+            if real.kept is None:
+                continue
+            real.record_progress()
+            needed = [e.sequence for e in model.entries.values() if e.place is not Place.DONE and not e.only_in_log]
+            assert all(real.kept.find(sequence) for sequence in needed)
+            assert real.kept.messages == len(needed), "something was not let go, or twice"
+            came_back = sum(entry.attempts > 0 or entry.was_deferred for entry in model.entries.values())
+            assert model.count(Place.WAITING) <= EPHEMERAL_BOUND + came_back
 
     def a_snapshot_tells_the_same_as_the_history(self) -> None:
         for _, model, real in self._channels():

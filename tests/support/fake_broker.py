@@ -85,6 +85,7 @@ class FakeTurn:
     def finish(self) -> None:
         self._broker.seal()
         self._broker.hand_over()
+        self._broker.drop_overflow()
         self.finished += 1
 
     async def durable(self) -> None:
@@ -99,6 +100,7 @@ def make_broker(store: FakeStore) -> Broker:
         now=NOW,
         timestamp=START * 10**9,
         mem_queue_size=100,
+        mem_queue_bytes=1 << 20,
         max_msg_timeout=900.0,
         random_percent=lambda: 0,
     )

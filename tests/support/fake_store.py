@@ -22,7 +22,6 @@ class FakeLog:
         self.topic = topic
         self.first = 0
         self.released = 0
-        self.capacity: int | None = None  # messages, for a log that lives in memory only
         self.cold_before = 0  # what lies before must be loaded first
         self._store = store
         self._written: list[Batch] = []
@@ -40,13 +39,12 @@ class FakeLog:
         return self.cold_before
 
     def has_room(self, count: int, size: int) -> bool:
-        return self.capacity is None or self.tail - self.released + count <= self.capacity
+        capacity = self._store.memory_capacity
+        return capacity is None or not is_ephemeral(self.topic) or self.tail - self.released + count <= capacity
+
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         assert batch.base_sequence == self.tail
-        if not self.has_room(batch.count, len(batch.payload)):
-            receipt.settle()
-            return
         self._buffered.append((batch, receipt))
         self._store.dirty[self.topic] = self
 
@@ -70,12 +68,18 @@ class FakeLog:
         self.cold_before = self.tail
         self._warm.clear()
 
+    def unlink(self) -> None:
+        """What has been released is not on disk any more."""
+        self.first = self.released
+
     def warm(self, base_sequences: set[int]) -> None:
         self._warm |= base_sequences
 
     def write(self, error: str | None, *, settle: bool) -> list[Receipt]:
         """Returns the receipts that are still open."""
         buffered, self._buffered = self._buffered, []
+        if is_ephemeral(self.topic):
+            error = None
         receipts = [receipt for _, receipt in buffered]
         if error is None:
             self._written += [batch for batch, _ in buffered]
@@ -100,6 +104,7 @@ class FakeStore:
         self.unwritten: list[Change] = []
         self.urgent = False
         self.error: str | None = None  # writes of logs fail with it
+        self.memory_capacity: int | None = None  # messages, of logs that live in memory only
         self.ack_synced = False  # receipts wait for `sync`
         self.unsynced: list[Receipt] = []
         self.dirty: dict[str, FakeLog] = {}
@@ -153,6 +158,7 @@ class FakeStore:
         found = FakeStore()
         found.journal = list(self.journal)
         found.reserved_ids = self.reserved_ids
+        found.memory_capacity = self.memory_capacity
         found.logs = {name: log.recovered(found) for name, log in self.logs.items() if not is_ephemeral(name)}
         return found
 
@@ -164,3 +170,4 @@ def finish_turn(broker: Broker, store: FakeStore) -> None:
     store.write_logs()
     broker.hand_over()
     store.write_journal()
+    broker.drop_overflow()

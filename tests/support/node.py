@@ -54,9 +54,12 @@ class Message(NamedTuple):
 
 
 class Node:
-    def __init__(self, **rules: Any) -> None:
+    def __init__(self, *, mem_queue_size: int = 10, mem_queue_bytes: int = 1 << 20, **rules: Any) -> None:
+        self.mem_queue_size = mem_queue_size
+        self.mem_queue_bytes = mem_queue_bytes
         self.rules = replace(RULES, **rules)
         self.store = FakeStore()
+        self.store.memory_capacity = mem_queue_size
         self.percents: list[int] = []  # what the broker will draw
         self.now = 1000.0
         self.broker = self._new_broker()
@@ -70,7 +73,8 @@ class Node:
             ids=IdSource(1, timestamp=timestamp, reserved=reserved, reserve=self.store.reserve_ids),
             now=self.now,
             timestamp=timestamp,
-            mem_queue_size=10,
+            mem_queue_size=self.mem_queue_size,
+            mem_queue_bytes=self.mem_queue_bytes,
             max_msg_timeout=900.0,
             random_percent=lambda: self.percents.pop(0),
         )

@@ -173,6 +173,8 @@ def test_consumer_that_does_not_read_gets_no_more_than_a_bound() -> None:
 
 # Ephemeral channels
 
+EPHEMERAL = [("t", "e#ephemeral"), ("t#ephemeral", "c"), ("t#ephemeral", "e#ephemeral")]
+
 
 def test_ephemeral_channel_drops_the_newest_beyond_its_bound() -> None:
     node = Node()
@@ -192,6 +194,117 @@ def test_ephemeral_channel_keeps_its_bound_beside_deferred_messages() -> None:
     publisher.say(mpub("t", numbers(12)) + dpub("t", 5000, b"later"))
     told = node.channel("t", "e#ephemeral")
     assert (told.depth, told.deferred_count) == (10, 1)
+
+
+def test_ephemeral_channel_has_what_the_log_has_let_go_of() -> None:
+    node = Node()
+    client = node.consumer("t", "e#ephemeral", ready=1)
+    publish(node, *numbers(5))
+    messages = client.messages()
+    log = node.store.logs["t"]
+    log.release(node.broker.topic("t").low_water())
+    log.evict()
+    log.unlink()
+    requeue_all(client, messages)
+    client.say(b"RDY 10\n")
+    assert sorted(m.body for m in client.messages()) == numbers(5)
+    assert node.store.wanted == {}
+
+
+def test_ephemeral_channel_reads_an_old_backlog_from_the_log_as_long_as_it_is_there() -> None:
+    node = Node()
+    publish(node, *numbers(8))
+    log = node.store.logs["t"]
+    log.evict()
+    client = node.consumer("t", "e#ephemeral", ready=3)
+    assert node.channel("t", "e#ephemeral").backend_depth == 0
+    node.load()
+    assert [m.body for m in client.messages()] == numbers(3)
+    publish(node, b"8")
+    log.release(8)
+    log.unlink()
+    client.say(b"RDY 10\n")
+    assert [m.body for m in client.messages()] == [b"8"]
+
+
+@pytest.mark.parametrize(("topic", "channel"), EPHEMERAL)
+def test_long_message_does_not_block_what_follows_it(topic: str, channel: str) -> None:
+    node = Node()
+    client = node.consumer(topic, channel, ready=2)
+    publisher = node.client()
+    publisher.say(dpub(topic, 5000, b"deferred") + pub(topic, b"long"))
+    (long,) = client.messages()
+    got = []
+    for number in range(40):
+        publisher.say(pub(topic, b"%d" % number))
+        (message,) = client.messages()
+        client.say(fin(message.id))
+        got.append(message.body)
+    assert got == [b"%d" % number for number in range(40)]
+    client.say(fin(long.id))
+    node.pass_time(6)
+    assert [m.body for m in client.messages()] == [b"deferred"]
+
+
+@pytest.mark.parametrize(("topic", "channel"), EPHEMERAL)
+def test_who_waits_is_served_before_anything_is_dropped(topic: str, channel: str) -> None:
+    node = Node()
+    client = node.consumer(topic, channel, ready=15)
+    node.client().say(mpub(topic, numbers(40)))
+    assert [m.body for m in client.messages()] == numbers(15)
+    client.say(b"RDY 100\n")
+    assert [m.body for m in client.messages()] == numbers(25)[15:]
+
+
+@pytest.mark.parametrize(("topic", "channel"), EPHEMERAL)
+def test_without_a_queue_size_what_is_published_goes_to_who_waits(topic: str, channel: str) -> None:
+    node = Node(mem_queue_size=0)
+    client = node.consumer(topic, channel, ready=2)
+    node.client().say(mpub(topic, numbers(3)))
+    client.say(b"RDY 10\n")
+    assert [m.body for m in client.messages()] == numbers(2)
+    told = node.channel(topic, channel)
+    assert (told.depth, told.message_count) == (0, 3)
+
+
+@pytest.mark.parametrize(("topic", "channel"), EPHEMERAL)
+def test_what_waits_is_bounded_in_bytes_too(topic: str, channel: str) -> None:
+    node = Node(mem_queue_bytes=4000)
+    client = node.consumer(topic, channel, ready=3)
+    publisher = node.client()
+    bodies = [bytes([number]) * 1000 for number in range(10)]
+    for body in bodies:
+        publisher.say(pub(topic, body))
+    got = client.messages()
+    assert [m.body for m in got] == bodies[:3]  # in flight, and not counted
+    assert node.channel(topic, channel).depth == 3
+    client.say(b"".join(fin(m.id) for m in got))
+    assert [m.body for m in client.messages()] == bodies[3:6]
+
+
+def test_deferred_messages_of_an_ephemeral_topic_have_a_bound() -> None:
+    node = Node()
+    node.broker.topic("t#ephemeral").channel("c")
+    publisher = node.client()
+    publisher.say(dpub("t#ephemeral", 5000, b"later") * 8 + mpub("t#ephemeral", numbers(8)))
+    told = node.channel("t#ephemeral", "c")
+    assert (told.depth, told.deferred_count, told.message_count) == (2, 8, 16)
+    publisher.say(dpub("t#ephemeral", 5000, b"no room"))
+    assert node.channel("t#ephemeral", "c").deferred_count == 8
+
+
+def test_deferred_messages_of_a_lasting_topic_leave_memory_to_the_others() -> None:
+    node = Node(mem_queue_bytes=4000)
+    client = node.consumer("t", "e#ephemeral", ready=0)
+    publisher = node.client()
+    for _ in range(10):
+        publisher.say(dpub("t", 5000, bytes(1000)))
+    publisher.say(pub("t", b"now"))
+    told = node.channel("t", "e#ephemeral")
+    assert (told.depth, told.deferred_count) == (1, 10)
+    node.pass_time(6)
+    client.say(b"RDY 100\n")
+    assert len(client.messages()) == 11  # the log still had them
 
 
 def test_ephemeral_channel_ends_with_its_last_consumer() -> None:

@@ -46,7 +46,10 @@ def test_newest_uncovered_sequences_are_covered(gaps: list[tuple[int, int]], flo
     end = max(end, floor) + 3
     free = [s for s in range(floor, end) if s not in covered(skips)]
     before = covered(skips)
-    skips.add_newest(count, floor, end)
+    assert list(skips.free_backwards(floor, end)) == free[::-1]
+    ranges = skips.add_newest(count, floor, end)
+    assert [s for start, stop in ranges[::-1] for s in range(start, stop)] == (free[-count:] if count else [])
+    assert all(start < stop for start, stop in ranges)
     assert covered(skips) == before | set(free[-count:] if count else [])
     assert skips.total == len(covered(skips))
 

@@ -98,12 +98,39 @@ def test_deleted_topic_refuses_what_was_published_in_the_same_turn() -> None:
 
 
 def test_ephemeral_topic_that_is_full_drops_and_says_ok() -> None:
-    node = Node()
-    node.broker.topic("t#ephemeral")
-    node.store.logs["t#ephemeral"].capacity = 3
-    assert node.client().answers(pub("t#ephemeral", b"x") * 3 + mpub("t#ephemeral", [b"y"])) == [b"OK"] * 4
+    node = Node(mem_queue_size=3)
+    said = pub("t#ephemeral", b"0") * 2 + mpub("t#ephemeral", [b"1", b"22"]) + pub("t#ephemeral", b"3")
+    assert node.client().answers(said) == [b"OK"] * 4
     told = node.topic("t#ephemeral")
-    assert (told.depth, told.message_count) == (3, 4)
+    assert (told.depth, told.message_count, told.message_bytes) == (3, 5, 6)
+    client = node.consumer("t#ephemeral", "c", ready=10)
+    assert [m.body for m in client.messages()] == [b"0", b"0", b"1"]
+
+
+def test_ephemeral_topic_without_memory_and_channel_keeps_nothing() -> None:
+    node = Node(mem_queue_size=0)
+    assert node.client().answers(pub("t#ephemeral", b"x")) == [b"OK"]
+    told = node.topic("t#ephemeral")
+    assert (told.depth, told.message_count) == (0, 1)
+
+
+def test_emptied_ephemeral_topic_has_room_again() -> None:
+    node = Node(mem_queue_size=2)
+    publisher = node.client()
+    publisher.say(mpub("t#ephemeral", [b"a", b"b"]))
+    node.broker.topic("t#ephemeral").empty()
+    publisher.say(mpub("t#ephemeral", [b"c", b"d"]))
+    client = node.consumer("t#ephemeral", "c", ready=10)
+    assert [m.body for m in client.messages()] == [b"c", b"d"]
+
+
+def test_log_of_an_ephemeral_topic_lets_go_of_what_channels_have() -> None:
+    node = Node()
+    node.broker.topic("t#ephemeral").channel("c")
+    node.client().say(mpub("t#ephemeral", [b"a", b"b"]))
+    assert node.store.logs["t#ephemeral"].released == 2
+    client = node.consumer("t#ephemeral", "c", ready=10)
+    assert [m.body for m in client.messages()] == [b"a", b"b"]
 
 
 # What the log may let go

@@ -28,13 +28,19 @@ def test_receipt_is_settled_at_once() -> None:
     assert receipt.error is None
 
 
-def test_batch_beyond_the_bound_is_dropped_and_the_publisher_hears_ok() -> None:
+def test_messages_are_a_bound() -> None:
     log = log_with_room_for(3)
     publish(log, b"a", b"b")
-    receipt = publish(log, b"c", b"d")
-    assert receipt.settled
-    assert receipt.error is None
-    assert (log.tail, log.messages_dropped) == (2, 2)
+    assert log.has_room(1, 5)
+    assert not log.has_room(2, 10)
+
+
+def test_what_is_handed_on_at_once_is_taken_beyond_the_bound() -> None:
+    log = log_with_room_for(0)
+    publish(log, b"a", b"b")
+    batch = log.batch_at(1)
+    assert batch is not None
+    assert batch.body(1) == b"b"
 
 
 def test_bytes_are_a_bound_too() -> None:
@@ -48,8 +54,9 @@ def test_released_batches_make_room() -> None:
     log = log_with_room_for(2)
     publish(log, b"a", b"b")
     log.release(2)
+    assert log.has_room(2, 10)
     publish(log, b"c")
-    assert (log.first, log.tail, log.messages_dropped) == (2, 3, 0)
+    assert (log.first, log.tail) == (2, 3)
     batch = log.batch_at(2)
     assert batch is not None
     assert batch.body(2) == b"c"
@@ -69,9 +76,3 @@ def test_who_comes_late_reads_on_at_the_first() -> None:
     publish(log, b"b")
     log.release(1)
     assert log.next_readable(0) == 1
-
-
-def test_without_a_queue_size_one_message_still_passes() -> None:
-    log = log_with_room_for(0)
-    publish(log, b"a")
-    assert log.tail == 1

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from random import Random
+
+from nsqd.broker.batch import Batch
+from nsqd.broker.kept import Kept
+from nsqd.log.memory_log import MemoryLog
+from nsqd.log.settings import LogSettings
+from tests.unit.log.batches import make_batch
+
+
+def kept(*counts: int) -> Kept:
+    """Batches of so many messages; a negative count is a gap."""
+    kept = Kept(MemoryLog("t", LogSettings()))
+    sequence = 0
+    for count in counts:
+        if count > 0:
+            kept.add(make_batch(sequence, [b"x"] * count))
+        sequence += abs(count)
+    return kept
+
+
+def found(kept: Kept, end: int) -> list[int]:
+    return [sequence for sequence in range(end) if kept.find(sequence) is not None]
+
+
+def test_batch_stays_until_all_of_it_is_let_go() -> None:
+    it = kept(3, 2)
+    it.let_go(0, 1)
+    it.let_go(2, 4)
+    assert found(it, 5) == [0, 1, 2, 3, 4]
+    it.let_go(1, 2)
+    assert found(it, 5) == [3, 4]
+    it.let_go(4, 5)
+    assert (it.messages, it.bytes) == (0, 0)
+
+
+def test_batch_does_not_hold_those_behind_it() -> None:
+    it = kept(1, 1, 1)
+    it.let_go(1, 3)
+    assert found(it, 3) == [0]
+
+
+def test_unknown_messages_do_not_matter() -> None:
+    it = kept(-2, 2, -2, 2)
+    it.let_go(0, 3)
+    assert it.messages == 3
+    it.let_go(4, 20)
+    assert found(it, 20) == [2, 3]
+
+
+def test_reading_goes_on_at_what_is_kept_when_the_log_has_lost_more() -> None:
+    log = MemoryLog("t", LogSettings())
+    log.first = log.tail = 9
+    it = Kept(log)
+    it.add(make_batch(4, [b"x"] * 2))
+    assert [it.next_readable(sequence) for sequence in (0, 4, 5, 6, 9)] == [4, 4, 5, 9, 9]
+
+
+def test_any_order_of_letting_go_leaves_nothing() -> None:
+    random = Random(1)
+    for _ in range(50):
+        counts = [random.randint(1, 5) for _ in range(200)]
+        it = kept(*counts)
+        left = list(range(sum(counts)))
+        random.shuffle(left)
+        while left:
+            sequence = left.pop()
+            batch = it.find(sequence)
+            assert isinstance(batch, Batch)
+            assert batch.base_sequence <= sequence < batch.end_sequence
+            it.let_go(sequence, sequence + 1)
+            assert it.messages == len(left)
+        assert it.bytes == 0
