@@ -288,17 +288,21 @@ class Lookup:
             self._asked_for.set()
 
     async def run(self) -> None:
+        """Until cancelled; then connections are closed without a word, as NSQ does."""
         started: set[_Source] = set()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._learn_channels)
-            while True:
-                self._configured = trio.Event()
-                started &= {*self._sources.values()}
-                for source in self._sources.values():
-                    if source not in started:
-                        started.add(source)
-                        nursery.start_soon(self._follow, source)
-                await self._configured.wait()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._learn_channels)
+                while True:
+                    self._configured = trio.Event()
+                    started &= {*self._sources.values()}
+                    for source in self._sources.values():
+                        if source not in started:
+                            started.add(source)
+                            nursery.start_soon(self._follow, source)
+                    await self._configured.wait()
+        finally:
+            log.info("LOOKUP: closing")
 
     async def _follow(self, source: _Source) -> None:
         """A peer for each address that the name has now."""
