@@ -441,6 +441,7 @@ class ClientProtocol:
             raise ProtocolError(Fault.BAD_TOPIC, b"SUB topic name " + quote(params[1]) + b" is not valid")
         if channel_name is None:
             raise ProtocolError(Fault.BAD_CHANNEL, b"SUB channel name " + quote(params[2]) + b" is not valid")
+        changes_before = self._broker.urgent_changes
         channel = self._broker.topic(topic_name).channel(channel_name)
         most = self._rules.max_channel_consumers
         if most and len(channel.consumers) >= most:
@@ -456,7 +457,12 @@ class ClientProtocol:
         self._channel = channel
         channel.join(self._consumer)
         self.state = State.SUBSCRIBED
-        self._respond(OK_FRAME)
+        if self._broker.urgent_changes == changes_before:
+            self._respond(OK_FRAME)
+        else:  # a new channel's OK says that it survives us
+            promise = self._broker.promise()
+            self._owe(promise, b"SUB")
+            promise.when_settled(self._let_go)  # before the turn hands messages over: the OK comes first
 
     def _subscription(self) -> tuple[Consumer, Channel]:
         assert self._consumer is not None

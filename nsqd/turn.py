@@ -22,6 +22,10 @@ class TurnStore(Protocol):
     def write_logs(self) -> None:
         """One write for each log that got something; settles receipts."""
 
+    @property
+    def journal_error(self) -> str | None:
+        """Why the journal cannot be relied on; None: what `write_journal` has written is written."""
+
     def write_journal(self, *, force: bool = False) -> bool:
         """Writes the journal's buffer if something urgent is in it. False: the disk does not take it now."""
 
@@ -46,11 +50,18 @@ class Turn:
     def finish(self) -> None:
         broker, store = self._broker, self._store
         while True:
-            if broker.unsealed:
-                broker.seal()
-                store.write_journal()  # deferrals must be known before their batches can be seen
+            if broker.unsealed or broker.promised is not None:
+                # What clients are told to be so must be in the journal first, and deferrals before their batches can
+                # be seen. Where it cannot be written, publishing is refused.
+                if broker.deferring:
+                    broker.announce()
+                store.write_journal()
+                broker.keep_promise(store.journal_error)
+                broker.seal(store.journal_error)
                 store.write_logs()
             broker.hand_over()
+            # Before the frames that follow from it leave. If the disk does not take it they leave anyway: consuming goes
+            # on, and after a crash a message may come earlier, or with fewer attempts, than a REQ has asked for.
             store.write_journal()
             self.flush()
             # Sending makes room, and a client found dead may have been the last of an ephemeral channel.

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
+from nsqd.broker.batch import Receipt
 from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
 
@@ -78,6 +79,9 @@ class Broker:
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
         self.alarms = Alarms()
         self.shape_unsaved = False  # topics, channels or pauses changed
+        self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
+        self.urgent_changes = 0  # for the journal, ever
+        self.promised: Receipt | None = None
         self._sealed: dict[Topic, None] = {}
 
     # Topics
@@ -101,6 +105,7 @@ class Broker:
             return False
         topic.close()
         self._sealed.pop(topic, None)
+        self.deferring.pop(topic, None)
         self.unasked.pop(topic, None)
         self.record_topic(topic, ("drop", name))
         self.store.drop_log(name)
@@ -116,10 +121,24 @@ class Broker:
 
     # The steps of a turn
 
-    def seal(self) -> None:
-        """What was published in this turn goes into the buffers of its logs."""
+    def announce(self) -> None:
+        """Tells the journal which of this turn's publishes are deferred, before the logs have them."""
+        deferring, self.deferring = self.deferring, {}
+        for topic in deferring:
+            topic.announce(self.timestamp)
+
+    def seal(self, refusal: str | None = None) -> None:
+        """What was published in this turn goes into the buffers of its logs.
+
+        A `refusal` (the journal cannot be written) is the answer to all publishes to topics that it concerns.
+        """
+        if self.deferring:
+            self.announce()
         unsealed, self.unsealed = self.unsealed, {}
         for topic in unsealed:
+            if refusal is not None and not topic.ephemeral:
+                topic.refuse(refusal)
+                continue
             topic.seal(self.timestamp)
             self._sealed[topic] = None
 
@@ -168,11 +187,28 @@ class Broker:
 
     def record(self, channel: Channel, change: Change, *, urgent: bool) -> None:
         if not channel.ephemeral and not channel.topic.ephemeral:
+            self.urgent_changes += urgent
             self.store.record(change, urgent=urgent)
 
     def record_topic(self, topic: Topic, change: Change) -> None:
         if not topic.ephemeral:
+            self.urgent_changes += 1
             self.store.record(change, urgent=True)
+
+    def promise(self) -> Receipt:
+        """Settled by this turn, when the journal has its urgent changes; with an error when the disk does not take them.
+
+        What was decided stays decided in memory in either case. A channel that could not be made durable, say, is there,
+        gets its messages, and is written when the disk works again; but who asked for it was told that it failed.
+        """
+        if self.promised is None:
+            self.promised = Receipt()
+        return self.promised
+
+    def keep_promise(self, error: str | None) -> None:
+        promised, self.promised = self.promised, None
+        if promised is not None:
+            promised.settle(error)
 
     def shape_changed(self, topic_name: str) -> None:
         self.shape_unsaved = True
@@ -219,6 +255,7 @@ class Broker:
                         self.record_topic(topic, change)
             if topic.learning:
                 self._learn_channels(topic)
+            log.release(topic.low_water())  # the end may have come between a last FIN and the removal of its segment
 
     # Two clocks
 

@@ -7,6 +7,9 @@ follows what changes, never how much is waiting.
     drop      t                              and ends
     learned   t                              its channels elsewhere are known; until then H stands still
     snapshot  t                              what follows replaces all that was known of this topic
+    begin     t                              so does, from its end on, what follows in parts: as of here,
+    part      t, [changes]                   so that changes in between come after it
+    end       t, number of parts
     pause     t, paused
     freeze    t, H                           H stands still from here on (paused, or no channel left)
     flow      t                              H follows the tail again
@@ -30,6 +33,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -132,8 +136,24 @@ class TopicState:
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
     topics: dict[str, TopicState] = {}
+    unended: dict[object, tuple[list[Any], list[Any]]] = {}  # parts of a snapshot, and changes since it began
     for change in changes:
-        _apply(topics, change)
+        match change:
+            case ["begin", name]:
+                unended[name] = [], []
+            case ["part", name, part]:
+                if name in unended:  # else its beginning is damaged
+                    unended[name][0].append(part)
+            case ["end", str(name), count]:
+                parts, since = unended.pop(name, ([], []))
+                if len(parts) == count or name not in topics:  # with damage, what was known before is better
+                    topics.pop(name, None)
+                    for told in chain(*parts, since):
+                        _apply(topics, told)
+            case _:
+                _apply(topics, change)
+                if unended and change[1] in unended:
+                    unended[change[1]][1].append(change)
     return topics
 
 

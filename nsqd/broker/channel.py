@@ -14,6 +14,7 @@ ranges. A message is in exactly one of these places, and leaves only by FIN, emp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from nsqd.broker.store import BatchSource, Change
     from nsqd.broker.topic import Topic
 
-_WAIT_ENTRIES_PER_CHANGE: Final = 10_000
+_WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 
@@ -446,15 +447,20 @@ class Channel:
         self._broker.record(self, (word, self.topic.name, self.name, *arguments), urgent=True)
 
     def snapshot_changes(self) -> Iterator[Change]:
-        """What the journal needs to know to begin anew with this channel."""
+        """What the journal needs to know to begin anew with this channel: as it is now, whenever it is looked at."""
+        return self._snapshot_changes(self.cursor, self.paused, self.skips.copy(), self._all_waiting())
+
+    def _snapshot_changes(
+        self, cursor: int, paused: bool, skips: SkipRanges, waiting: Iterator[tuple[int, int, int]]
+    ) -> Iterator[Change]:
         topic, name = self.topic.name, self.name
-        yield "channel", topic, name, self.cursor
-        if self.paused:
+        yield "channel", topic, name, cursor
+        if paused:
             yield "hold", topic, name, True
-        for start, end in self.skips:
+        for start, end in skips:
             yield "skip", topic, name, start, end
         entries: list[int] = []
-        for sequence, attempts, due_ms in self._all_waiting():
+        for sequence, attempts, due_ms in waiting:
             entries += (sequence, attempts, due_ms)
             if len(entries) >= 3 * _WAIT_ENTRIES_PER_CHANGE:
                 yield "wait", topic, name, entries
@@ -463,12 +469,14 @@ class Channel:
             yield "wait", topic, name, entries
 
     def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
-        for sequence, attempts in self.in_flight.positions():
-            yield sequence, attempts, 0
-        for sequence, attempts in self.retries:
-            yield sequence, attempts, 0
-        for due, sequence, attempts in self.deferred:
-            yield sequence, attempts, self._broker.wall_milliseconds(due)
+        # Copies of what is packed: a million take some milliseconds, where telling of them takes half a second.
+        at_once = chain(tuple(self.in_flight.positions()), self.retries.copy())
+        later = self.deferred.copy()
+        wall_milliseconds = self._broker.wall_milliseconds
+        return chain(
+            ((sequence, attempts, 0) for sequence, attempts in at_once),
+            ((sequence, attempts, wall_milliseconds(due)) for due, sequence, attempts in later),
+        )
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
         """Takes up what recovery found. What was in flight is deliverable at once."""

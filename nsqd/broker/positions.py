@@ -33,6 +33,12 @@ class SkipRanges:
             start = packed >> _LENGTH_BITS
             yield start, start + (packed & _LENGTH_MASK)
 
+    def copy(self) -> SkipRanges:
+        copied = SkipRanges()
+        copied._ranges = self._ranges.copy()
+        copied.total = self.total
+        return copied
+
     def add(self, start: int, end: int) -> None:
         """Ranges are added in ascending order and never overlap; neighbours become one."""
         if start >= end:
@@ -148,6 +154,11 @@ class Retries:
         for packed in self._queue:
             yield packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK
 
+    def copy(self) -> Iterator[tuple[int, int]]:
+        """What iteration would give now."""
+        queue = self._queue.copy()
+        return ((packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK) for packed in queue)
+
     def add(self, sequence: int, attempts: int) -> None:
         self._queue.append(sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
         self.pins.add(sequence)
@@ -190,12 +201,11 @@ class Deferred:
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
         """(due, sequence, attempts so far) of each, in no order."""
-        for packed in self._heap:
-            yield (
-                packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS),
-                packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK,
-                packed & _ATTEMPTS_MASK,
-            )
+        return map(_unpack_deferred, self._heap)
+
+    def copy(self) -> Iterator[tuple[int, int, int]]:
+        """What iteration would give now."""
+        return map(_unpack_deferred, self._heap.copy())
 
     def add(self, due: int, sequence: int, attempts: int) -> None:
         heappush(self._heap, (due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
@@ -224,3 +234,11 @@ class Deferred:
     def clear(self) -> None:
         self._heap.clear()
         self.pins.clear()
+
+
+def _unpack_deferred(packed: int) -> tuple[int, int, int]:
+    return (
+        packed >> (_SEQUENCE_BITS + _ATTEMPTS_BITS),
+        packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK,
+        packed & _ATTEMPTS_MASK,
+    )

@@ -47,6 +47,9 @@ class TopicLog(BatchSource, Protocol):
     def has_room(self, count: int, size: int) -> bool:
         """Whether so many messages of so many bytes should be appended. Only logs that live in memory ever say no."""
 
+    def refusal(self) -> str | None:
+        """The error with which `append` would settle a receipt now; None: it would take the batch."""
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         """Takes the batch into the buffer that the next write empties. Its base_sequence is the tail.
 

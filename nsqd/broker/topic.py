@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from common.wire.names import is_ephemeral
@@ -90,6 +91,8 @@ class Topic:
         receipt = Receipt()
         self._drafts.append((payload, offsets, delay_ms, receipt))
         self.broker.unsealed[self] = None
+        if delay_ms:
+            self.broker.deferring[self] = None
         return receipt
 
     def _close_singles(self) -> None:
@@ -121,8 +124,6 @@ class Topic:
             base_sequence = log.tail
             count = len(offsets) - 1
             batch = Batch(base_sequence, self.broker.ids.take(count), timestamp, payload, offsets, delay_ms)
-            if delay_ms:
-                self._record_deferral(batch)
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))
 
@@ -144,13 +145,32 @@ class Topic:
             else:
                 receipt.settle()
 
-    def _record_deferral(self, batch: Batch) -> None:
-        """Before the batch itself is written: after a crash in between there is nothing that could be early."""
-        if self.flowing:
-            due_ms = batch.timestamp // 1_000_000 + batch.delay_ms + 1
-            self._record("defer", batch.base_sequence, batch.count, due_ms)
-        else:
-            self._record("park", batch.base_sequence, batch.count, batch.delay_ms)
+    def announce(self, timestamp: int) -> None:
+        """Tells the journal what of this turn will be deferred, and where `seal` is going to place it.
+
+        Before the log has it: after a crash in between there is nothing that could be early, and when the journal cannot be
+        written, nothing has to be taken back. A log that will refuse gets no place to be told about.
+        """
+        if self.ephemeral or self.log.refusal() is not None:
+            return
+        self._close_singles()
+        sequence = self.log.tail
+        for _, offsets, delay_ms, _ in self._drafts:
+            count = len(offsets) - 1
+            if delay_ms and self.flowing:
+                self._record("defer", sequence, count, timestamp // 1_000_000 + delay_ms + 1)
+            elif delay_ms:
+                self._record("park", sequence, count, delay_ms)
+            sequence += count
+
+    def refuse(self, cause: str) -> None:
+        """Fails this turn's publishes. What was announced of them is taken back when the journal works again."""
+        self._close_singles()
+        drafts, self._drafts = self._drafts, []
+        if any(delay_ms for _, _, delay_ms, _ in drafts):
+            self._record("cut", self.log.tail)
+        for _, _, _, receipt in drafts:
+            receipt.settle(cause)
 
     def hand_over(self, now: float) -> None:
         """What the log has taken is accounted for and, if the topic flows, given to the channels."""
@@ -158,7 +178,7 @@ class Topic:
         failed = False
         for batch, receipt in sealed:
             if receipt.error is not None:
-                failed = True
+                failed = failed or batch.delay_ms > 0
                 continue
             self.message_count += batch.count
             self.message_bytes += batch.body_bytes
@@ -300,21 +320,16 @@ class Topic:
         self.broker.record_topic(self, (word, self.name, *arguments))
 
     def snapshot_changes(self) -> Iterator[Change]:
-        """What the journal needs to know to begin anew with this topic."""
-        yield "topic", self.name
+        """What the journal needs to know to begin anew with this topic: as it is now, whenever it is looked at."""
+        state: list[Change] = [("topic", self.name)]
         if not self.learning:
-            yield "learned", self.name
+            state.append(("learned", self.name))
         if self.paused:
-            yield "pause", self.name, True
-        if self.flowing:
-            yield "flow", self.name
-        else:
-            yield "freeze", self.name, self.handed_over
-        for start, count, delay_ms in self._parked:
-            yield "park", self.name, start, count, delay_ms
-        for channel in self.channels.values():
-            if not channel.ephemeral:
-                yield from channel.snapshot_changes()
+            state.append(("pause", self.name, True))
+        state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.handed_over))
+        parked = (("park", self.name, start, count, delay_ms) for start, count, delay_ms in self._parked.copy())
+        channels = [channel.snapshot_changes() for channel in self.channels.values() if not channel.ephemeral]
+        return chain(state, parked, *channels)
 
     def restore(self, state: TopicState) -> None:
         """Takes up what recovery found."""

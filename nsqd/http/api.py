@@ -153,6 +153,18 @@ class _Calls:
         finally:
             self._turn.finish()
 
+    @contextmanager
+    def journaled_turn(self) -> Iterator[None]:
+        """A turn whose changes are in the journal when it ends. 500 if the disk does not take them."""
+        broker = self.broker
+        changes_before = broker.urgent_changes
+        with self.turn():
+            yield
+            promise = broker.promise() if broker.urgent_changes != changes_before else None
+        if promise is not None and promise.error is not None:
+            log.error("a change is not on disk error=%s", promise.error)
+            raise HttpError(500, "INTERNAL_ERROR")
+
     async def durable(self) -> None:
         await self._run_trio(self._turn.durable)
 
@@ -266,13 +278,13 @@ class _TopicEndpoints:
     async def create(self, request: Request) -> Response:
         name = _topic_name(request)
         _check(name, "INVALID_TOPIC")
-        with self._calls.turn():
+        with self._calls.journaled_turn():
             self._broker.topic(name)
         return EMPTY
 
     async def delete(self, request: Request) -> Response:
         name = _topic_name(request)
-        with self._calls.turn():
+        with self._calls.journaled_turn():
             found = self._broker.delete_topic(name)
         if not found:
             raise HttpError(404, "TOPIC_NOT_FOUND")
@@ -291,7 +303,7 @@ class _TopicEndpoints:
         return await self._do(_topic_name(request), lambda topic: topic.unpause())
 
     async def _do(self, name: str, action: Callable[[Topic], None]) -> Response:
-        with self._calls.turn():
+        with self._calls.journaled_turn():
             action(_find_topic(self._broker, name))
         await self._calls.durable()
         return EMPTY
@@ -304,13 +316,13 @@ class _ChannelEndpoints:
 
     async def create(self, request: Request) -> Response:
         topic_name, name = _channel_name(request)
-        with self._calls.turn():
+        with self._calls.journaled_turn():
             _find_topic(self._broker, topic_name).channel(name)
         return EMPTY
 
     async def delete(self, request: Request) -> Response:
         topic_name, name = _channel_name(request)
-        with self._calls.turn():
+        with self._calls.journaled_turn():
             found = _find_topic(self._broker, topic_name).delete_channel(name)
         if not found:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
@@ -328,7 +340,7 @@ class _ChannelEndpoints:
 
     async def _do(self, request: Request, action: Callable[[Channel], None]) -> Response:
         topic_name, name = _channel_name(request)
-        with self._calls.turn():
+        with self._calls.journaled_turn():
             channel = _find_topic(self._broker, topic_name).channels.get(name)
             if channel is None:
                 raise HttpError(404, "CHANNEL_NOT_FOUND")

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nsqd.log.files import close_quietly
 from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 128 * 1024
 COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
 _PAGE: Final = 4096
-_PASSING_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_LASTING_ERRORS: Final = (errno.ENOENT, errno.EIO)  # all others may go away: rights, descriptors, a mount
 
 
 class Damaged(Exception):
@@ -170,7 +171,7 @@ class Load:
     @property
     def is_passing(self) -> bool:
         """Whether it failed for a reason that goes away."""
-        return self.error is not None and self.error.errno in _PASSING_ERRORS
+        return self.error is not None and self.error.errno not in _LASTING_ERRORS
 
     def perform(self, files: Files) -> None:
         segment = self.segment
@@ -184,7 +185,7 @@ class Load:
         except OSError as error:
             self._give_up(error)
         finally:
-            files.close(descriptor)
+            close_quietly(files, descriptor)
         for hole in self.holes:
             if (aside := keep_aside(files, segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
                 self.aside.append(aside)
@@ -258,7 +259,9 @@ def salvaging(files: Files, descriptor: int) -> ReadAt:
     def page(offset: int, size: int) -> bytes:
         try:
             return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
             return bytes(size)
 
     return read
@@ -310,7 +313,7 @@ class ReadDescriptors:
             descriptor = self._files.open_to_read(path)
             self._open[path] = descriptor
             if len(self._open) > self._most:
-                self._files.close(self._open.popitem(last=False)[1])
+                close_quietly(self._files, self._open.popitem(last=False)[1])
         else:
             self._open.move_to_end(path)
         return descriptor
@@ -318,8 +321,8 @@ class ReadDescriptors:
     def forget(self, path: Path) -> None:
         descriptor = self._open.pop(path, None)
         if descriptor is not None:
-            self._files.close(descriptor)
+            close_quietly(self._files, descriptor)
 
     def close(self) -> None:
         while self._open:
-            self._files.close(self._open.popitem()[1])
+            close_quietly(self._files, self._open.popitem()[1])

@@ -59,7 +59,8 @@ class Outcome:
 
     def __init__(self) -> None:
         self.ended = trio.Event()
-        self.error: str | None = None
+        self.error: str | None = None  # the journal's
+        self.log_errors: dict[str, str] = {}  # by topic
         self.is_wanted = False
 
 
@@ -69,12 +70,14 @@ class Round:
         self.jobs: list[SyncJob] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
+        self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
+        self.gone: dict[str, str] = {}  # their log ids and topics
         self.folders: list[Path] = []
         self.error: str | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.jobs or self.journal or self.files or self.folders)
+        return not (self.jobs or self.journal or self.files or self.renamed_in or self.folders)
 
     def perform(self, files: Files) -> None:
         for job in self.jobs:
@@ -90,6 +93,13 @@ class Round:
                 self.error = error_text("remove", self.files[0], error)
                 return
             del self.files[0]
+        if self.renamed_in is not None:
+            try:
+                files.sync_folder(self.renamed_in)
+            except OSError as error:  # the journal knows that they are gone
+                self.error = error_text("fsync", self.renamed_in, error)
+                return
+            self.renamed_in = None
         while self.folders:
             try:
                 files.remove_folder(self.folders[0])
@@ -132,12 +142,15 @@ class Committer:
         while True:
             await self.sync_wakeup.wait()
             self.hurry = Wakeup()
-            round_ = store.begin_round()
-            started = trio.current_time()
-            if not round_.is_empty:
-                await trio.to_thread.run_sync(round_.perform, store.files)
-            took = trio.current_time() - started
-            store.end_round(round_)
+            # What a round has taken is nowhere else until it has ended: a cancellation waits. That needs no deadline of
+            # its own, since a thread that waits for the disk could not be left behind either.
+            with trio.CancelScope(shield=True):
+                round_ = store.begin_round()
+                started = trio.current_time()
+                if not round_.is_empty:
+                    await trio.to_thread.run_sync(round_.perform, store.files)
+                took = trio.current_time() - started
+                store.end_round(round_)
             await self._pause(min(took, store.settings.sync_timeout))
 
     async def _pause(self, seconds: float) -> None:
@@ -177,14 +190,15 @@ class Committer:
         store = self._store
         while True:
             await self.topology_wakeup.wait()
-            topology = store.take_topology()
-            if topology is not None:
-                try:
-                    await trio.to_thread.run_sync(store.data_path.write_topology, topology_json(topology))
-                except OSError as error:
-                    store.topology_failed(topology, error)
-                else:
-                    store.topology_saved()
+            with trio.CancelScope(shield=True):  # as with a round
+                topology = store.take_topology()
+                if topology is not None:
+                    try:
+                        await trio.to_thread.run_sync(store.data_path.write_topology, topology_json(topology))
+                    except OSError as error:
+                        store.topology_failed(topology, error)
+                    else:
+                        store.topology_saved()
             await trio.sleep(TOPOLOGY_INTERVAL)
 
     async def _rotate(self) -> None:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 Buffers = Sequence[bytes]
 
@@ -180,6 +183,14 @@ class Files:
 def error_text(operation: str, path: Path | str, error: OSError) -> str:
     """An error as Go words it: clients and operators of NSQ know this form."""
     return f"{operation} {path}: {(error.strerror or str(error)).lower()}"
+
+
+def close_quietly(files: Files, descriptor: int) -> None:
+    """For where an error changes nothing: what is to last is synced, and a sync reports what was lost."""
+    try:
+        files.close(descriptor)
+    except OSError as error:
+        log.warning("cannot close a file error=%s", error)
 
 
 def remove_file(files: Files, path: Path) -> None:

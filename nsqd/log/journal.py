@@ -5,27 +5,39 @@
 
 A snapshot replaces whatever was known of its topic before, so the two files together are always the whole state, and
 the new one alone is when every topic of the moment of rotation has its snapshot in it.
+
+A small snapshot is one frame: `snapshot t`, changes. That of a topic with a million waiting messages would keep the loop
+for seconds, so it comes in frames of some milliseconds, between those of changes that go on meanwhile:
+
+    begin t | part t [...] | changes | part t [...] | changes | end t 2
+
+It counts from its end on, as of its beginning: the changes in between come after it. Without an end it counts for nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log import journal_format
 from nsqd.log.cold import keep_aside, salvaging
-from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.files import Files, close_quietly, error_text, remove_file
 from nsqd.log.recovery import Damage
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
 
+log = logging.getLogger(__name__)
+
 ROTATE_AT: Final = 16 * 1024 * 1024
 ROTATE_AT_GROWTH: Final = 4  # times what it was after the last rotation
 MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyond, snapshots tell what they told
+
+PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
 
 _PREFIX: Final = "journal."
 
@@ -48,10 +60,15 @@ class JournalSync:
             if self.folder is not None:
                 path = self.folder
                 disk.sync_folder(path)
-            for path in self.obsolete:
-                remove_file(disk, path)
         except OSError as error:
             self.error = error_text("fsync", path or "", error)
+            return
+        try:
+            while self.obsolete:  # oldest first: a later one may tell what ended that an earlier one began
+                remove_file(disk, self.obsolete[0])
+                del self.obsolete[0]
+        except OSError as error:  # snapshots replace what is in it; the next rotation tries again
+            log.warning("cannot tidy up error=%s", error_text("remove", self.obsolete[0], error))
 
 
 @dataclass(slots=True)
@@ -88,6 +105,9 @@ class Journal:
         self._old: list[Path] = []  # replaced when the rotation that is going on has ended
         self._topics: deque[str] | None = None  # without a snapshot in the new file; None: no rotation
         self._must_rotate = False
+        self._must_rotate_again = False  # something was lost while it was going on
+        self._rest: Iterator[Change] | None = None  # of the snapshot that is being written
+        self._parts = 0  # of it that are written
 
     # Recording
 
@@ -115,9 +135,7 @@ class Journal:
             self.urgent = False
             return True
         if not self._append([journal_format.encode(changes)]):
-            if len(changes) > MOST_UNWRITTEN:
-                changes.clear()
-                self._must_rotate = True
+            self.bound_waiting()
             return False
         self._changes = []
         self.urgent = False
@@ -125,6 +143,16 @@ class Journal:
         if not only_quiet:
             self._needs_sync()
         return True
+
+    def bound_waiting(self) -> None:
+        """Lets go of what waits if it is too much; the next snapshots will tell."""
+        if len(self._changes) > MOST_UNWRITTEN:
+            self._changes.clear()
+            self._start_over()
+
+    def _start_over(self) -> None:
+        self._must_rotate = True
+        self._must_rotate_again = self._topics is not None
 
     def _needs_sync(self) -> None:
         path = self._path(self._number)
@@ -167,7 +195,7 @@ class Journal:
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            self._files.close(descriptor)
+            close_quietly(self._files, descriptor)
 
     # Recovery
 
@@ -246,22 +274,47 @@ class Journal:
             self._number, self._descriptor, self.size = old, old_descriptor, old_size
             return False
         if old_descriptor >= 0:
-            self._files.close(old_descriptor)
+            close_quietly(self._files, old_descriptor)
+        self._rest = None
         self._old.append(self._path(old))
         self._folder_is_new = True
         self._topics = deque(topics)
         self._needs_sync()
         return True
 
-    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Change]]) -> bool:
-        """Writes one topic's state, behind the changes that led to it. False: the disk does not let us."""
+    @property
+    def next_topic(self) -> str:
+        """Whose snapshot is being written, or is the next."""
         assert self._topics
+        return self._topics[0]
+
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Change]]) -> bool:
+        """Writes one topic's state, or a piece of it, behind the changes that led to it. False: the disk does not let us.
+
+        `snapshot` gives the state of the moment at which it is asked for the first change, whatever happens afterwards.
+        """
+        topic = self.next_topic
         if not self.write():
+            self._rest = None  # from its beginning again
             return False
-        topic = self._topics[0]
-        if not self._append([journal_format.encode([("snapshot", topic), *snapshot(topic)])]):
+        begins = self._rest is None
+        rest = iter(snapshot(topic)) if self._rest is None else self._rest
+        piece, ends = _next_piece(rest)
+        if begins and ends:
+            changes: list[Change] = [("snapshot", topic), *piece]
+        else:
+            changes = [("begin", topic)] if begins else []
+            changes.append(("part", topic, piece))
+            self._parts = 1 if begins else self._parts + 1
+            if ends:
+                changes.append(("end", topic, self._parts))
+        if not self._append([journal_format.encode(changes)]):
+            self._rest = None
             return False
-        self._topics.popleft()
+        self._rest = None if ends else rest
+        if ends:
+            assert self._topics
+            self._topics.popleft()
         self._needs_sync()
         return True
 
@@ -284,7 +337,7 @@ class Journal:
         if rotated:
             self._topics = None
             self._old = []
-            self._must_rotate = False
+            self._must_rotate, self._must_rotate_again = self._must_rotate_again, False
             self._size_after_rotation = self.size
         return sync
 
@@ -292,11 +345,24 @@ class Journal:
         """After a failed sync nothing in the file can be relied on: everything is written anew, to another file."""
         if sync.error is not None:
             self.error = sync.error
-            self._must_rotate = True
-            self._old += [path for path in sync.obsolete if self._files.exists(path)]
+            self._start_over()
             self._folder_is_new = self._folder_is_new or sync.folder is not None
         elif not self._must_rotate:
             self.error = None
+        self._old = sync.obsolete + self._old  # what was not removed
+
+
+def _next_piece(changes: Iterator[Change]) -> tuple[list[Change], bool]:
+    """As much as a frame should hold, and whether that was all."""
+    piece: list[Change] = []
+    weight = 0
+    for change in changes:
+        piece.append(change)
+        last = change[-1]
+        weight += len(last) if isinstance(last, list) else 1
+        if weight >= PIECE_WEIGHT:
+            return piece, False
+    return piece, True
 
 
 def read_salvaging(files: Files, path: Path) -> bytes:

@@ -34,7 +34,7 @@ from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
 from nsqd.log.settings import LogSettings
-from nsqd.log.topic_log import DeferredBatch, DiskLog, LogState
+from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
@@ -49,8 +49,10 @@ log = logging.getLogger(__name__)
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
 _CHECKPOINT: Final = "checkpoint"
+_GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
 _ids_source: Final = "ids"
 _topology_source: Final = "topology"
+_gone_source: Final = "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,10 @@ class Store:
         self._cold: dict[ColdReader, None] = {}  # hold blocks that were read
         self._finished_files: list[Path] = []
         self._dropped_folders: list[Path] = []
+        self._gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
+        self._unmoved: dict[str, str] = {}  # of them those whose folders could not be renamed
+        self._renamed = False  # folders were, since the last round began
+        self._journal_rests_until = 0.0
         self._topology: object | None = None
         self._faults: dict[object, str] = {}
         self._outcome = Outcome()
@@ -135,9 +141,13 @@ class Store:
     def _recover(self) -> Recovered:
         contents = self.journal.recover()
         self.damage += contents.damage
-        changes, checkpoints = _split(contents.changes)
+        changes, checkpoints, gone = _split(contents.changes)
         logs: dict[str, DiskLog] = {}
         for topic in self.data_path.topic_names():
+            log_id = self.data_path.read_log_id(self.data_path.topic_folder(topic))
+            if log_id is not None and log_id in gone:  # it could not be renamed, or the new name was not durable
+                self._let_go(topic, log_id)
+                continue
             state, damage = recover_log(self.files, self.data_path, topic, checkpoints.get(topic), _new_id)
             self.damage += damage
             folder = self.data_path.topic_folder(topic)
@@ -171,7 +181,7 @@ class Store:
         round_.perform(self.files)
         self.end_round(round_)
         self.journal.record_quietly(self._take_checkpoints())
-        self.write_journal(force=True)
+        self._try_journal()
         last = self.journal.begin_sync(also_quiet=True)
         if last is not None:
             last.perform(self.files)
@@ -206,19 +216,24 @@ class Store:
 
     def _create_disk_log(self, topic: str) -> DiskLog:
         folder = self.data_path.topic_folder(topic)
-        if self.files.exists(folder):  # a dropped one that could not be moved away
-            self._move_away(folder)
         state = LogState(
             log_id=_new_id(), unsynced_files=[folder / LOG_JSON], unsynced_folders=[folder, self.data_path.topics]
         )
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
         try:
-            write_log_json(self.files, folder, topic, state.log_id, durable=False)
+            self.make_folder(topic_log)
         except OSError as error:
             topic_log.creation_failed(error)
         self.log_written(topic_log, 0)
         return topic_log
+
+    def make_folder(self, topic_log: DiskLog) -> None:
+        """The log's own; what has its name, a deleted log that could not be moved away, must go first."""
+        folder = topic_log.folder
+        if self.files.exists(folder):
+            self._move_away(folder)
+        write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
     def drop_log(self, topic: str) -> None:
         topic_log = self.logs.pop(topic, None)
@@ -227,18 +242,36 @@ class Store:
         for place in (self._buffered, self._unsynced, self._checkpoints, self._open):
             place.pop(topic_log, None)
         topic_log.drop("exiting")
-        self._move_away(topic_log.folder)
+        # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
+        self.journal.record_quietly([(_GONE, topic, topic_log.log_id)])
+        self._let_go(topic, topic_log.log_id)
+
+    def _let_go(self, topic: str, log_id: str) -> None:
+        """The journal knows that this log is gone, so it does not come back, be its folder renamed now or later."""
+        self._gone[log_id] = topic
+        folder = self.data_path.topic_folder(topic)
+        try:
+            self._move_away(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._unmoved[log_id] = topic
+            self.broken(_gone_source, error_text("rename", folder, error))
 
     def _move_away(self, folder: Path) -> None:
-        """From here on the folder's topic is gone; its files follow in the background."""
+        """The folder's files follow in the background."""
         target = self.data_path.new_dropped_folder()
-        try:
-            self.files.rename(folder, target)
-        except OSError as error:
-            log.error("cannot remove a topic error=%s", error_text("rename", folder, error))
-            return
+        self.files.rename(folder, target)
         self._dropped_folders.append(target)
+        self._renamed = True
         self._something_is_unsynced()
+
+    def _move_unmoved(self) -> None:
+        self.repaired(_gone_source)
+        unmoved, self._unmoved = self._unmoved, {}
+        for log_id, topic in unmoved.items():
+            if self.data_path.read_log_id(self.data_path.topic_folder(topic)) == log_id:  # else there is a new one
+                self._let_go(topic, log_id)
 
     def record(self, change: Change, *, urgent: bool) -> None:
         self.journal.record(change, urgent=urgent)
@@ -274,9 +307,22 @@ class Store:
         """Writes the changes that wait if one of them is urgent; False: the disk does not take them now."""
         if not (self.journal.urgent or force):
             return True
+        if self._journal_rests_until and self.now() < self._journal_rests_until:
+            # A full disk stays full for a while, and everything that waits would be encoded again in every turn.
+            self.journal.bound_waiting()
+            return False
+        return self._try_journal()
+
+    def _try_journal(self) -> bool:
         written = self.journal.write()
+        self._journal_rests_until = 0.0 if written else self.now() + RETRY_AFTER
         self._check_journal()
         return written
+
+    @property
+    def journal_error(self) -> str | None:
+        """Why the journal cannot be relied on: a write or a sync has failed, and was not made up for yet."""
+        return self.journal.error
 
     def _check_journal(self) -> None:
         if self.journal.error is not None:
@@ -286,16 +332,21 @@ class Store:
 
     # Durability
 
-    async def sync(self) -> None:
-        """Returns when everything appended and recorded before the call is on disk. Raises NotSynced."""
+    async def sync(self, *topics: str) -> None:
+        """Returns when everything recorded before the call, and appended to these topics, is on disk. Raises NotSynced.
+
+        The logs of other topics are synced as well, but whether that succeeds is no business of the caller's.
+        """
         self.write_logs()
         outcome = self._outcome
         outcome.is_wanted = True
         self._committer.hurry.set()
         self._something_is_unsynced()
         await outcome.ended.wait()
-        if outcome.error is not None:
-            raise NotSynced(outcome.error)
+        errors = [outcome.error, *(outcome.log_errors.get(topic) for topic in topics)]
+        for error in errors:
+            if error is not None:
+                raise NotSynced(error)
 
     @property
     def somebody_waits_for_sync(self) -> bool:
@@ -318,11 +369,15 @@ class Store:
         if journal_is_written:  # else it does not say yet that they are finished
             round_.files, self._finished_files = self._finished_files, []
         round_.folders, self._dropped_folders = self._dropped_folders, []
+        if self._renamed:
+            self._renamed = False
+            round_.renamed_in = self.data_path.topics
+            round_.gone = {log_id: topic for log_id, topic in self._gone.items() if log_id not in self._unmoved}
         return round_
 
     def end_round(self, round_: Round) -> None:
         answered = False
-        errors = [job.error for job in round_.jobs if job.error is not None]
+        outcome = round_.outcome
         for job in round_.jobs:
             answered |= job.log.end_sync(job)
             if job.error is None and not job.log.dropped:
@@ -332,19 +387,24 @@ class Store:
         if round_.journal is not None:
             self.journal.end_sync(round_.journal)
         self._check_journal()
-        if self.journal.error is not None:
-            errors.append(self.journal.error)
         if round_.error is not None:
             log.warning("cannot tidy up error=%s", round_.error)
         self._finished_files = round_.files + self._finished_files  # what could not be removed
         self._dropped_folders = round_.folders + self._dropped_folders
+        if round_.renamed_in is not None:
+            self._renamed = True
+        else:
+            for log_id in round_.gone:
+                self._gone.pop(log_id, None)
         if self.journal.wants_rotation:
             self._committer.rotation_wakeup.set()
         if self._unsynced or self._outcome.is_wanted:
             self._something_is_unsynced()
-        errors += [topic_log.error for topic_log in self._disk_logs() if topic_log.error] if not errors else []
-        round_.outcome.error = errors[0] if errors else None
-        round_.outcome.ended.set()
+        outcome.error = self.journal.error
+        outcome.log_errors = {
+            source.topic: source.error for source in self._faults if isinstance(source, DiskLog) and source.error
+        }
+        outcome.ended.set()
         if answered:
             self.on_settled()
 
@@ -391,19 +451,19 @@ class Store:
     def start_rotation(self) -> bool:
         names = [topic_log.topic for topic_log in self._disk_logs()]
         started = self.journal.start_rotation(names)
+        if started:
+            # No snapshot tells of what is gone, and a folder that still has its old name would come back.
+            self.journal.record_quietly((_GONE, topic, log_id) for log_id, topic in self._gone.items())
         self._check_journal()
         return started
 
     def write_next_snapshot(self) -> bool:
-        written = self.journal.write_next_snapshot(self._snapshot)
+        topic_log = self.logs.get(self.journal.next_topic)
+        if isinstance(topic_log, DiskLog):
+            self.journal.record_quietly([self._checkpoint_of(topic_log)])
+        written = self.journal.write_next_snapshot(self.snapshot_topic)
         self._check_journal()
         return written
-
-    def _snapshot(self, topic: str) -> Iterator[Change]:
-        yield from self.snapshot_topic(topic)
-        topic_log = self.logs.get(topic)
-        if isinstance(topic_log, DiskLog):
-            yield self._checkpoint_of(topic_log)
 
     @property
     def is_broken(self) -> bool:
@@ -419,6 +479,8 @@ class Store:
             elif source is _ids_source:
                 self.repaired(source)
                 self.reserve_ids(0)
+            elif source is _gone_source:
+                self._move_unmoved()
             elif source is _topology_source:
                 self._committer.topology_wakeup.set()
 
@@ -426,7 +488,7 @@ class Store:
         if self.journal.wants_rotation:
             self._committer.rotation_wakeup.set()
         elif not self.journal.is_rotating:
-            self.write_journal(force=True)
+            self._try_journal()
 
     def give_back_what_is_idle(self) -> bool:
         """Closes what was not used since the last call; says whether nothing is left to close."""
@@ -521,17 +583,20 @@ class Store:
         return topic_log.deferred_after(sequence) if isinstance(topic_log, DiskLog) else iter(())
 
 
-def _split(found: list[Change]) -> tuple[list[Change], dict[str, Checkpoint]]:
-    """The broker's changes, and our own."""
+def _split(found: list[Change]) -> tuple[list[Change], dict[str, Checkpoint], set[str]]:
+    """The broker's changes, and our own: checkpoints by topic, and the ids of deleted logs."""
     changes: list[Change] = []
+    gone: set[str] = set()
     checkpoints: dict[str, Checkpoint] = {}
     for change in found:
         if change[0] == _CHECKPOINT:
             _, topic, log_id, base, offset, sequence = cast(tuple[str, str, str, int, int, int], change)
             checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
+        elif change[0] == _GONE:
+            gone.add(str(change[2]))
         else:
             changes.append(change)
-    return changes, checkpoints
+    return changes, checkpoints, gone
 
 
 def _report(damage: Damage) -> None:

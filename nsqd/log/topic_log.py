@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nsqd.log.cold_reader import ColdReader, ReadingHost
-from nsqd.log.data_path import write_log_json
-from nsqd.log.files import MOST_BUFFERS, error_text
+from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import prove_segment
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
 from nsqd.log.segment import Hole, Index, Segment, segment_name
@@ -57,6 +56,9 @@ class LogHost(ReadingHost, Protocol):
 
     def remove(self, segments: list[Segment]) -> None:
         """They are finished, and may go when the journal's sync has made that lasting."""
+
+    def make_folder(self, log: DiskLog) -> None:
+        """Makes the folder of a new log, and what says whose it is. Raises OSError."""
 
     def broken(self, source: object, text: str) -> None: ...
 
@@ -147,6 +149,9 @@ class DiskLog:
         """Always: what does not fit into memory is on disk."""
         return True
 
+    def refusal(self) -> str | None:
+        return None if self._error is None or self._may_try_again() else self._error
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         if self._error is not None and not self._may_try_again():
             receipt.settle(self._error)
@@ -159,7 +164,8 @@ class DiskLog:
         self._unwritten.append(batch)
         self._cache.add(batch)
         self.tail = batch.base_sequence + batch.count
-        if self._ack is Ack.MEMORY:
+        # A log that is broken acknowledges nothing before it is written, or it would promise what a full disk cannot keep.
+        if self._ack is Ack.MEMORY and self._error is None:
             self._append_acknowledged(receipt)
             return
         self._receipts.append(receipt)
@@ -169,8 +175,7 @@ class DiskLog:
 
     def _append_acknowledged(self, receipt: Receipt) -> None:
         receipt.settle()
-        if len(self._unwritten) == 1:
-            self._host.log_buffered(self)
+        self._host.log_buffered(self)
         if self._buffered > BUFFER_BYTES and not self._is_dirty:
             self._is_dirty = True
             self._host.dirty.append(self)
@@ -181,7 +186,10 @@ class DiskLog:
         buffers = self._buffers
         size = self._buffered
         segment = self._segments.active
-        if not size or (self._error is not None and not self._may_try_again()):
+        if not size:
+            return
+        if self._error is not None and not self._may_try_again():
+            self._host.log_buffered(self)  # what was acknowledged waits on
             return
         if segment is None or segment.size + size > self._max_bytes:
             self._write_over_segments()
@@ -228,8 +236,10 @@ class DiskLog:
                 continue
             if not self._write_to(segment, self._buffers[: 2 * count], size):
                 return
+            acknowledged = len(self._unwritten) - len(self._receipts)  # they come first
             batches, self._unwritten = self._unwritten[:count], self._unwritten[count:]
-            receipts, self._receipts = self._receipts[:count], self._receipts[count:]
+            settled = max(0, count - acknowledged)
+            receipts, self._receipts = self._receipts[:settled], self._receipts[settled:]
             del self._buffers[: 2 * count]
             self._buffered -= size
             self._take_over(segment, size, batches, receipts)
@@ -242,10 +252,10 @@ class DiskLog:
         self._used = True
         if self._error is not None:
             self._repaired()
-        if self._ack is Ack.WRITTEN:
+        if self._ack is not Ack.SYNCED:
             for receipt in receipts:
                 receipt.settle()
-        elif self._ack is Ack.SYNCED:
+        else:
             self._unsynced_receipts.extend(
                 (batch.base_sequence + batch.count, receipt) for batch, receipt in zip(batches, receipts, strict=True)
             )
@@ -287,7 +297,7 @@ class DiskLog:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
             return False
-        self._files.close(descriptor)
+        close_quietly(self._files, descriptor)
         return True
 
     def _roll(self, base: int) -> None:
@@ -426,13 +436,17 @@ class DiskLog:
     # Failure and repair
 
     def _roll_back(self) -> list[Receipt]:
-        """Takes back what could not be written."""
+        """Takes back what could not be written. What was acknowledged before it stays in the buffer."""
         receipts, self._receipts = self._receipts, []
-        self.tail = self._unwritten[0].base_sequence
-        self._unwritten = []
-        self._buffers = []
-        self._buffered = 0
-        self._cache.forget_from(self.tail)
+        if receipts:
+            kept = len(self._unwritten) - len(receipts)
+            self.tail = self._unwritten[kept].base_sequence
+            del self._unwritten[kept:]
+            del self._buffers[2 * kept :]
+            self._buffered = sum(map(len, self._buffers))
+            self._cache.forget_from(self.tail)
+        if self._unwritten:
+            self._host.log_buffered(self)
         return receipts
 
     @property
@@ -449,9 +463,7 @@ class DiskLog:
                 self._files.truncate(descriptor, self._segments.active.size)
             except OSError:  # then before the next append
                 pass
-        receipts: list[Receipt] = []
-        if self._ack is not Ack.MEMORY:  # those were promised; they stay in the buffer
-            receipts = self._roll_back()
+        receipts = self._roll_back()
         self._break(text)
         for receipt in receipts:
             receipt.settle(text)
@@ -467,14 +479,8 @@ class DiskLog:
     def _break(self, text: str) -> None:
         self._error = text
         self._retry_at = self._host.now() + RETRY_AFTER
-        self._close_quietly()
+        self.close_descriptor()
         self._host.broken(self, text)
-
-    def _close_quietly(self) -> None:
-        try:
-            self.close_descriptor()
-        except OSError:
-            pass
 
     def _may_try_again(self) -> bool:
         """Whether the log may be written to: once a second a broken one is proven anew.
@@ -513,7 +519,7 @@ class DiskLog:
     def _prove(self) -> None:
         """Reads again what is in doubt: the active segment's end, and after a failed sync all that was not synced."""
         if self._segments.active is None:
-            write_log_json(self._files, self.folder, self.topic, self.log_id, durable=False)
+            self._host.make_folder(self)
             return
         base, synced_offset, _ = self._synced
         proven = True
@@ -535,7 +541,7 @@ class DiskLog:
 
     def close(self) -> None:
         """Gives back descriptors; what was not written is gone."""
-        self._close_quietly()
+        self.close_descriptor()
         for segment in self._segments:
             self._host.descriptors.forget(segment.path)
 

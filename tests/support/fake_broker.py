@@ -31,6 +31,9 @@ class FakeLog:
     def has_room(self, count: int, size: int) -> bool:
         return True
 
+    def refusal(self) -> str | None:
+        return None
+
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self._store.receipts.append(receipt)
         if self._store.error is None:
@@ -78,12 +81,14 @@ class FakeTurn:
         self._broker = broker
         self.finished = 0
         self.synced = 0
+        self.journal_error: str | None = None  # as if the journal could not be written
 
     def begin(self) -> float:
         return self._broker.now
 
     def finish(self) -> None:
-        self._broker.seal()
+        self._broker.keep_promise(self.journal_error)
+        self._broker.seal(self.journal_error)
         self._broker.hand_over()
         self._broker.drop_overflow()
         self.finished += 1

@@ -42,6 +42,8 @@ class FakeLog:
         capacity = self._store.memory_capacity
         return capacity is None or not is_ephemeral(self.topic) or self.tail - self.released + count <= capacity
 
+    def refusal(self) -> str | None:
+        return None
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         assert batch.base_sequence == self.tail
@@ -104,6 +106,7 @@ class FakeStore:
         self.unwritten: list[Change] = []
         self.urgent = False
         self.error: str | None = None  # writes of logs fail with it
+        self.journal_error: str | None = None  # and those of the journal with this
         self.memory_capacity: int | None = None  # messages, of logs that live in memory only
         self.ack_synced = False  # receipts wait for `sync`
         self.unsynced: list[Receipt] = []
@@ -136,7 +139,7 @@ class FakeStore:
             self.unsynced += log.write(self.error, settle=not self.ack_synced)
 
     def write_journal(self, *, force: bool = False) -> None:
-        if force or self.urgent:
+        if (force or self.urgent) and self.journal_error is None:
             self.journal += (msgpack.unpackb(msgpack.packb(change), use_list=False) for change in self.unwritten)
             self.unwritten = []
             self.urgent = False
@@ -165,8 +168,10 @@ class FakeStore:
 
 def finish_turn(broker: Broker, store: FakeStore) -> None:
     """What a turn does after its decisions, but for sending."""
-    broker.seal()
+    broker.announce()
     store.write_journal()
+    broker.keep_promise(store.journal_error)
+    broker.seal(store.journal_error)
     store.write_logs()
     broker.hand_over()
     store.write_journal()

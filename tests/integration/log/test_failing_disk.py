@@ -281,3 +281,107 @@ def test_policy_of_a_topic_goes_before_that_of_all(tmp_path: Path) -> None:
         assert not store.publish(b"a", topic="safe").settled
         assert store.publish(b"a", topic="other").settled
         assert store.append(b"a", topic="quick").settled
+
+
+def test_full_disk_gets_no_more_promises_than_it_had_before_it_was_full(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="memory") as store:
+        store.append(b"a")
+        files.fail("write")
+        store.store.flush()
+        for _ in range(5):
+            wait_a_second(store)
+            receipt = store.append(b"b")
+            assert not receipt.settled
+            store.store.write_logs()
+            assert receipt.error is not None
+        assert store.log().tail == 1
+        files.recover()
+        wait_a_second(store)
+        receipt = store.publish(b"c")
+        assert receipt.settled
+        assert receipt.error is None
+        assert store.append(b"d").settled
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "ac"
+
+
+def test_promised_messages_are_written_as_soon_as_there_is_space_again(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="memory") as store:
+        store.append(b"a")
+        files.fail("write")
+        store.store.flush()
+        files.recover()
+        wait_a_second(store)
+        store.store.flush()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "a"
+
+
+def test_promises_that_fitted_before_a_failed_segment_are_told_apart(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, ack="memory", max_bytes_per_file=61) as store:
+        store.append(b"a")
+        files.fail("write")
+        store.store.flush()
+        files.recover()
+        files.fails_for = lambda name: name == f"{2:020}.log"
+        files.fail("open")
+        wait_a_second(store)
+        receipts = [store.append(b"b"), store.append(b"c")]
+        store.store.write_logs()
+        assert [receipt.error is None for receipt in receipts] == [True, False]
+        assert texts(store.read()) == "ab"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.EISDIR])
+def test_only_what_is_missing_or_unreadable_is_a_hole(tmp_path: Path, files: TroubledFiles, code: int) -> None:
+    files.fail("read cached", errno.EAGAIN)
+    with opened(tmp_path, files, mem_queue_size=0) as store:
+        store.publish(b"a")
+        store.publish(b"b")
+        files.fail("read", code)
+        assert store.log().batch_at(0) is None
+        (load,) = store.load()
+        assert load.is_passing
+        assert store.log().next_readable(0) == 0
+        del files.failing["read"]
+        assert texts(store.read()) == "ab"
+        assert store.store.damage == []
+
+
+# Topics that cannot be moved away
+
+
+def test_deleted_topic_does_not_come_back(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("rename")
+        store.store.drop_log("t")
+        assert "t.t: no space left on device" in store.store.health
+        store.store.flush()
+    with opened(tmp_path, files) as store:  # nor if it still cannot be
+        assert store.recovered.logs == {}
+        store.store.start_rotation()
+        store.store.flush()
+        store.sync()
+        assert [path.name for path in tmp_path.glob("journal.*")] == ["journal.000002"]
+    with opened(tmp_path) as store:
+        assert store.recovered.logs == {}
+        store.sync()
+        assert list((tmp_path / "topics").iterdir()) == []
+
+
+def test_topic_made_anew_waits_until_the_old_one_can_be_moved(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"old", b"old")
+        files.fail("rename")
+        store.store.drop_log("t")
+        assert "no space left" in (store.publish(b"a").error or "")
+        files.recover()
+        wait_a_second(store)
+        assert store.publish(b"b").error is None
+        store.store.repair()
+        store.store.flush()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "b"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker.changes import replay
 from nsqd.broker.store import Change
 from nsqd.log import journal, journal_format
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
@@ -349,3 +350,112 @@ def test_frame_of_another_program_version_is_kept_and_skipped(tmp_path: Path) ->
         file.write(later + journal_format.encode([("n", 3)]))
     with opened(tmp_path) as store:
         assert numbers(store.recovered.changes) == [1, 3]
+
+
+# Snapshots in parts
+
+
+def waiting(count: int) -> list[Change]:
+    return [("topic", "t"), ("channel", "t", "c", 0), *(("wait", "t", "c", [n, 1, 0]) for n in range(count))]
+
+
+def states(changes: Iterable[Change]) -> dict[int, tuple[int, int]]:
+    return replay(changes)["t"].channels["c"].waiting
+
+
+def test_large_snapshot_is_written_in_parts_and_counts_as_of_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "PIECE_WEIGHT", 10)
+    with opened(tmp_path) as store:
+        store.log("t")
+        record(store, *waiting(100))
+        store.store.snapshot_topic = lambda name: waiting(100)
+        store.store.start_rotation()
+        pieces = 0
+        while store.store.journal.is_rotating:
+            assert store.store.write_next_snapshot()
+            if pieces < 5:  # 5 is not yet in a part, or is in one: it is finished in any case
+                store.store.record(("progress", "t", "c", 0, [5 * pieces, 5 * pieces + 1]), urgent=False)
+            pieces += 1
+        assert pieces > 20
+        store.store.flush()
+        store.sync()
+        assert files_in(tmp_path) == ["journal.000002"]
+    with opened(tmp_path) as store:
+        assert sorted(set(range(100)) - set(states(store.recovered.changes))) == [0, 5, 10, 15, 20]
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 15])
+def test_snapshot_that_was_not_ended_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    monkeypatch.setattr(journal, "PIECE_WEIGHT", 10)
+    with opened(tmp_path) as store:
+        store.log("t")
+        record(store, *waiting(100))
+        store.store.snapshot_topic = lambda name: waiting(100)
+        store.store.start_rotation()
+        for _ in range(pieces):
+            store.store.write_next_snapshot()
+        record(store, ("progress", "t", "c", 0, [7, 8]))
+    with opened(tmp_path) as store:
+        assert sorted(states(store.recovered.changes)) == [n for n in range(100) if n != 7]
+
+
+def test_snapshot_begins_again_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "PIECE_WEIGHT", 10)
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        store.log("t")
+        record(store, *waiting(100))
+        store.store.snapshot_topic = lambda name: waiting(50)
+        store.store.start_rotation()
+        store.store.write_next_snapshot()
+        files.fail("write")
+        assert not store.store.write_next_snapshot()
+        files.recover()
+        while store.store.journal.is_rotating:
+            assert store.store.write_next_snapshot()
+        store.sync()
+    with opened(tmp_path) as store:
+        assert sorted(states(store.recovered.changes)) == list(range(50))
+
+
+def test_what_is_lost_during_a_rotation_is_told_by_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_UNWRITTEN", 10)
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        topics = Topics(store, "a", "b")
+        store.store.start_rotation()
+        store.store.write_next_snapshot()
+        files.fail("write")
+        for _ in range(30):
+            topics.count("a")
+            store.store.flush()
+        files.recover()
+        while store.store.journal.is_rotating:
+            assert store.store.write_next_snapshot()
+        store.sync()
+        assert store.store.journal.wants_rotation
+        store.store.start_rotation()
+        while store.store.journal.is_rotating:
+            assert store.store.write_next_snapshot()
+        store.sync()
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert replayed(store.recovered.changes) == topics.state
+
+
+def test_full_disk_is_not_tried_in_every_turn(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        files.fail("write")
+        record(store, *(("n", n) for n in range(50)))
+        assert files.calls.count(("write", "journal.000001")) == 1
+        files.recover()
+        store.clock.now += 1.0
+        record(store, ("n", 50))
+        assert store.store.journal_error is None
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == list(range(51))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -100,9 +101,31 @@ def test_failed_sync_is_told_to_who_waits(tmp_path: Path) -> None:
             store.publish(b"a")
             files.fail("sync", errno.EIO)
             with pytest.raises(NotSynced, match="input/output error"):
-                await store.store.sync()
+                await store.store.sync("t")
+            await store.store.sync("other")
+            await store.store.sync()
 
     run(test)
+
+
+@pytest.mark.parametrize("cancelled_after", range(6))
+def test_round_that_is_cancelled_before_its_thread_began_is_not_lost(tmp_path: Path, cancelled_after: int) -> None:
+    async def test() -> None:
+        opened = OpenStore(tmp_path)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(opened.store.run)
+            opened.publish(b"a")
+            opened.store.set_topology({"n": 1})
+            for _ in range(cancelled_after):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        opened.store.close()
+
+    run(test)
+    found = OpenStore(tmp_path)
+    assert found.log().synced_tail == 1
+    assert found.recovered.topology == {"n": 1}
+    found.kill()
 
 
 def test_dirty_log_is_synced_without_being_asked(tmp_path: Path) -> None:
@@ -251,7 +274,8 @@ def test_cold_batch_is_loaded_by_a_thread(tmp_path: Path) -> None:
     run(test)
 
 
-def test_load_that_lacks_descriptors_is_tried_again_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.ESTALE, errno.ELOOP])
+def test_load_that_fails_for_a_passing_reason_is_tried_again_later(tmp_path: Path, code: int) -> None:
     files = TroubledFiles()
 
     async def test() -> None:
@@ -261,7 +285,7 @@ def test_load_that_lacks_descriptors_is_tried_again_later(tmp_path: Path) -> Non
             await store.store.sync()
             loaded: list[float] = []
             store.store.on_loaded = lambda topic: loaded.append(trio.current_time())
-            files.fail("open to read", errno.EMFILE)
+            files.fail("open to read", code)
             started = trio.current_time()
             assert store.log().batch_at(0) is None
             await trio.sleep(1)
@@ -329,6 +353,65 @@ def test_files_of_a_dropped_topic_go(tmp_path: Path) -> None:
             store.store.drop_log("t")
             await trio.sleep(0.1)
             assert list((tmp_path / "topics").iterdir()) == []
+
+    run(test)
+
+
+def test_topic_that_could_not_be_renamed_goes_later(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.publish(b"a")
+            files.fail("rename", errno.EACCES)
+            store.store.drop_log("t")
+            assert "permission denied" in store.store.health
+            await store.store.sync()
+            files.recover()
+            await trio.sleep(3)
+            assert store.store.health == "OK"
+            assert list((tmp_path / "topics").iterdir()) == []
+
+    run(test)
+
+
+def test_what_was_renamed_is_synced_before_the_deletion_is_reported(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.publish(b"a")
+            await store.store.sync()
+            files.calls.clear()
+            store.store.drop_log("t")
+            await store.store.sync()
+            assert ("sync folder", "topics") in files.calls
+
+    run(test)
+
+
+def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
+    class Unclosable(TroubledFiles):
+        def close(self, descriptor: int) -> None:
+            super().close(descriptor)
+            if "close" in self.failing and threading.current_thread() is threading.main_thread():
+                raise OSError(errno.EIO, "Input/output error")
+
+    files = Unclosable()
+
+    async def test() -> None:
+        async with running(tmp_path, files, mem_queue_size=0, max_bytes_per_file=61) as store:
+            store.publish(b"a")
+            await store.store.sync()
+            files.fail("close", errno.EIO)
+            store.publish(b"b")
+            assert store.log().batch_at(0) is not None
+            store.store.snapshot_topic = lambda name: [("topic", name)]
+            store.store.start_rotation()
+            await trio.sleep(30)
+            assert store.log()._descriptor == -1
+            assert store.publish(b"c").error is None
+            files.recover()
 
     run(test)
 

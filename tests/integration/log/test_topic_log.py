@@ -158,6 +158,7 @@ def test_nothing_is_removed_while_the_journal_cannot_be_written(tmp_path: Path) 
         store.sync()
         assert len(store.segments()) == 2
         files.recover()
+        store.clock.now += 1.0
         store.sync()
         assert len(store.segments()) == 1
 

@@ -269,3 +269,23 @@ def test_topology_names_what_is_durable() -> None:
     topic.channel("e#ephemeral")
     node.broker.topic("x#ephemeral").channel("c")
     assert node.broker.topology() == {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
+
+
+def test_emptying_a_topic_without_channels_lets_go_of_its_log() -> None:
+    node = Node()
+    node.client().ask(pub("t", b"x"))
+    node.broker.topics["t"].empty()
+    assert node.store.logs["t"].released == 1
+
+
+def test_what_was_finished_before_a_crash_is_let_go_after_it() -> None:
+    node = Node()
+    consumer = node.consumer()
+    consumer.hear()
+    node.client().ask(pub("t", b"x"))
+    consumer.say(fin(consumer.messages()[0].id))
+    node.broker.record_progress()
+    node.store.write_journal(force=True)
+    node.store.logs["t"].released = 0
+    node.crash()
+    assert node.store.logs["t"].released == 1

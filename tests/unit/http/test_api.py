@@ -9,6 +9,7 @@ import pytest
 
 from common.logs import LogLevel
 from tests.support.asgi import ask
+from tests.support.fake_broker import bodies
 from tests.unit.http.conftest import Nsqd
 
 TEXT = "text/plain; charset=utf-8"
@@ -255,3 +256,43 @@ def test_stats_arguments(nsqd: Nsqd) -> None:
     assert "memory" not in stats
     assert stats["topics"][0]["channels"][0]["clients"] is None
     assert nsqd.get("/stats?format=JSON").headers["content-type"] == TEXT
+
+
+# A journal that cannot be written
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topic/create?topic=new",
+        "/topic/delete?topic=t",
+        "/topic/pause?topic=t",
+        "/channel/create?topic=t&channel=new",
+        "/channel/delete?topic=t&channel=c",
+        "/channel/pause?topic=t&channel=c",
+        "/channel/empty?topic=t&channel=c",
+    ],
+)
+def test_operation_that_is_not_in_the_journal_has_failed(nsqd: Nsqd, path: str) -> None:
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    nsqd.turn.journal_error = "no space left on device"
+    answer = nsqd.post(path)
+    assert (answer.status, answer.body) == (500, code("INTERNAL_ERROR"))
+
+
+def test_what_changes_nothing_needs_no_journal(nsqd: Nsqd) -> None:
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    nsqd.turn.journal_error = "no space left on device"
+    assert nsqd.post("/topic/create?topic=t").status == 200
+    assert nsqd.post("/channel/create?topic=t&channel=c").status == 200
+
+
+@pytest.mark.parametrize("path", ["/pub?topic=t", "/mpub?topic=t", "/pub?topic=new"])
+def test_nothing_is_published_while_the_journal_is_broken(nsqd: Nsqd, path: str) -> None:
+    nsqd.post("/topic/create?topic=t")
+    nsqd.turn.journal_error = "no space left on device"
+    answer = nsqd.post(path, b"x")
+    assert (answer.status, answer.body) == (503, code("EXITING"))
+    assert bodies(nsqd.store, "t") == []
