@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
 
 MAGIC: Final = b"  V2"
-_MOST_HELD: Final = 1024  # publishes of one client that wait for the log
+_MOST_OWED: Final = 1024  # answers to one client that wait for the log
+_WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
+_LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
 _NANOSECONDS_PER_MS: Final = 1_000_000
 _UINT64: Final = (1 << 64) - 1
 
@@ -102,7 +104,7 @@ class _Held:
     def __init__(self, receipt: Receipt, command: bytes) -> None:
         self.receipt = receipt
         self.command = command
-        self.frames = OK_FRAME
+        self.frames = [OK_FRAME]
         self.watched = False
 
 
@@ -137,6 +139,7 @@ class ClientProtocol:
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
         self._held: deque[_Held] = deque()
+        self._owed = 0  # frames in it
         self._heartbeat_at = inf
         self._read_deadline = inf
         self._read_patience = inf
@@ -214,17 +217,17 @@ class ClientProtocol:
         held = self._held
         while held and held[0].receipt.settled:
             first = held.popleft()
+            self._hold_back_if_owed(-len(first.frames))
             if first.receipt.error is None:
-                self._out.append(first.frames)
+                self._out += first.frames
             else:
                 held.clear()
+                self._owed = 0
                 cause = first.command + b" failed " + first.receipt.error.encode()
                 self._fail(ProtocolError(Fault(f"E_{first.command.decode()}_FAILED"), cause))
         if held and not held[0].watched:
             held[0].watched = True
             held[0].receipt.when_settled(self._wake)
-        # A client that does not wait for its OKs is held back, so that what we owe it stays bounded.
-        self.reading = len(held) < _MOST_HELD
         self.finished = self.state is State.CLOSED and not held
 
     def sent(self, unsent: int) -> None:
@@ -265,7 +268,7 @@ class ClientProtocol:
     def write_timeout(self) -> float:
         """How long the peer may take to read what it is sent, in seconds."""
         interval = self.settings.heartbeat_interval_ms
-        return interval / 1000 if interval > 0 else inf
+        return interval / 1000 if interval > 0 else _WRITE_TIMEOUT
 
     def tick(self, now: float) -> None:
         """A deadline may have come."""
@@ -289,7 +292,8 @@ class ClientProtocol:
 
     def _respond(self, frame: bytes) -> None:
         if self._held:
-            self._held[-1].frames += frame
+            self._held[-1].frames.append(frame)
+            self._hold_back_if_owed(1)
         else:
             self._out.append(frame)
 
@@ -297,11 +301,15 @@ class ClientProtocol:
         """An OK that may be sent when the receipt allows it."""
         held = self._held
         if held and held[-1].receipt is receipt:
-            held[-1].frames += OK_FRAME
+            held[-1].frames.append(OK_FRAME)
         else:
             held.append(_Held(receipt, command))
-            if len(held) >= _MOST_HELD:
-                self.reading = False
+        self._hold_back_if_owed(1)
+
+    def _hold_back_if_owed(self, more: int) -> None:
+        """A client that does not wait for its answers is not read from, so that what we owe it stays bounded."""
+        self._owed += more
+        self.reading = self._owed < _MOST_OWED
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)
@@ -525,7 +533,7 @@ class ClientProtocol:
 
     def _identify(self, body: bytes, now: float) -> None:
         request = decode_identify(body)
-        self._note("info", b"IDENTIFY: " + body)
+        self._note("info", b"IDENTIFY: " + body[:_LONGEST_NOTE])
         self.settings = apply_identify(self.settings, request, self._rules.features)
         negotiation = negotiate(request, self.settings, self._rules.features)
         if not self._identified:

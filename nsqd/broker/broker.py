@@ -68,6 +68,7 @@ class Broker:
         self.max_msg_timeout = max_msg_timeout
         self.random_percent = random_percent  # 0..99
         self.health: Callable[[], str] = lambda: "OK"
+        self.note: Callable[[str], None] = lambda text: None  # something for the log, which only a shell can write
         self.learns = False  # whether there is somebody to ask which channels a new topic has elsewhere
         self.unasked: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
         self.on_reshaped: Callable[[str], None] = lambda topic: None  # topic or channels came or went
@@ -96,6 +97,7 @@ class Broker:
             topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
             self.record_topic(topic, ("topic", name))
             self._learn_channels(topic)
+            self.note(f"TOPIC({name}): created")
             self.shape_changed(name)
         return topic
 
@@ -103,6 +105,7 @@ class Broker:
         topic = self.topics.pop(name, None)
         if topic is None:
             return False
+        self.note(f"TOPIC({name}): deleting")
         topic.close()
         self._sealed.pop(topic, None)
         self.deferring.pop(topic, None)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nsqd.broker.topic import Topic
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
+_EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 
@@ -366,7 +367,7 @@ class Channel:
         for sequence, attempts in self.deferred.pop_due(int(now * 1_000_000)):
             self.retries.add(sequence, attempts)
         self.alarm = inf
-        self._set_alarm(not_before=now + _EXPIRY_GRAIN)
+        self._set_alarm(not_before=now + _EXPIRY_GRAIN + len(self.in_flight) * _EXPIRY_GRAIN_OF_EACH)
         if self.consumers:
             self.wants_attention()
 
@@ -417,6 +418,9 @@ class Channel:
             consumer.channel = None
             consumer.close()
         self._broker.forget(self)
+        self.in_flight.clear()
+        self.retries.clear()
+        self.deferred.clear()  # the broker's alarms may remember the channel for as long as the longest delay
         if self.kept is not None:
             self.kept.clear()
             self._batch = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.changes import TopicState
     from nsqd.broker.store import Change, TopicLog
+
+
+_MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch; a batch is read, and sent, as a whole
 
 
 class Refused(Exception):
@@ -52,6 +55,7 @@ class Topic:
         self.message_bytes = 0
         self._written_tail = log.tail
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
+        self._singles_bytes = 0
         self._singles_receipt = Receipt()
         self._drafts: list[_Draft] = []
         self._sealed: list[tuple[Batch, Receipt]] = []
@@ -82,7 +86,11 @@ class Topic:
             self._singles_receipt = Receipt()
             self.broker.unsealed[self] = None
         self._singles.append(sized_body)
-        return self._singles_receipt
+        self._singles_bytes += len(sized_body)
+        receipt = self._singles_receipt
+        if self._singles_bytes > _MOST_BYTES_TOGETHER:
+            self._close_singles()
+        return receipt
 
     def publish(self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0) -> Receipt:
         if self.closing:
@@ -100,6 +108,7 @@ class Topic:
         if not singles:
             return
         self._singles = []
+        self._singles_bytes = 0
         if len(singles) == 1:
             payload = singles[0]
             offsets = [0, len(payload)]
@@ -241,6 +250,7 @@ class Topic:
             channel = Channel(name, self, cursor=self.handed_over, ephemeral=is_ephemeral(name))
             self.channels[name] = channel
             self.broker.record(channel, ("channel", self.name, name, channel.cursor), urgent=True)
+            self.broker.note(f"TOPIC({self.name}): new channel({name})")
             if self.flowing and not was_flowing:
                 self._start_flowing()
             self.broker.shape_changed(self.name)
@@ -260,6 +270,7 @@ class Topic:
         channel = self.channels.pop(name, None)
         if channel is None:
             return False
+        self.broker.note(f"TOPIC({self.name}): deleting channel {name}")
         self.broker.record(channel, ("nochannel", self.name, name), urgent=True)
         channel.close()
         if not self.channels:
@@ -306,6 +317,7 @@ class Topic:
         """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""
         self.closing = True
         self._singles.clear()
+        self._singles_bytes = 0
         self._singles_receipt.settle("exiting")
         for _, _, _, receipt in self._drafts:
             receipt.settle("exiting")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from common.wire.commands import cls, dpub, fin, mpub, nop, pub
-from nsqd.protocol import _MOST_HELD
+from nsqd.protocol import _MOST_OWED
 from tests.support.node import Client, Node
 
 
@@ -136,7 +136,7 @@ def test_publishing_to_a_topic_that_is_being_deleted() -> None:
 def test_who_does_not_wait_for_answers_is_held_back() -> None:
     node = synced_node()
     client = node.client()
-    for number in range(_MOST_HELD):
+    for number in range(_MOST_OWED):
         assert client.protocol.reading
         client.say(pub(f"t{number % 2}", b"x"))
     assert not client.protocol.reading
