@@ -71,7 +71,7 @@ class Turn:
             broker.drop_overflow()
         if broker.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
-        if broker.changed or broker.shape_unsaved:
+        if broker.changed or broker.lighter or broker.shape_unsaved:
             self.progress_made.set()
 
     async def durable(self) -> None:

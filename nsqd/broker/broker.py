@@ -78,6 +78,7 @@ class Broker:
         self.restless: dict[Channel, None] = {}  # may have something to deliver
         self.crowded: dict[Channel, int] = {}  # are ephemeral, and got messages in this turn, from this sequence on
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
+        self.lighter: dict[Topic, None] = {}  # need less of their log, once the journal has written why
         self.alarms = Alarms()
         self.shape_unsaved = False  # topics, channels or pauses changed
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
@@ -108,6 +109,7 @@ class Broker:
         self.note(f"TOPIC({name}): deleting")
         topic.close()
         self._sealed.pop(topic, None)
+        self.lighter.pop(topic, None)
         self.deferring.pop(topic, None)
         self.unasked.pop(topic, None)
         self.record_topic(topic, ("drop", name))
@@ -178,7 +180,8 @@ class Broker:
         changed, self.changed = self.changed, {}
         for channel in changed:
             channel.record_progress()
-        for topic in {channel.topic: None for channel in changed}:
+        lighter, self.lighter = self.lighter, {}
+        for topic in {channel.topic: None for channel in changed} | lighter:
             topic.log.release(topic.low_water())
 
     def forget(self, channel: Channel) -> None:

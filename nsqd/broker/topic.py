@@ -278,7 +278,7 @@ class Topic:
                 self._record("freeze", self.handed_over)
             if self.ephemeral:
                 self.broker.delete_topic(self.name)
-        self.log.release(self.low_water())
+        self.broker.lighter[self] = None
         self.broker.shape_changed(self.name)
         return True
 
@@ -311,7 +311,10 @@ class Topic:
             channel.pass_over(before, self.handed_over)
         self._record("unpark")
         self._record("freeze", self.handed_over)
-        self.log.release(self.handed_over if self.ephemeral else self.low_water())
+        if self.ephemeral:
+            self.log.release(self.handed_over)  # there is room again at once, and no journal
+        else:
+            self.broker.lighter[self] = None
 
     def close(self) -> None:
         """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""
