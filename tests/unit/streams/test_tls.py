@@ -1,0 +1,104 @@
+"""TLS without sockets: two layers that talk to each other."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.streams.layer import StreamError
+from common.streams.tls import TlsLayer
+from tests.support.certificates import Certificates, make_certificates
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    folder: Path = tmp_path_factory.mktemp("certificates")
+    return make_certificates(folder)
+
+
+def server_of(certificates: Certificates, *, verify: bool = False) -> TlsLayer:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    if verify:
+        context.load_verify_locations(certificates.authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return TlsLayer(context, server_side=True)
+
+
+def client_of(certificates: Certificates, *, shows: bool = False, version: ssl.TLSVersion | None = None) -> TlsLayer:
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    if shows:
+        context.load_cert_chain(certificates.certificate, certificates.key)
+    if version is not None:
+        context.maximum_version = version
+    return TlsLayer(context, server_side=False, server_hostname="localhost")
+
+
+def shake_hands(server: TlsLayer, client: TlsLayer) -> None:
+    to_client = to_server = b""
+    for _ in range(10):
+        client_done = client.handshake(to_client)
+        to_server = client.pending()
+        server_done = server.handshake(to_server)
+        to_client = server.pending()
+        if client_done and server_done:
+            client.decode(to_client)
+            return
+    raise AssertionError("no handshake after ten rounds")
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_what_one_side_says_the_other_hears(certificates: Certificates, version: ssl.TLSVersion) -> None:
+    server, client = server_of(certificates), client_of(certificates, version=version)
+    shake_hands(server, client)
+    for size in (1, 16 << 10, 300_000):
+        assert server.decode(client.encode(bytes(size))) == bytes(size)
+        assert client.decode(server.encode(bytes(size))) == bytes(size)
+
+
+def test_who_and_what_is_known_afterwards(certificates: Certificates) -> None:
+    server, client = server_of(certificates, verify=True), client_of(certificates, shows=True)
+    shake_hands(server, client)
+    assert server.peer_common_name == "localhost"
+    assert server.version == "TLSv1.3"
+    assert server.cipher == "TLS_AES_256_GCM_SHA384"
+
+
+def test_nobody_is_known_by_name_without_a_certificate(certificates: Certificates) -> None:
+    server, client = server_of(certificates), client_of(certificates)
+    shake_hands(server, client)
+    assert server.peer_common_name == ""
+
+
+def test_garbage_instead_of_a_handshake_is_refused(certificates: Certificates) -> None:
+    with pytest.raises(StreamError, match="tls: "):
+        server_of(certificates).handshake(b"SUB topic channel\n" * 10)
+
+
+def test_a_client_without_the_certificate_that_is_asked_for_is_refused(certificates: Certificates) -> None:
+    with pytest.raises(StreamError, match="peer did not return a certificate"):
+        shake_hands(server_of(certificates, verify=True), client_of(certificates, version=ssl.TLSVersion.TLSv1_2))
+
+
+def test_a_changed_byte_is_noticed(certificates: Certificates) -> None:
+    server, client = server_of(certificates), client_of(certificates)
+    shake_hands(server, client)
+    harmed = bytearray(client.encode(b"FIN 0123456789abcdef\n"))
+    harmed[-1] ^= 1
+    with pytest.raises(StreamError, match="tls: "):
+        server.decode(bytes(harmed))
+
+
+def test_the_other_side_may_say_goodbye(certificates: Certificates) -> None:
+    server, client = server_of(certificates), client_of(certificates)
+    shake_hands(server, client)
+    last = client.encode(b"CLS\n")
+    with pytest.raises(ssl.SSLError):
+        client._tls.unwrap()  # says that it is done, and would wait for the same from us
+    assert server.decode(last + client.pending()) == b"CLS\n"
+    assert server.ended
