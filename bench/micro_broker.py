@@ -104,7 +104,13 @@ def make_broker() -> Broker:
 
 def make_client(broker: Broker) -> ClientProtocol:
     client = ClientProtocol(
-        broker, RULES, remote_address="", remote_host="", wake=lambda: None, note=lambda level, text: None
+        broker,
+        RULES,
+        remote_address="",
+        remote_host="",
+        wake=lambda: None,
+        note=lambda level, text: None,
+        upgrade=lambda granted, early: None,
     )
     client.receive(commands.MAGIC, 0.0)
     return client

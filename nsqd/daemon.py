@@ -30,7 +30,9 @@ from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import MOST_DESCRIPTORS, DataPathError, NotSynced, Store
 from nsqd.tcp import client_maker, limits_of, rules_of
+from nsqd.tls import server_context
 from nsqd.turn import Turn
+from nsqd.upgrade import HandshakePace, Upgrades
 
 if TYPE_CHECKING:
     from nsqd.options import Options
@@ -59,6 +61,7 @@ async def run(
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    tls = server_context(options)
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
         log.info("core: %s", core_of(protocol))
@@ -68,6 +71,7 @@ async def run(
         turn = Turn(broker, store)
         poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
         turn.flush = poller.flush
+        upgrades = Upgrades(tls, HandshakePace())
         lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
         lookupds.configure(options.lookupd_tcp_address)
         settings = LiveSettings(options, lookupds)
@@ -77,7 +81,7 @@ async def run(
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
                 services.start_soon(timers.save_progress, broker, turn, store)
-                services.start_soon(poller.accept, listening.tcp, client_maker(broker, rules_of(options)))
+                services.start_soon(poller.accept, listening.tcp, client_maker(broker, rules_of(options), upgrades))
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
                 if listening.http is not None:
                     services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))

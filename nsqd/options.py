@@ -76,7 +76,7 @@ def _parse_tls_required(text: str) -> TlsRequired:
 
 def _parse_tls_version(text: str) -> TlsVersion:
     if not text:
-        return TlsVersion.TLS_1_0
+        return TlsVersion.TLS_1_2
     for version in TlsVersion:
         if text.lower() == version.word:
             return version
@@ -242,32 +242,29 @@ class Options(BaseOptions):
     )
 
     # TLS, compression, authorization
-    tls_cert: str = option("", "path to the certificate file", planned=True)
-    tls_key: str = option("", "path to the key file", planned=True)
+    tls_cert: str = option("", "path to the certificate file")
+    tls_key: str = option("", "path to the key file")
     tls_client_auth_policy: str = option(
         "",
         "whether clients need a certificate: require (any), or require-verify (one that --tls-root-ca-file vouches for)",
-        planned=True,
     )
-    tls_root_ca_file: str = option("", "path to the certificates that vouch for others", planned=True)
+    tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
     tls_required: TlsRequired = option(
         TlsRequired.NO,
         "whether clients must use TLS: true, false, or tcp-https (all but plain HTTP)",
         kind=TLS_REQUIRED,
-        planned=True,
     )
     tls_min_version: TlsVersion = option(
-        TlsVersion.TLS_1_0, "lowest TLS version: tls1.0, tls1.1, tls1.2, or tls1.3", kind=TLS_VERSION, planned=True
+        TlsVersion.TLS_1_2, "lowest TLS version: tls1.0, tls1.1, tls1.2, or tls1.3", kind=TLS_VERSION
     )
-    deflate: bool = option(True, "let clients ask for deflate compression", planned=True)
+    deflate: bool = option(True, "let clients ask for deflate compression")
     max_deflate_level: int = option(
         6,
         "highest deflate level that a client may ask for; each level costs more CPU",
         at_least=1,
         at_most=9,
-        planned=True,
     )
-    snappy: bool = option(True, "let clients ask for snappy compression", planned=True)
+    snappy: bool = option(True, "let clients ask for snappy compression")
     auth_http_address: tuple[str, ...] = option(
         (),
         "host:port or URL of an authorization server; clients then have to AUTH",
@@ -288,9 +285,8 @@ class Options(BaseOptions):
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self
         if options.tls_required is not TlsRequired.NO and not (options.tls_cert and options.tls_key):
             raise StartupError("cannot require TLS client connections without TLS key and cert")
-        if self.tls_cert or self.tls_key or self.auth_http_address:
-            # Until both are there: who asks for them must not be served in clear, or by everyone.
-            raise StartupError("TLS and AUTH are not supported yet")
+        if self.auth_http_address:  # until it is there: who asks for it must not serve everyone
+            raise StartupError("AUTH is not supported yet")
         if not self.lookupd_tls and (self.lookupd_tls_root_ca_file or self.lookupd_tls_cert or self.lookupd_tls_key):
             raise StartupError("certificates for nsqlookupd need --lookupd-tls")
         if self.auth_http_request_method not in ("get", "post"):

@@ -6,7 +6,7 @@ parameters and topic as soon as the line is there, the reader then cuts the body
 Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
 until the log has answered; message frames never wait.
 
-TLS and compression will sit between the socket and `receive`/`bytes_to_send`, and negotiate in `_identify`; AUTH will be
+TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py); AUTH will be
 asked in `_admit` and `_subscribe`, where NSQ's order of checks has it.
 """
 
@@ -34,7 +34,14 @@ from common.wire.commands import (
 )
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
-from common.wire.identify import ClientSettings, ServerFeatures, apply_identify, decode_identify, negotiate
+from common.wire.identify import (
+    ClientSettings,
+    Negotiation,
+    ServerFeatures,
+    apply_identify,
+    decode_identify,
+    negotiate,
+)
 from common.wire.names import decode_name
 from common.wire.quoting import quote
 from nsqd.broker.consumer import Consumer
@@ -91,8 +98,25 @@ class ClientRules:
     max_req_timeout_ms: int
     max_defer_timeout_ms: int
     max_channel_consumers: int
+    tls_required: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """What lies between the client's socket and its protocol."""
+
+    tls: bool = False
+    tls_version: str = ""
+    cipher_suite: str = ""
+    common_name: str = ""  # of the client's certificate
+    snappy: bool = False
+    deflate: bool = False
+
+    def compressed(self, *, snappy: bool) -> Transport:
+        return replace(self, snappy=snappy, deflate=not snappy)
+
+
+Upgrade = Callable[[Negotiation, bytes], None]  # what was granted, and what came behind the IDENTIFY
 Note = Callable[[Literal["info", "error"], bytes], None]  # something for the log, which only a shell can write
 
 
@@ -118,8 +142,10 @@ class ClientProtocol:
         remote_host: str,
         wake: Callable[[], None],
         note: Note,
+        upgrade: Upgrade,
     ) -> None:
         self.state = State.INIT
+        self.transport = Transport()
         # Until it identifies itself, a client is called by its address.
         self.settings = replace(rules.defaults, client_id=remote_host, hostname=remote_host)  # the latest IDENTIFY's
         self._delivery = self.settings  # the first IDENTIFY's: delivery never looks at a later one
@@ -128,6 +154,8 @@ class ClientProtocol:
         self._rules = rules
         self._wake = wake
         self._note = note
+        self._upgrade = upgrade
+        self._granted: Negotiation | None = None  # an upgrade that is to be made now
         self._remote_address = remote_address
         self._connected = broker.timestamp // 1_000_000_000
         # For the poller, which looks at these all the time:
@@ -164,7 +192,7 @@ class ClientProtocol:
             while (command := reader.next_command()) is not None:
                 complete = True
                 self._handle(command, now)
-                if self._is_closed():
+                if self._is_stopped():
                     break
         except ProtocolError as error:
             self._fail(error)
@@ -174,6 +202,9 @@ class ClientProtocol:
         if complete:
             self._read_deadline = now + self._read_patience
         self._wake()
+        if self._granted is not None:
+            granted, self._granted = self._granted, None
+            self._upgrade(granted, reader.take_rest())
 
     def _read_magic(self, data: bytes, now: float) -> bytes:
         magic = (self._magic or b"") + data[:4]
@@ -230,6 +261,11 @@ class ClientProtocol:
             held[0].receipt.when_settled(self._wake)
         self.finished = self.state is State.CLOSED and not held
 
+    @property
+    def owes_answers(self) -> bool:
+        """Whether answers wait for the log; all others are in `bytes_to_send`."""
+        return bool(self._held)
+
     def sent(self, unsent: int) -> None:
         """So many bytes still lie in front of the socket."""
         consumer = self._consumer
@@ -239,8 +275,8 @@ class ClientProtocol:
             if not had_room and consumer.room > 0 and self._channel is not None:
                 self._channel.wants_attention()
 
-    def _is_closed(self) -> bool:  # a call, because any handler may have changed the state
-        return self.state is State.CLOSED
+    def _is_stopped(self) -> bool:  # a call, because any handler may have changed the state
+        return self.state is State.CLOSED or self._granted is not None
 
     def close(self) -> None:
         """No more commands. What is owed may still be sent."""
@@ -328,6 +364,7 @@ class ClientProtocol:
         word = params[0]
         if word == b"PUB" and len(params) > 1 and params[1] == self._topic_raw and self._has_topic():
             return  # as the last one: nothing new to check
+        self._check_transport(word)
         self._check_state(word)
         if word == b"PUB" or word == b"MPUB" or word == b"DPUB":
             self._admit_publish(word, params)
@@ -364,6 +401,10 @@ class ClientProtocol:
             raise ProtocolError(Fault.INVALID, f"DPUB timeout {delay_ms} out of range 0-{most}")
         return duration // _NANOSECONDS_PER_MS
 
+    def _check_transport(self, word: bytes) -> None:
+        if self._rules.tls_required and not self.transport.tls and word != b"IDENTIFY":
+            raise ProtocolError(Fault.INVALID, b"cannot " + word + b" in current state (TLS required)")
+
     def _check_state(self, word: bytes) -> None:
         if self.state not in LEGAL[word]:
             raise ProtocolError(Fault.INVALID, b"cannot " + word + b" in current state")
@@ -386,6 +427,7 @@ class ClientProtocol:
 
     def _handle_line(self, params: list[bytes], now: float) -> None:
         word = params[0]
+        self._check_transport(word)
         if word not in LEGAL:
             raise ProtocolError(Fault.INVALID, b"invalid command " + word)
         self._check_state(word)
@@ -536,6 +578,10 @@ class ClientProtocol:
         self._note("info", b"IDENTIFY: " + body[:_LONGEST_NOTE])
         self.settings = apply_identify(self.settings, request, self._rules.features)
         negotiation = negotiate(request, self.settings, self._rules.features)
+        if negotiation.upgrades:
+            if self.transport != Transport():
+                raise ProtocolError(Fault.IDENTIFY_FAILED, "connection is already upgraded")
+            self._granted = negotiation
         if not self._identified:
             self._identified = True
             self._delivery = self.settings
@@ -548,7 +594,7 @@ class ClientProtocol:
 
     def describe(self, topic: str = "") -> ClientSnapshot:
         """`topic` chooses which publish count is shown; there is at most one."""
-        consumer, settings = self._consumer, self.settings
+        consumer, settings, transport = self._consumer, self.settings, self.transport
         counts = self._pub_counts
         shown = topic or next(iter(counts), "")
         return ClientSnapshot(
@@ -564,12 +610,16 @@ class ClientProtocol:
             requeue_count=consumer.requeue_count if consumer else 0,
             connect_ts=self._connected,
             sample_rate=settings.sample_rate,
-            deflate=False,
-            snappy=False,
+            deflate=transport.deflate,
+            snappy=transport.snappy,
             user_agent=settings.user_agent,
             topology_zone=settings.topology_zone,
             topology_region=settings.topology_region,
             pub_counts=((shown, counts[shown]),) if shown in counts else (),
+            tls=transport.tls,
+            tls_cipher_suite=transport.cipher_suite,
+            tls_version=transport.tls_version,
+            tls_negotiated_protocol_is_mutual=transport.tls,
         )
 
 

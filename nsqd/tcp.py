@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from common.options import MILLISECOND
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
-from common.wire.identify import ClientSettings, ServerFeatures
+from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
+from nsqd.options import TlsRequired
 from nsqd.protocol import ClientProtocol, ClientRules
+from nsqd.upgrade import UpgradedClient, Upgrades
 
 if TYPE_CHECKING:
     from common.poller import Connection, Handler, MakeHandler
@@ -30,9 +33,9 @@ def rules_of(options: Options) -> ClientRules:
         min_output_buffer_timeout_ms=options.min_output_buffer_timeout // MILLISECOND,
         max_output_buffer_timeout_ms=options.max_output_buffer_timeout // MILLISECOND,
         max_deflate_level=options.max_deflate_level,
-        tls=False,
-        snappy=False,
-        deflate=False,
+        tls=bool(options.tls_cert),
+        snappy=options.snappy,
+        deflate=options.deflate,
         auth_required=False,
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
@@ -48,6 +51,7 @@ def rules_of(options: Options) -> ClientRules:
         max_req_timeout_ms=options.max_req_timeout // MILLISECOND,
         max_defer_timeout_ms=options.defer_limit // MILLISECOND,
         max_channel_consumers=options.max_channel_consumers,
+        tls_required=options.tls_required is not TlsRequired.NO,
     )
 
 
@@ -55,7 +59,7 @@ def limits_of(options: Options) -> Limits:
     return Limits(max_message=options.max_msg_size, max_body=options.max_body_size)
 
 
-def client_maker(broker: Broker, rules: ClientRules) -> MakeHandler:
+def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades) -> MakeHandler:
     """Makes the handler of each new connection."""
 
     def make(connection: Connection, wake: Callable[[], None]) -> Handler:
@@ -68,7 +72,21 @@ def client_maker(broker: Broker, rules: ClientRules) -> MakeHandler:
             else:
                 log.info("[%s] %s", peer, text.decode("utf-8", "backslashreplace"))
 
+        def upgrade(granted: Negotiation, early: bytes) -> None:
+            connection.handler = UpgradedClient(
+                client,
+                granted,
+                upgrades,
+                early=early,
+                now=broker.now,
+                wake=wake,
+                note=partial(log.error, "[%s] - %s", peer),
+            )
+
         host = "" if peer == "@" else peer.rpartition(":")[0]
-        return ClientProtocol(broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note)
+        client = ClientProtocol(
+            broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note, upgrade=upgrade
+        )
+        return client
 
     return make

@@ -8,7 +8,7 @@ from typing import Final
 from common.streams.layer import StreamError
 
 _RAW: Final = -15  # zlib's sign for "no header", and a window of 32 KiB
-_MOST_AT_ONCE: Final = 1 << 20  # a thousandfold is possible: a few bytes must not become all of our memory
+_MOST_AT_ONCE: Final = 128 * 1024  # about what is read at once without it; a thousandfold of what came is possible
 
 
 class DeflateLayer:

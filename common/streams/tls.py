@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import ssl
-from typing import Final
+from typing import Any, Final
 
 from common.streams.layer import StreamError
 
 _READ_SIZE: Final = 64 * 1024
+_VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1", "TLSv1.2": "TLS1.2", "TLSv1.3": "TLS1.3"}
+# What NSQ has names for, by OpenSSL's names.
+_SUITES: Final = {
+    "RC4-SHA": "TLS_RSA_WITH_RC4_128_SHA",
+    "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
+    "AES128-SHA": "TLS_RSA_WITH_AES_128_CBC_SHA",
+    "AES256-SHA": "TLS_RSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-ECDSA-RC4-SHA": "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA",
+    "ECDHE-ECDSA-AES128-SHA": "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA",
+    "ECDHE-ECDSA-AES256-SHA": "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-ECDSA-AES128-GCM-SHA256": "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "ECDHE-RSA-RC4-SHA": "TLS_ECDHE_RSA_WITH_RC4_128_SHA",
+    "ECDHE-RSA-DES-CBC3-SHA": "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA",
+    "ECDHE-RSA-AES128-SHA": "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA",
+    "ECDHE-RSA-AES256-SHA": "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA",
+    "ECDHE-RSA-AES128-GCM-SHA256": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+}
 
 
 class TlsLayer:
@@ -66,23 +83,29 @@ class TlsLayer:
 
     @property
     def version(self) -> str:
-        return self._tls.version() or ""
+        """As NSQ writes it: TLS1.2."""
+        return _VERSIONS.get(self._tls.version() or "", "")
 
     @property
-    def cipher(self) -> str:
-        """OpenSSL's name of the suite."""
+    def cipher_suite(self) -> str:
+        """As NSQ writes it: the names that it knows, and a number for all others."""
         cipher = self._tls.cipher()
-        return cipher[0] if cipher is not None else ""
+        if cipher is None:
+            return ""
+        name = cipher[0]
+        return _SUITES.get(name) or f"Unknown {_number_of(self._tls.context, name)}"
 
     @property
     def peer_common_name(self) -> str:
         """Of the certificate that the peer has shown and that was verified; "" if there is none."""
-        certificate = self._tls.getpeercert() or {}
-        for attributes in certificate.get("subject", ()):
-            for name, value in attributes:
-                if name == "commonName":
-                    return str(value)
-        return ""
+        certificate: dict[str, Any] = self._tls.getpeercert() or {}
+        names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
+        return str(names[0]) if names else ""
+
+
+def _number_of(context: ssl.SSLContext, name: str) -> int:
+    """The suite's number on the wire."""
+    return next((cipher["id"] & 0xFFFF for cipher in context.get_ciphers() if cipher["name"] == name), 0)
 
 
 def _text_of(error: Exception) -> str:

@@ -199,6 +199,12 @@ class CommandReader:
         """
         return None if self._half is None else self._half.missing()
 
+    def take_rest(self) -> bytes:
+        """What was received behind the last command that was returned; it is the caller's now."""
+        rest = self._data[self._at :]
+        self._forget_data()
+        return rest
+
     @property
     def buffered(self) -> int:
         """How many bytes were received and not yet returned in a command."""

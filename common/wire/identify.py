@@ -88,6 +88,11 @@ class Negotiation:
     deflate_level: int
     reply: bytes | None
 
+    @property
+    def upgrades(self) -> bool:
+        """Whether the bytes on the wire are other ones behind the reply."""
+        return self.tls or self.snappy or self.deflate
+
 
 def decode_identify(body: bytes) -> IdentifyRequest:
     """Raises ProtocolError when the body is not such a document."""

@@ -7,12 +7,13 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from common.wire.frames import FrameReader, FrameType
-from common.wire.identify import ClientSettings, ServerFeatures
+from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
 from nsqd.protocol import ClientProtocol, ClientRules, State
+from nsqd.upgrade import HandshakePace, UpgradedClient, Upgrades
 from tests.support.fake_store import FakeStore, finish_turn
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Node:
         self.mem_queue_size = mem_queue_size
         self.mem_queue_bytes = mem_queue_bytes
         self.rules = replace(RULES, **rules)
+        self.upgrades = Upgrades(None, HandshakePace())
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
         self.percents: list[int] = []  # what the broker will draw
@@ -117,8 +119,8 @@ class Node:
         self.broker.timestamp = self._timestamp()
         self.broker.expire()
         for client in self.clients:
-            if client.protocol.next_deadline <= self.now:
-                client.protocol.tick(self.now)
+            if client.handler.next_deadline <= self.now:
+                client.handler.tick(self.now)
         self.turn()
 
     def topic(self, name: str = "t") -> TopicSnapshot:
@@ -155,6 +157,19 @@ class Client:
             remote_host="127.0.0.1",
             wake=self._wake,
             note=self._note,
+            upgrade=self._upgrade,
+        )
+        self.handler: ClientProtocol | UpgradedClient = self.protocol
+
+    def _upgrade(self, granted: Negotiation, early: bytes) -> None:
+        self.handler = UpgradedClient(
+            self.protocol,
+            granted,
+            self.node.upgrades,
+            early=early,
+            now=self.node.now,
+            wake=self._wake,
+            note=lambda text: self._note("error", text.encode()),
         )
 
     def _wake(self) -> None:
@@ -169,15 +184,15 @@ class Client:
 
     def say(self, data: bytes) -> None:
         """The bytes arrive in one piece, in a turn of their own."""
-        self.protocol.receive(data, self.node.now)
+        self.handler.receive(data, self.node.now)
         self.node.turn()
 
     def hear(self) -> bytes:
         """All that the socket takes now."""
-        pieces = self.protocol.bytes_to_send()
-        self.protocol.sent(0)
+        pieces = self.handler.bytes_to_send()
+        self.handler.sent(0)
         self.node.turn()
-        return b"".join([*pieces, *self.protocol.bytes_to_send()])
+        return b"".join([*pieces, *self.handler.bytes_to_send()])
 
     def ask(self, data: bytes) -> bytes:
         self.say(data)

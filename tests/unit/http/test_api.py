@@ -164,7 +164,7 @@ def test_channel_actions(nsqd: Nsqd) -> None:
     ("deflate", b"true", JSON),
     ("log_level", b"2", JSON),
     ("tls_required", b"0", JSON),
-    ("tls_min_version", b"769", JSON),
+    ("tls_min_version", b"771", JSON),
     ("nsqlookupd_tcp_addresses", b"[]", JSON),
     ("e2e_processing_latency_percentiles", b"[]", JSON),
 ])  # fmt: skip

@@ -40,16 +40,16 @@ def test_whatever_the_packets_it_comes_back(pieces: list[bytes], level: int, ste
     assert came == b"".join(pieces)
 
 
-def test_a_bomb_goes_off_a_mebibyte_at_a_time() -> None:
+def test_a_bomb_goes_off_a_piece_at_a_time() -> None:
     layer = DeflateLayer(9)
     bomb = DeflateLayer(9).encode(bytes(50 << 20))
     assert len(bomb) < 60_000
-    assert len(layer.decode(bomb)) == 1 << 20
-    size, turns = 1 << 20, 1
+    assert len(layer.decode(bomb)) == 128 << 10
+    size, turns = 128 << 10, 1
     while layer.has_more:
         size += len(layer.decode(b""))
         turns += 1
-    assert (size, turns >= 50) == (50 << 20, True)
+    assert (size, turns >= 400) == (50 << 20, True)
 
 
 @pytest.mark.parametrize("nonsense", [b"\x07", b"\xff\xff\xff\xff", b"PUB topic\n"])

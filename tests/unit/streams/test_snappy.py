@@ -17,7 +17,7 @@ OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
 
 def masked(data: bytes) -> bytes:
-    crc = crc32c(data)
+    crc: int = crc32c(data)
     return (((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF).to_bytes(4, "little")
 
 

@@ -65,8 +65,17 @@ def test_who_and_what_is_known_afterwards(certificates: Certificates) -> None:
     server, client = server_of(certificates, verify=True), client_of(certificates, shows=True)
     shake_hands(server, client)
     assert server.peer_common_name == "localhost"
-    assert server.version == "TLSv1.3"
-    assert server.cipher == "TLS_AES_256_GCM_SHA384"
+    assert server.version == "TLS1.3"
+    assert server.cipher_suite == "Unknown 4866"
+
+
+def test_a_suite_that_nsq_has_a_name_for_gets_it(certificates: Certificates) -> None:
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE-ECDSA-AES128-GCM-SHA256")
+    server, client = server_of(certificates), TlsLayer(context, server_side=False, server_hostname="localhost")
+    shake_hands(server, client)
+    assert (server.version, server.cipher_suite) == ("TLS1.2", "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")
 
 
 def test_nobody_is_known_by_name_without_a_certificate(certificates: Certificates) -> None:

@@ -1,0 +1,260 @@
+"""A client whose bytes are not plain: TLS, then snappy or deflate, between its socket and its protocol.
+
+A plain connection knows nothing of this. When IDENTIFY has granted an upgrade, this takes the protocol's place in front
+of the poller, in NSQ's order:
+
+    the JSON reply, plain | TLS handshake, then OK inside of it | snappy or deflate, then OK inside of that
+
+What the client sent too early, behind its IDENTIFY, is taken for the beginning of the new stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+from common.streams.deflate import DeflateLayer
+from common.streams.layer import Layer, StreamError
+from common.streams.snappy import SnappyLayer
+from common.streams.tls import TlsLayer
+from common.wire.faults import Fault, ProtocolError
+from common.wire.frames import OK_FRAME, error_frame
+from nsqd.protocol import ClientProtocol, Transport
+
+if TYPE_CHECKING:
+    import ssl
+
+    from common.wire.identify import Negotiation
+
+HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
+_BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at
+_HANDSHAKE_SHARE: Final = 0.002  # seconds from one costly step of a handshake to the next, whoever's they are
+
+
+class HandshakePace:
+    """Whose turn it is to sign: a crowd that connects at once must not stop everyone else for a second."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def next_slot(self, now: float) -> float:
+        slot = max(now, self._free_at)
+        self._free_at = slot + _HANDSHAKE_SHARE
+        return slot
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrades:
+    """What the server has for it."""
+
+    tls: ssl.SSLContext | None
+    pace: HandshakePace
+
+
+class UpgradedClient:
+    """Implements `common.poller.Handler` around a protocol."""
+
+    def __init__(
+        self,
+        client: ClientProtocol,
+        granted: Negotiation,
+        upgrades: Upgrades,
+        *,
+        early: bytes,
+        now: float,
+        wake: Callable[[], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._granted = granted
+        self._upgrades = upgrades
+        self._wake = wake
+        self._note = note
+        self._layers: list[Layer] = []  # from the socket inwards
+        self._tls: TlsLayer | None = None  # during its handshake, too
+        self._shaking_hands = False
+        self._handshake_ends = inf
+        self._may_sign = False  # the handshake's costly step has got its slot
+        self._started = False  # the reply is on its way
+        self._now = now
+        self._raw = early  # came, and was not looked at yet
+        self._looks_at = inf  # when it will be; inf: when more comes
+        self._out: list[bytes] = []  # for the socket, in front of what the protocol has to say
+        self._failed = False
+        self._ended = False  # the peer will send nothing more
+
+    # What comes in
+
+    def receive(self, data: bytes, now: float) -> None:
+        self._now = now
+        self._raw += data
+        if self._started and self._looks_at == inf:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        self._looks_at = inf
+        try:
+            if self._shaking_hands:
+                self._shake_hands(now)
+            if not self._shaking_hands:
+                self._decode(now)
+        except StreamError as error:
+            self._give_up(error)
+        if self._ended and self._looks_at == inf:
+            self._client.end()
+        self._wake()
+
+    def _shake_hands(self, now: float) -> None:
+        if not self._may_sign:
+            self._may_sign = True
+            if (slot := self._upgrades.pace.next_slot(now)) > now:
+                self._looks_at = slot
+                return
+        tls, data = self._tls, self._raw
+        assert tls is not None
+        self._raw = b""
+        try:
+            done = tls.handshake(data)
+        except StreamError as error:
+            self._refuse(str(error))
+            return
+        self._out.append(tls.pending())
+        if not done:
+            return
+        self._shaking_hands = False
+        self._handshake_ends = inf
+        self._layers.append(tls)
+        self._client.transport = Transport(
+            tls=True, tls_version=tls.version, cipher_suite=tls.cipher_suite, common_name=tls.peer_common_name
+        )
+        self._say_ok()
+        self._compress()
+
+    def _decode(self, now: float) -> None:
+        data, self._raw = self._raw, b""
+        for layer in self._layers:
+            data = layer.decode(data)
+        if (tls := self._tls) is not None:
+            if answer := tls.pending():
+                self._out.append(answer)
+            self._ended = self._ended or tls.ended
+        if any(layer.has_more for layer in self._layers):
+            self._looks_at = now + _BREATH
+        if data:
+            self._client.receive(data, now)
+
+    def end(self) -> None:
+        self._ended = True
+        if self._shaking_hands or not self._started:
+            self._note("exiting: EOF during an upgrade")
+            self._client.abort()
+        elif self._looks_at == inf:
+            self._client.end()
+
+    # The steps of the upgrade
+
+    def _start(self) -> None:
+        self._started = True
+        if self._granted.tls and (context := self._upgrades.tls) is not None:
+            self._tls = TlsLayer(context, server_side=True)
+            self._shaking_hands = True
+            self._handshake_ends = self._now + HANDSHAKE_TIMEOUT
+        else:
+            self._compress()
+        if self._raw:
+            self._looks_at = 0.0
+
+    def _compress(self) -> None:
+        granted, transport = self._granted, self._client.transport
+        if granted.snappy:
+            self._layers.append(SnappyLayer())
+        elif granted.deflate:
+            self._layers.append(DeflateLayer(granted.deflate_level))
+        else:
+            return
+        self._client.transport = transport.compressed(snappy=granted.snappy)
+        self._say_ok()
+
+    def _say_ok(self) -> None:
+        self._out.append(self._encode([OK_FRAME]))
+
+    def _refuse(self, reason: str) -> None:
+        """In clear, as in NSQ: a peer with which no handshake was possible could read nothing else."""
+        error = ProtocolError(Fault.IDENTIFY_FAILED, f"IDENTIFY failed {reason}")
+        self._note(str(error))
+        self._out.append(error_frame(error))
+        self._failed = True
+        self._shaking_hands = False
+        self._handshake_ends = inf
+        self._client.close()
+
+    def _give_up(self, error: StreamError) -> None:
+        self._note(str(error))
+        self._client.abort()
+
+    # What goes out
+
+    def bytes_to_send(self) -> list[bytes]:
+        pieces = self._client.bytes_to_send()
+        if not self._started:
+            if not self._client.owes_answers and not self._client.finished:  # the reply is the last of these
+                self._start()
+                pieces += self._out
+                self._out = []
+            return pieces
+        out, self._out = self._out, []
+        if pieces and not self._failed:
+            out.append(self._encode(pieces))
+        return out
+
+    def _encode(self, pieces: list[bytes]) -> bytes:
+        data = b"".join(pieces)
+        for layer in reversed(self._layers):
+            data = layer.encode(data)
+        return data
+
+    def sent(self, unsent: int) -> None:
+        self._client.sent(unsent)
+
+    # What the poller asks
+
+    def tick(self, now: float) -> None:
+        self._now = now
+        if now >= self._handshake_ends:
+            self._refuse("i/o timeout")
+            self._wake()
+        elif now >= self._looks_at:
+            self._look(now)
+        elif self._is_open:
+            self._client.tick(now)
+
+    def abort(self) -> None:
+        self._client.abort()
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether the protocol may speak: no heartbeat comes between the reply and the last OK."""
+        return self._started and not self._shaking_hands
+
+    @property
+    def next_deadline(self) -> float:
+        own = min(self._handshake_ends, self._looks_at)
+        return min(own, self._client.next_deadline) if self._is_open else own
+
+    @property
+    def reading(self) -> bool:
+        return self._looks_at == inf and (not self._is_open or self._client.reading)
+
+    @property
+    def finished(self) -> bool:
+        return self._client.finished
+
+    @property
+    def aborted(self) -> bool:
+        return self._client.aborted
+
+    @property
+    def write_timeout(self) -> float:
+        return self._client.write_timeout

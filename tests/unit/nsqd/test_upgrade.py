@@ -1,0 +1,201 @@
+"""What changes on the wire behind IDENTIFY: the order of the answers, what comes early, and who fails how."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import zlib
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from common.streams.deflate import DeflateLayer
+from common.streams.layer import Layer
+from common.streams.snappy import SnappyLayer
+from common.streams.tls import TlsLayer
+from common.wire.frames import OK_FRAME
+from nsqd.upgrade import HANDSHAKE_TIMEOUT, HandshakePace, Upgrades
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.node import RULES, Client, Node, frames
+
+PUB = b"PUB t\n\x00\x00\x00\x05hello"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def node(certificates: Certificates) -> Node:
+    node = Node(features=replace(RULES.features, tls=True, snappy=True, deflate=True))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    node.upgrades = Upgrades(context, HandshakePace())
+    return node
+
+
+def identify(**wishes: object) -> bytes:
+    body = json.dumps({"feature_negotiation": True, **wishes}).encode()
+    return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
+
+
+def said(data: bytes) -> list[bytes]:
+    return [frame for _, frame in frames(data)]
+
+
+def hear(layer: Layer, data: bytes) -> list[bytes]:
+    return said(layer.decode(data))
+
+
+@pytest.mark.parametrize(("wish", "make"), [("snappy", SnappyLayer), ("deflate", lambda: DeflateLayer(6))])
+def test_compression_begins_behind_the_reply(node: Node, wish: str, make: type[SnappyLayer]) -> None:
+    client, layer = node.client(), make()
+    answer = client.ask(identify(**{wish: True}))
+    size = 4 + int.from_bytes(answer[:4], "big")
+    (reply,) = said(answer[:size])
+    assert json.loads(reply)[wish] is True
+    assert hear(layer, answer[size:]) == [b"OK"]
+    assert hear(layer, client.ask(layer.encode(PUB))) == [b"OK"]
+    assert node.topic().message_count == 1
+    snapshot = client.protocol.describe()
+    assert (snapshot.snappy, snapshot.deflate, snapshot.tls) == (wish == "snappy", wish == "deflate", False)
+
+
+def test_bytes_behind_identify_belong_to_the_new_stream(node: Node) -> None:
+    client, layer = node.client(), SnappyLayer()
+    answer = client.ask(identify(snappy=True) + layer.encode(PUB))
+    size = 4 + int.from_bytes(answer[:4], "big")
+    node.pass_time(0.001)
+    assert hear(layer, answer[size:] + client.hear()) == [b"OK", b"OK"]
+
+
+def shake_hands(client: Client, certificates: Certificates) -> tuple[TlsLayer, bytes]:
+    """The client's end, and what was said inside first."""
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    tls = TlsLayer(context, server_side=False, server_hostname="localhost")
+    data, done = b"", False
+    for _ in range(5):
+        done = tls.handshake(data)
+        if done:
+            return tls, tls.decode(client.ask(tls.pending()))
+        client.say(tls.pending())
+        client.node.pass_time(0.01)  # until it is our turn to be signed for
+        data = client.hear()
+    raise AssertionError("no handshake")
+
+
+def test_tls_then_compression_answer_ok_once_each(node: Node, certificates: Certificates) -> None:
+    client = node.client()
+    (reply,) = said(client.ask(identify(tls_v1=True, deflate=True)))
+    assert json.loads(reply)["tls_v1"] is True
+    tls, inside = shake_hands(client, certificates)
+    layer = DeflateLayer(6)
+    assert inside.startswith(OK_FRAME)
+    assert hear(layer, inside[len(OK_FRAME) :]) == [b"OK"]
+    assert hear(layer, tls.decode(client.ask(tls.encode(layer.encode(PUB))))) == [b"OK"]
+    snapshot = client.protocol.describe()
+    assert (snapshot.tls, snapshot.tls_version, snapshot.tls_negotiated_protocol_is_mutual) == (True, "TLS1.3", True)
+
+
+def test_no_heartbeat_slips_between_the_reply_and_the_last_ok(node: Node) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True, heartbeat_interval=1000))
+    node.pass_time(HANDSHAKE_TIMEOUT - 0.1)
+    assert client.hear() == b""
+
+
+def test_a_handshake_that_takes_too_long_fails_in_clear(node: Node) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    node.pass_time(HANDSHAKE_TIMEOUT + 0.1)
+    assert client.answers() == [b"E_IDENTIFY_FAILED IDENTIFY failed i/o timeout"]
+    assert client.handler.finished
+
+
+def test_garbage_instead_of_a_handshake_fails_in_clear(node: Node) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    (error,) = client.answers(b"SUB topic channel\n" * 3)
+    assert error.startswith(b"E_IDENTIFY_FAILED IDENTIFY failed tls: ")
+    assert client.handler.finished
+
+
+@pytest.mark.parametrize("wish", ["snappy", "deflate"])
+def test_nonsense_in_a_compressed_stream_ends_it_without_a_word(node: Node, wish: str) -> None:
+    client = node.client()
+    client.ask(identify(**{wish: True}))
+    assert client.ask(b"\xff\xff\xff\xff\xff\xff\xff\xff") == b""
+    assert client.handler.aborted
+
+
+def test_a_publish_that_waits_for_the_log_is_answered_before_the_reply(node: Node) -> None:
+    client, layer = node.client(), SnappyLayer()
+    receipt_less = client.ask(PUB + identify(snappy=True))
+    first, rest = said(receipt_less[:10]), receipt_less[10:]
+    assert first == [b"OK"]
+    size = 4 + int.from_bytes(rest[:4], "big")
+    assert hear(layer, rest[size:]) == [b"OK"]
+
+
+def test_who_is_upgraded_is_not_upgraded_again(node: Node) -> None:
+    client, layer = node.client(), SnappyLayer()
+    answer = client.ask(identify(snappy=True))
+    layer.decode(answer[4 + int.from_bytes(answer[:4], "big") :])
+    (error,) = hear(layer, client.ask(layer.encode(identify(snappy=True))))
+    assert error == b"E_IDENTIFY_FAILED connection is already upgraded"
+
+
+def test_a_bomb_is_taken_in_small_steps(node: Node) -> None:
+    client, layer = node.client(), DeflateLayer(6)
+    answer = client.ask(identify(deflate=True))
+    assert hear(layer, answer[4 + int.from_bytes(answer[:4], "big") :]) == [b"OK"]
+    bomb = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = bomb.compress(b"NOP\n" * (1 << 19)) + bomb.flush(zlib.Z_SYNC_FLUSH)
+    client.say(data)
+    assert not client.handler.reading
+    steps = 0
+    while client.handler.next_deadline <= node.now + 0.01:
+        node.pass_time(0.01)
+        steps += 1
+    assert 15 <= steps <= 25
+    assert client.handler.reading
+    data = bomb.compress(PUB) + bomb.flush(zlib.Z_SYNC_FLUSH)
+    assert hear(layer, client.ask(data)) == [b"OK"]
+
+
+def test_a_crowd_signs_one_after_the_other() -> None:
+    pace = HandshakePace()
+    slots = [pace.next_slot(100.0) for _ in range(500)]
+    assert slots[0] == 100.0
+    assert 0.9 < slots[-1] - slots[0] < 1.1
+    assert pace.next_slot(200.0) == 200.0
+
+
+@pytest.mark.parametrize("word", [b"SUB t c", b"PUB t", b"NOP", b"", b"BOGUS x", b"AUTH"])
+def test_where_tls_is_required_nothing_else_goes(node: Node, word: bytes) -> None:
+    node.rules = replace(node.rules, tls_required=True)
+    client = node.client()
+    first = word.split(b" ")[0]
+    assert client.answers(word + b"\n\0\0\0\1a") == [b"E_INVALID cannot %b in current state (TLS required)" % first]
+    assert client.is_closed
+
+
+def test_where_tls_is_required_it_suffices(node: Node, certificates: Certificates) -> None:
+    node.rules = replace(node.rules, tls_required=True)
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    tls, _ = shake_hands(client, certificates)
+    assert said(tls.decode(client.ask(tls.encode(PUB)))) == [b"OK"]
+
+
+def test_the_end_of_tls_is_the_end_of_the_client(node: Node, certificates: Certificates) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    tls, _ = shake_hands(client, certificates)
+    with pytest.raises(ssl.SSLError):
+        tls._tls.unwrap()
+    client.say(tls.pending())
+    assert client.handler.finished
+    assert client.handler.next_deadline == inf
