@@ -25,10 +25,14 @@ from common.version import core_of
 from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
+from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
+from nsqd.http.memory import memory_now
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import MOST_DESCRIPTORS, DataPathError, NotSynced, Store
+from nsqd.statsd import StatsdLines, full_prefix, packets
+from nsqd.statsd_push import push_to_statsd
 from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.tls import server_context
 from nsqd.turn import Turn
@@ -87,6 +91,8 @@ async def run(
                     services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))
                     log.info("HTTP: listening on %s", format_listener(listening.http))
                 services.start_soon(lookupds.run)
+                if options.statsd_address:
+                    services.start_soon(_push_to_statsd, broker, options)
                 tune_garbage_collection()
                 task_status.started(listening)
                 await wait_for_shutdown()
@@ -100,6 +106,21 @@ async def run(
 
 
 # Parts
+
+
+async def _push_to_statsd(broker: Broker, options: Options) -> None:
+    statsd = StatsdLines(options.statsd_prefix, exclude_ephemeral=options.statsd_exclude_ephemeral)
+
+    def take_packets() -> list[bytes]:
+        memory = memory_now() if options.statsd_mem_stats else None
+        return packets(statsd.lines(broker.snapshot(clients=False), memory), options.statsd_udp_packet_size)
+
+    await push_to_statsd(options.statsd_address, seconds(options.statsd_interval), take_packets)
+
+
+def _latency_of(options: Options) -> LatencySettings | None:
+    percentiles = options.e2e_processing_latency_percentile
+    return LatencySettings(percentiles, seconds(options.e2e_processing_latency_window_time)) if percentiles else None
 
 
 def _most_connections() -> int:
@@ -155,6 +176,8 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
         mem_queue_bytes=options.mem_queue_bytes,
         max_msg_timeout=seconds(options.max_msg_timeout),
         random_percent=partial(random.Random().randrange, 100),
+        latency=_latency_of(options),
+        prefers_near_consumers=options.prefers_near_consumers,
     )
     broker.health = lambda: store.health
     broker.note = lambda text: log.info("%s", text)
@@ -197,10 +220,12 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
 
 
 def _with_real_ports(options: Options, listening: Listening) -> Options:
+    http_port = options.broadcast_http_port or max(0, listening.http_port)
     return replace(
         options,
         broadcast_tcp_port=options.broadcast_tcp_port or max(0, listening_port(listening.tcp)),
-        broadcast_http_port=options.broadcast_http_port or max(0, listening.http_port),
+        broadcast_http_port=http_port,
+        statsd_prefix=full_prefix(options.statsd_prefix, options.broadcast_address, http_port),
     )
 
 

@@ -43,6 +43,9 @@ class Ack(StrEnum):
     SYNCED = "synced"  # after fdatasync(): survives a power cut
 
 
+TOPOLOGY_AWARE: Final = "topology-aware-consumption"
+
+
 class TlsRequired(IntEnum):
     """Who must use TLS. The numbers are what `/config/tls_required` answers."""
 
@@ -220,14 +223,12 @@ class Options(BaseOptions):
     )
 
     # statsd
-    statsd_address: str = option("", "UDP host:port of a statsd daemon to push metrics to", planned=True)
-    statsd_prefix: str = option("nsq.%s", "what each metric's name begins with; %s is this host and port", planned=True)
-    statsd_interval: Nanoseconds = option(
-        MINUTE, "time between pushes to statsd", kind=DURATION, at_least=1, planned=True
-    )
-    statsd_mem_stats: bool = option(True, "push metrics of memory and garbage collection too", planned=True)
-    statsd_udp_packet_size: int = option(508, "largest packet for statsd, in bytes", planned=True)
-    statsd_exclude_ephemeral: bool = option(False, "leave out ephemeral topics and channels", planned=True)
+    statsd_address: str = option("", "UDP host:port of a statsd daemon to push metrics to")
+    statsd_prefix: str = option("nsq.%s", "what each metric's name begins with; %s is this host and port")
+    statsd_interval: Nanoseconds = option(MINUTE, "time between pushes to statsd", kind=DURATION, at_least=1)
+    statsd_mem_stats: bool = option(True, "push metrics of memory and garbage collection too")
+    statsd_udp_packet_size: int = option(508, "largest packet for statsd, in bytes")
+    statsd_exclude_ephemeral: bool = option(False, "leave out ephemeral topics and channels")
 
     # end to end latency
     e2e_processing_latency_percentile: tuple[float, ...] = option(
@@ -235,10 +236,9 @@ class Options(BaseOptions):
         "percentile of the time from publish to finish to keep track of, above 0 and up to 1, also comma separated",
         kind=FLOATS,
         toml="e2e_processing_latency_percentiles",
-        planned=True,
     )
     e2e_processing_latency_window_time: Nanoseconds = option(
-        10 * MINUTE, "how far back these percentiles look", kind=DURATION, planned=True
+        10 * MINUTE, "how far back these percentiles look", kind=DURATION
     )
 
     # TLS, compression, authorization
@@ -273,8 +273,11 @@ class Options(BaseOptions):
     )
     auth_http_request_method: str = option("get", "how to ask the authorization server: get or post", planned=True)
 
+    enable_experiment: tuple[str, ...] = option(
+        (), "experiment to switch on: topology-aware-consumption; unknown names are ignored"
+    )
+
     # accepted, without effect
-    enable_experiment: tuple[str, ...] = option((), "experiment to switch on; unknown names are ignored")
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
     worker_id: bool = option(False, "use --node-id", deprecated=True)
 
@@ -303,6 +306,10 @@ class Options(BaseOptions):
             if name == topic:
                 return Ack(word)
         return Ack(self.ack)
+
+    @property
+    def prefers_near_consumers(self) -> bool:
+        return TOPOLOGY_AWARE in self.enable_experiment
 
     @property
     def defer_limit(self) -> Nanoseconds:

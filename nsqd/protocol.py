@@ -44,7 +44,7 @@ from common.wire.identify import (
 )
 from common.wire.names import decode_name
 from common.wire.quoting import quote
-from nsqd.broker.consumer import Consumer
+from nsqd.broker.consumer import Closeness, Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused, Topic
 
@@ -503,6 +503,7 @@ class ClientProtocol:
             describe=self.describe,
             msg_timeout=self._delivery.msg_timeout_ms / 1000,
             sample_rate=self._delivery.sample_rate,
+            closeness=self._closeness(),
         )
         self._channel = channel
         channel.join(self._consumer)
@@ -513,6 +514,15 @@ class ClientProtocol:
             promise = self._broker.promise()
             self._owe(promise, b"SUB")
             promise.when_settled(self._let_go)  # before the turn hands messages over: the OK comes first
+
+    def _closeness(self) -> Closeness:
+        """By what the first IDENTIFY has said; two empty names are equal, as in NSQ."""
+        client, server = self._delivery, self._rules.features
+        if not (self._broker.prefers_near_consumers and self._identified):
+            return Closeness.ELSEWHERE
+        if client.topology_zone == server.topology_zone:
+            return Closeness.SAME_ZONE
+        return Closeness.SAME_REGION if client.topology_region == server.topology_region else Closeness.ELSEWHERE
 
     def _subscription(self) -> tuple[Consumer, Channel]:
         assert self._consumer is not None

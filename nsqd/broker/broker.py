@@ -18,6 +18,7 @@ from nsqd.broker.topic import Topic
 if TYPE_CHECKING:
     from nsqd.broker.changes import TopicState
     from nsqd.broker.channel import Channel
+    from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.store import Change, Store, TopicLog
 
@@ -57,6 +58,8 @@ class Broker:
         mem_queue_bytes: int,
         max_msg_timeout: float,
         random_percent: Callable[[], int],
+        latency: LatencySettings | None = None,
+        prefers_near_consumers: bool = False,
     ) -> None:
         self.store = store
         self.ids = ids
@@ -67,6 +70,8 @@ class Broker:
         self.mem_queue_bytes = mem_queue_bytes
         self.max_msg_timeout = max_msg_timeout
         self.random_percent = random_percent  # 0..99
+        self.prefers_near_consumers = prefers_near_consumers
+        self.latency = latency  # None: nobody wants to know how long messages take
         self.health: Callable[[], str] = lambda: "OK"
         self.note: Callable[[str], None] = lambda text: None  # something for the log, which only a shell can write
         self.learns = False  # whether there is somebody to ask which channels a new topic has elsewhere

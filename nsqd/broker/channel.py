@@ -18,10 +18,12 @@ from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from nsqd.broker.consumer import Closeness
 from nsqd.broker.in_flight import Delivery, InFlight
 from nsqd.broker.kept import Kept
+from nsqd.broker.latency import Latency
 from nsqd.broker.positions import Deferred, Retries, SkipRanges
-from nsqd.broker.snapshot import ChannelSnapshot, LatencySnapshot
+from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -51,7 +53,9 @@ class Channel:
         self.had_consumer = False
         self.timeout_count = 0
         self.requeue_count = 0
-        self.delivered_count = 0
+        self._taken = [0] * len(Closeness)  # messages, by the consumer's closeness
+        settings = topic.broker.latency
+        self.latency = Latency(settings, topic.broker.now) if settings is not None else None
         self.alarm = inf  # when expire() wants to be called next, as last told to the broker
         self._counted_from = cursor  # message_count is what was handed over since here
         self._finished: list[tuple[int, int]] = []  # sampled out: finished without having been in flight
@@ -81,6 +85,17 @@ class Channel:
             return 0
         end = min(self.topic.log.cached_from, self.topic.handed_over)
         return max(0, min(self.depth, end - self.cursor))
+
+    def oldest_timestamp(self) -> int | None:
+        """When the oldest message that waits was published, in nanoseconds; None: nothing waits, or it is not in memory now.
+
+        In the latter case it is fetched, so that who asks every few seconds gets to know.
+        """
+        waiting = [self.retries.peek()[0]] if self.retries else []
+        if (cursor := self._advance_over_gaps()) < self.topic.handed_over:
+            waiting.append(cursor)
+        times = [batch.timestamp for batch in map(self._source.batch_at, waiting) if batch is not None]
+        return min(times, default=None)
 
     def low_water(self) -> int:
         """Nothing before this sequence is needed here any more."""
@@ -198,6 +213,9 @@ class Channel:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
                 return
+            if self._broker.prefers_near_consumers:  # the others get what these leave
+                nearest = max(consumer.closeness for consumer in ready)
+                ready = [consumer for consumer in ready if consumer.closeness == nearest]
             self._turn = (self._turn + 1) % len(ready)
             ready = ready[self._turn :] + ready[: self._turn]
             before = available
@@ -280,6 +298,8 @@ class Channel:
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
         """Delivers [first, stop), or of it the (rate + 1) % that the consumer samples; the rest is finished, as in NSQ."""
+        if retry or self.kept is not None or first >= self.topic.log.cached_from:  # NSQ counts only what was in memory
+            self._taken[consumer.closeness] += stop - first
         if not consumer.sample_rate:
             self._deliver(consumer, batch, first, stop, attempts, now, retry=retry)
             return
@@ -302,11 +322,11 @@ class Channel:
         ids = batch.ids(first, stop)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
-        delivery = Delivery(consumer, first, count, offset, attempts, now, now + consumer.msg_timeout)
+        deadline = now + consumer.msg_timeout
+        delivery = Delivery(consumer, first, count, offset, attempts, now, deadline, batch.timestamp)
         self.in_flight.add(ids, delivery)
         if self.in_flight.next_deadline < self.alarm:
             self._set_alarm()
-        self.delivered_count += count
         consumer.in_flight += count
         consumer.message_count += count
         consumer.unsent_bytes += batch.frames_size(first, stop)
@@ -316,6 +336,8 @@ class Channel:
 
     def finish(self, consumer: Consumer, ids: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
         """Returns (id, reason) of what could not be finished."""
+        if self.latency is not None:
+            self._measure(self.latency, consumer, ids)
         done, failures = self.in_flight.finish(consumer, ids)
         if done:
             consumer.in_flight -= done
@@ -323,6 +345,13 @@ class Channel:
             self._broker.changed[self] = None
             self._broker.restless[self] = None
         return failures
+
+    def _measure(self, latency: Latency, consumer: Consumer, ids: Sequence[bytes]) -> None:
+        broker = self._broker
+        for message_id in dict.fromkeys(ids):
+            delivery = self.in_flight.find(consumer, message_id)
+            if isinstance(delivery, Delivery):
+                latency.add(broker.timestamp - delivery.published_at, broker.now)
 
     def requeue(self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float) -> bytes | None:
         """Returns why it failed, or None."""
@@ -508,15 +537,15 @@ class Channel:
             in_flight_count=len(self.in_flight),
             deferred_count=len(self.deferred),
             message_count=self.message_count,
-            zone_local_msg_count=0,
-            region_local_msg_count=0,
-            global_msg_count=self.delivered_count,
+            zone_local_msg_count=self._taken[Closeness.SAME_ZONE],
+            region_local_msg_count=self._taken[Closeness.SAME_REGION],
+            global_msg_count=self._taken[Closeness.ELSEWHERE],
             requeue_count=self.requeue_count,
             timeout_count=self.timeout_count,
             client_count=len(self.consumers),
             clients=[consumer.describe() for consumer in self.consumers] if clients else None,
             paused=self.paused,
-            e2e_processing_latency=LatencySnapshot(count=0, percentiles=None),
+            e2e_processing_latency=self.latency.snapshot(self._broker.now) if self.latency else NO_LATENCY,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -11,6 +12,14 @@ if TYPE_CHECKING:
 
 # A consumer that does not read gets no more than about this; RDY 2,500 of large messages would be gigabytes.
 MOST_UNSENT_BYTES: Final = 1 << 20
+
+
+class Closeness(IntEnum):
+    """Where a consumer is, as seen from this node."""
+
+    ELSEWHERE = 0
+    SAME_REGION = 1
+    SAME_ZONE = 2
 
 
 class Consumer:
@@ -27,12 +36,14 @@ class Consumer:
         describe: Callable[[], ClientSnapshot],
         msg_timeout: float,
         sample_rate: int = 0,
+        closeness: Closeness = Closeness.ELSEWHERE,
     ) -> None:
         self.send = send
         self.close = close
         self.describe = describe
         self.msg_timeout = msg_timeout  # seconds, for new deliveries
         self.sample_rate = sample_rate
+        self.closeness = closeness
         self.channel: Channel | None = None
         self.ready_count = 0
         self.in_flight = 0

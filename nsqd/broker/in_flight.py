@@ -25,7 +25,7 @@ NOT_OWNER: Final = b"client does not own message"
 class Delivery:
     """Neighbouring messages given to one consumer at one time. A message's sequence is its id plus `offset`."""
 
-    __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset")
+    __slots__ = ("attempts", "consumer", "deadline", "delivered_at", "first", "left", "offset", "published_at")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Delivery:
         attempts: int,
         delivered_at: float,
         deadline: float,
+        published_at: int,
     ) -> None:
         self.consumer = consumer
         self.first = first
@@ -44,6 +45,7 @@ class Delivery:
         self.attempts = attempts
         self.delivered_at = delivered_at
         self.deadline = deadline
+        self.published_at = published_at  # wall clock, nanoseconds
 
     def sequence_of(self, message_id: bytes) -> int:
         return int(message_id, 16) + self.offset
@@ -119,7 +121,16 @@ class InFlight:
             return delivery
         delivery.left -= 1
         sequence = delivery.sequence_of(message_id)
-        own = Delivery(consumer, sequence, 1, delivery.offset, delivery.attempts, delivery.delivered_at, deadline)
+        own = Delivery(
+            consumer,
+            sequence,
+            1,
+            delivery.offset,
+            delivery.attempts,
+            delivery.delivered_at,
+            deadline,
+            delivery.published_at,
+        )
         self._entries[message_id] = own
         self.next_deadline = min(self.next_deadline, deadline)
         return None

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.channel import Channel, microseconds
-from nsqd.broker.snapshot import LatencySnapshot, TopicSnapshot
+from nsqd.broker.latency import merged_snapshot
+from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -376,8 +377,14 @@ class Topic:
             message_count=self.message_count,
             message_bytes=self.message_bytes,
             paused=self.paused,
-            e2e_processing_latency=LatencySnapshot(count=0, percentiles=None),
+            e2e_processing_latency=self._latency_snapshot(),
         )
+
+    def _latency_snapshot(self) -> LatencySnapshot:
+        latencies = [channel.latency for channel in self.channels.values() if channel.latency is not None]
+        if self.broker.latency is None or not latencies:
+            return NO_LATENCY
+        return merged_snapshot(self.broker.latency, latencies, self.broker.now)
 
 
 def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> Iterator[Batch]:

@@ -33,10 +33,12 @@ from common.http_api import (
     truth,
 )
 from common.options import change, table_of
+from common.prometheus import CONTENT_TYPE, exposition
 from common.version import NSQ_VERSION
 from common.wire.names import is_valid_name
 from common.wire.quoting import quote
 from nsqd.http.memory import memory_now
+from nsqd.http.metrics import nsqd_metrics
 from nsqd.http.quick import OK, ping_answer
 from nsqd.http.stats_json import stats_json
 from nsqd.http.stats_text import stats_text
@@ -132,6 +134,9 @@ def make_app(
         Route("POST", "/debug/pprof/symbol", show_symbols, logged=False),
         Route("PUT", "/debug/setblockrate", set_block_rate),
         Route("POST", "/debug/freememory", free_memory),
+        Route("GET", "/metrics", endpoints.metrics, logged=False),
+        Route("GET", "/healthz", endpoints.ping, logged=False),
+        Route("GET", "/readyz", endpoints.ping, logged=False),
     ]
     return HttpApi(routes, log=log, linger=linger)
 
@@ -187,6 +192,11 @@ class _Endpoints:
 
     async def ping(self, request: Request) -> Response:
         return ping_answer(self._broker.health())
+
+    async def metrics(self, request: Request) -> Response:
+        with self._calls.turn():
+            body = exposition(nsqd_metrics(self._broker, memory_now()))
+        return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
 
     async def info(self, request: Request) -> Response:
         options = self._settings.options

@@ -17,6 +17,7 @@ from nsqd.upgrade import HandshakePace, UpgradedClient, Upgrades
 from tests.support.fake_store import FakeStore, finish_turn
 
 if TYPE_CHECKING:
+    from nsqd.broker.latency import LatencySettings
     from nsqd.broker.snapshot import ChannelSnapshot, TopicSnapshot
 
 START = 1_700_000_000_000_000_000  # wall clock
@@ -55,7 +56,15 @@ class Message(NamedTuple):
 
 
 class Node:
-    def __init__(self, *, mem_queue_size: int = 10, mem_queue_bytes: int = 1 << 20, **rules: Any) -> None:
+    def __init__(
+        self,
+        *,
+        mem_queue_size: int = 10,
+        mem_queue_bytes: int = 1 << 20,
+        latency: LatencySettings | None = None,
+        prefers_near_consumers: bool = False,
+        **rules: Any,
+    ) -> None:
         self.mem_queue_size = mem_queue_size
         self.mem_queue_bytes = mem_queue_bytes
         self.rules = replace(RULES, **rules)
@@ -63,6 +72,8 @@ class Node:
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
         self.percents: list[int] = []  # what the broker will draw
+        self.latency = latency
+        self.prefers_near_consumers = prefers_near_consumers
         self.now = 1000.0
         self.broker = self._new_broker()
         self.clients: list[Client] = []
@@ -79,6 +90,8 @@ class Node:
             mem_queue_bytes=self.mem_queue_bytes,
             max_msg_timeout=900.0,
             random_percent=lambda: self.percents.pop(0),
+            latency=self.latency,
+            prefers_near_consumers=self.prefers_near_consumers,
         )
 
     def _timestamp(self) -> int:

@@ -21,7 +21,7 @@ def consumer() -> Consumer:
 
 def deliver(in_flight: InFlight, owner: Consumer, first: int, count: int, deadline: float = 60.0) -> tuple[bytes, ...]:
     ids = hex_ids(first - OFFSET, count)
-    in_flight.add(ids, Delivery(owner, first, count, OFFSET, 1, 0.0, deadline))
+    in_flight.add(ids, Delivery(owner, first, count, OFFSET, 1, 0.0, deadline, published_at=0))
     return ids
 
 

@@ -1,0 +1,162 @@
+"""How long messages take from publication to FIN: percentiles over a sliding window, in bounded memory.
+
+The estimator is that of Cormode, Korn, Muthukrishnan and Srivastava ("Effective Computation of Biased Quantiles over Data
+Streams"): a sorted list of samples, each standing for `width` others, whose ranks are known the better the closer they
+are to one of the percentiles that were asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, floor
+from typing import Final
+
+from nsqd.broker.snapshot import LatencySnapshot
+
+_BUFFER_SIZE: Final = 500
+_ERROR: Final = 0.01
+
+
+class LatencySettings:
+    def __init__(self, percentiles: tuple[float, ...], window: float) -> None:
+        self.percentiles = percentiles  # in the order in which they are shown
+        self.half_window = window / 2  # seconds
+
+
+class Summary:
+    """Samples of one stretch of time."""
+
+    def __init__(self, targets: tuple[float, ...]) -> None:
+        self._targets = targets
+        self._buffer: list[float] = []
+        self._entries: list[tuple[float, float, float]] = []  # value, width, delta: ascending
+        self._width = 0.0  # of all entries together
+
+    def __len__(self) -> int:
+        return int(self._width) + len(self._buffer)
+
+    def add(self, value: float) -> None:
+        self._buffer.append(value)
+        if len(self._buffer) >= _BUFFER_SIZE:
+            self._flush()
+
+    def clear(self) -> None:
+        self._buffer.clear()
+        self._entries.clear()
+        self._width = 0.0
+
+    def take_in(self, other: Summary) -> None:
+        self._merge(other._samples())
+
+    def quantile(self, target: float) -> float:
+        self._flush()
+        entries = self._entries
+        if not entries:
+            return 0.0
+        rank = float(ceil(target * self._width))
+        rank += ceil(self._slack(rank) / 2)
+        value, width, _ = entries[0]
+        passed = 0.0
+        for following, its_width, delta in entries[1:]:
+            if passed + its_width + delta > rank:
+                break
+            passed += width
+            value, width = following, its_width
+        return value
+
+    def _samples(self) -> list[tuple[float, float, float]]:
+        if not self._entries:
+            return [(value, 1.0, 0.0) for value in sorted(self._buffer)]
+        self._flush()
+        return self._entries
+
+    def _flush(self) -> None:
+        buffer, self._buffer = self._buffer, []
+        if buffer:
+            self._merge([(value, 1.0, 0.0) for value in sorted(buffer)])
+        self._compress()
+
+    def _merge(self, samples: Iterable[tuple[float, float, float]]) -> None:
+        merged: list[tuple[float, float, float]] = []
+        entries = self._entries
+        rank, place = 0.0, 0
+        for value, width, _ in samples:
+            while place < len(entries) and entries[place][0] <= value:
+                rank += entries[place][1]
+                merged.append(entries[place])
+                place += 1
+            delta = max(0.0, floor(self._slack(rank)) - 1) if place < len(entries) else 0.0
+            merged.append((value, width, delta))
+            self._width += width
+            rank += width
+        self._entries = merged + entries[place:]
+
+    def _compress(self) -> None:
+        if len(self._entries) < 2:
+            return
+        kept: list[tuple[float, float, float]] = []
+        value, width, delta = self._entries[-1]
+        rank = self._width - 1 - width
+        for its_value, its_width, its_delta in reversed(self._entries[:-1]):
+            if its_width + width + delta <= self._slack(rank):
+                width += its_width
+            else:
+                kept.append((value, width, delta))
+                value, width, delta = its_value, its_width, its_delta
+            rank -= its_width
+        kept.append((value, width, delta))
+        kept.reverse()
+        self._entries = kept
+
+    def _slack(self, rank: float) -> float:
+        """By how much the rank of a sample may be wrong there; never by more than there are."""
+        least = self._width
+        for target in self._targets:
+            if target * self._width <= rank:
+                slack = 2 * _ERROR * rank / target
+            elif target < 1:
+                slack = 2 * _ERROR * (self._width - rank) / (1 - target)
+            else:
+                continue
+            least = min(least, slack)
+        return least
+
+
+class Latency:
+    """A channel's: two summaries, each of half the window; the older one is cleared when the younger one is full."""
+
+    def __init__(self, settings: LatencySettings, now: float) -> None:
+        self._settings = settings
+        self._halves = [Summary(settings.percentiles), Summary(settings.percentiles)]
+        self._current = 0
+        self._ends = now + settings.half_window
+
+    def add(self, nanoseconds: float, now: float) -> None:
+        self._move_on(now)
+        self._halves[self._current].add(nanoseconds)
+
+    def _move_on(self, now: float) -> None:
+        if now >= self._ends + 2 * self._settings.half_window:  # all of it is old, however long that was
+            for half in self._halves:
+                half.clear()
+            self._ends = now + self._settings.half_window
+        while now >= self._ends:
+            self._current = 1 - self._current
+            self._halves[self._current].clear()
+            self._ends += self._settings.half_window
+
+    def snapshot(self, now: float) -> LatencySnapshot:
+        return merged_snapshot(self._settings, [self], now)
+
+
+def merged_snapshot(settings: LatencySettings, latencies: Iterable[Latency], now: float) -> LatencySnapshot:
+    """Of a channel, or of all the channels of a topic."""
+    whole = Summary(settings.percentiles)
+    for latency in latencies:
+        latency._move_on(now)
+        for half in latency._halves:
+            whole.take_in(half)
+    count = len(whole)
+    return LatencySnapshot(
+        count=count, percentiles=tuple((target, whole.quantile(target)) for target in settings.percentiles)
+    )

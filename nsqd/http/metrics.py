@@ -1,0 +1,120 @@
+"""`/metrics`: the broker's snapshot, as Prometheus reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from common.prometheus import Metric, Sample, gauge
+from common.version import NSQ_VERSION, suite_version
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.http.memory import MemorySnapshot
+
+_NANOSECONDS: Final = 1_000_000_000
+
+_TOPIC_COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
+    ("messages", "Messages published to the topic.", lambda it: it.message_count),
+    ("message_bytes", "Bytes of their bodies.", lambda it: it.message_bytes),
+)
+_TOPIC_GAUGES: Final[tuple[tuple[str, str, Callable[[TopicSnapshot], int]], ...]] = (
+    ("depth", "Messages that no channel has got yet.", lambda it: it.depth),
+    ("backend_depth", "Of them, those that are only on disk.", lambda it: it.backend_depth),
+    ("paused", "1 while the topic is paused.", lambda it: int(it.paused)),
+)
+_CHANNEL_COUNTERS: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
+    ("messages", "Messages that the channel got.", lambda it: it.message_count),
+    ("requeues", "Messages that consumers put back.", lambda it: it.requeue_count),
+    ("timeouts", "Messages that were not finished in time.", lambda it: it.timeout_count),
+)
+_CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], ...]] = (
+    ("depth", "Messages that wait for a consumer.", lambda it: it.depth),
+    ("backend_depth", "Of them, those that are only on disk.", lambda it: it.backend_depth),
+    ("in_flight", "Messages that consumers work on.", lambda it: it.in_flight_count),
+    ("deferred", "Messages that wait for their time.", lambda it: it.deferred_count),
+    ("clients", "Consumers.", lambda it: it.client_count),
+    ("paused", "1 while the channel is paused.", lambda it: int(it.paused)),
+)
+
+
+def nsqd_metrics(broker: Broker, memory: MemorySnapshot) -> list[Metric]:
+    snapshot = broker.snapshot(clients=False)
+    topics = tuple(snapshot.topics or ())
+    channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
+    return [
+        *_of_node(snapshot, memory, connections=len(broker.producers)),
+        *(
+            _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
+            for name, text, read in _TOPIC_COUNTERS
+        ),
+        *(
+            _family("gauge", f"nsqd_topic_{name}", text, ((_of(t), read(t)) for t in topics))
+            for name, text, read in _TOPIC_GAUGES
+        ),
+        *(
+            _family("counter", f"nsqd_channel_{name}_total", text, ((_in(t, c), read(c)) for t, c in channels))
+            for name, text, read in _CHANNEL_COUNTERS
+        ),
+        *(
+            _family("gauge", f"nsqd_channel_{name}", text, ((_in(t, c), read(c)) for t, c in channels))
+            for name, text, read in _CHANNEL_GAUGES
+        ),
+        _family(
+            "gauge",
+            "nsqd_channel_oldest_message_age_seconds",
+            "Since the publication of the oldest message that waits in the channel: its lag in time.",
+            _ages(broker),
+        ),
+        _family(
+            "gauge",
+            "nsqd_channel_e2e_latency_seconds",
+            "From publication to FIN, over the window of --e2e-processing-latency-window-time.",
+            _latencies(channels),
+        ),
+    ]
+
+
+Figures = Iterable[tuple[dict[str, str], float]]
+
+
+def _family(kind: str, name: str, text: str, figures: Figures) -> Metric:
+    samples = tuple(Sample(value, labels) for labels, value in figures)
+    return Metric(name, "counter" if kind == "counter" else "gauge", text, samples)
+
+
+def _of(topic: TopicSnapshot) -> dict[str, str]:
+    return {"topic": topic.topic_name}
+
+
+def _in(topic: str, channel: ChannelSnapshot) -> dict[str, str]:
+    return {"topic": topic, "channel": channel.channel_name}
+
+
+def _of_node(snapshot: BrokerSnapshot, memory: MemorySnapshot, *, connections: int) -> list[Metric]:
+    build = {"version": NSQ_VERSION, "release": suite_version()}
+    return [
+        gauge("nsqd_build_info", "Always 1; the labels say what runs.", 1, build),
+        gauge("nsqd_healthy", "1 while /ping says OK.", int(snapshot.health == "OK")),
+        gauge("nsqd_start_time_seconds", "When the daemon started, in Unix time.", snapshot.start_time),
+        gauge("nsqd_resident_memory_bytes", "Resident memory.", memory.heap_in_use_bytes),
+        gauge("nsqd_producers", "Connections that have published.", connections),
+    ]
+
+
+def _ages(broker: Broker) -> Iterator[tuple[dict[str, str], float]]:
+    for topic in broker.topics.values():
+        for channel in topic.channels.values():
+            labels = {"topic": topic.name, "channel": channel.name}
+            if (oldest := channel.oldest_timestamp()) is not None:
+                yield labels, max(0, broker.timestamp - oldest) / _NANOSECONDS
+            elif not channel.depth:
+                yield labels, 0.0
+
+
+def _latencies(channels: Iterable[tuple[str, ChannelSnapshot]]) -> Iterator[tuple[dict[str, str], float]]:
+    for topic, channel in channels:
+        latency: LatencySnapshot = channel.e2e_processing_latency
+        for quantile, value in latency.percentiles or ():
+            yield {**_in(topic, channel), "quantile": f"{quantile:g}"}, value / _NANOSECONDS

@@ -1,0 +1,101 @@
+"""Figures for a statsd daemon: which lines, in which packets. See timers.py for when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from common.wire.names import is_ephemeral
+
+if TYPE_CHECKING:
+    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.http.memory import MemorySnapshot
+
+
+def full_prefix(prefix: str, address: str, port: int) -> str:
+    """NSQ's: `%s` is this node, spelled so that statsd sees one word; a dot ends it."""
+    host = f"{address}:{port}".replace(".", "_").replace(":", "_")
+    prefix = prefix.replace("%s", host)
+    return prefix + "." if prefix and not prefix.endswith(".") else prefix
+
+
+class StatsdLines:
+    """Remembers the counters that it told last, because statsd wants to know by how much they grew."""
+
+    def __init__(self, prefix: str, *, exclude_ephemeral: bool) -> None:
+        self._prefix = prefix
+        self._exclude_ephemeral = exclude_ephemeral
+        self._told: dict[str, int] = {}
+
+    def lines(self, snapshot: BrokerSnapshot, memory: MemorySnapshot | None) -> list[str]:
+        """In NSQ's order. What has gone is forgotten, so that it counts from 0 if it comes back."""
+        told, self._told = self._told, {}
+        figures = [figure for topic in snapshot.topics or () for figure in self._of_topic(topic)]
+        if memory is not None:
+            figures += _of_memory(memory)
+        return [self._line(name, value, is_counter, told) for name, value, is_counter in figures]
+
+    def _line(self, name: str, value: int, is_counter: bool, told: dict[str, int]) -> str:
+        if not is_counter:
+            return f"{self._prefix}{name}:{value}|g\n"
+        self._told[name] = value
+        before = told.get(name, 0)
+        grown = value - before if value >= before else value  # deleted and made anew
+        return f"{self._prefix}{name}:{grown}|c\n"
+
+    def _of_topic(self, topic: TopicSnapshot) -> Iterator[tuple[str, int, bool]]:
+        if self._exclude_ephemeral and is_ephemeral(topic.topic_name):
+            return
+        prefix = f"topic.{topic.topic_name}."
+        yield prefix + "message_count", topic.message_count, True
+        yield prefix + "message_bytes", topic.message_bytes, True
+        yield prefix + "depth", topic.depth, False
+        yield prefix + "backend_depth", topic.backend_depth, False
+        yield from _of_latency(prefix, topic.e2e_processing_latency)
+        for channel in topic.channels:
+            if not (self._exclude_ephemeral and is_ephemeral(channel.channel_name)):
+                yield from _of_channel(f"{prefix}channel.{channel.channel_name}.", channel)
+
+
+def _of_channel(prefix: str, channel: ChannelSnapshot) -> Iterator[tuple[str, int, bool]]:
+    yield prefix + "message_count", channel.message_count, True
+    yield prefix + "depth", channel.depth, False
+    yield prefix + "backend_depth", channel.backend_depth, False
+    yield prefix + "in_flight_count", channel.in_flight_count, False
+    yield prefix + "deferred_count", channel.deferred_count, False
+    yield prefix + "requeue_count", channel.requeue_count, True
+    yield prefix + "timeout_count", channel.timeout_count, True
+    yield prefix + "clients", channel.client_count, False
+    yield from _of_latency(prefix, channel.e2e_processing_latency)
+
+
+def _of_latency(prefix: str, latency: LatencySnapshot) -> Iterator[tuple[str, int, bool]]:
+    for quantile, value in latency.percentiles or ():
+        yield f"{prefix}e2e_processing_latency_{quantile * 100:.0f}", int(value), False
+
+
+def _of_memory(memory: MemorySnapshot) -> Iterator[tuple[str, int, bool]]:
+    yield "mem.heap_objects", memory.heap_objects, False
+    yield "mem.heap_idle_bytes", memory.heap_idle_bytes, False
+    yield "mem.heap_in_use_bytes", memory.heap_in_use_bytes, False
+    yield "mem.heap_released_bytes", memory.heap_released_bytes, False
+    yield "mem.gc_pause_usec_100", memory.gc_pause_usec_100, False
+    yield "mem.gc_pause_usec_99", memory.gc_pause_usec_99, False
+    yield "mem.gc_pause_usec_95", memory.gc_pause_usec_95, False
+    yield "mem.next_gc_bytes", memory.next_gc_bytes, False
+    yield "mem.gc_runs", memory.gc_total_runs, True
+
+
+def packets(lines: Iterable[str], most_bytes: int) -> list[bytes]:
+    """Whole lines only; one that is too long goes alone."""
+    packed: list[bytes] = []
+    pending = b""
+    for line in lines:
+        data = line.encode("utf-8", "replace")
+        if pending and len(pending) + len(data) > most_bytes:
+            packed.append(pending)
+            pending = b""
+        pending += data
+    if pending:
+        packed.append(pending)
+    return packed

@@ -1,0 +1,73 @@
+"""Pushes figures to statsd, spread over the interval so that no daemon's buffer is flooded at once."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.net import parse_address
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+log = logging.getLogger(__name__)
+
+_RESOLVE_TIMEOUT: Final = 1.0
+_LEFT_OVER: Final = 1.0  # seconds of the interval in which nothing is sent, as in NSQ
+
+
+async def push_to_statsd(address: str, interval: float, take_packets: Callable[[], Sequence[bytes]]) -> None:
+    """Runs until cancelled; what is left of a push is then sent at once."""
+    next_push = trio.current_time() + interval
+    while True:
+        await trio.sleep_until(next_push)
+        next_push = max(next_push, trio.current_time() - interval) + interval
+        try:
+            with trio.fail_after(_RESOLVE_TIMEOUT):
+                sock = await _connected(address)
+        except OSError as error:
+            log.error("STATSD: failed to dial %s - %s", address, error)
+            continue
+        except trio.TooSlowError:
+            log.error("STATSD: failed to dial %s - i/o timeout", address)
+            continue
+        with sock:
+            await _send(sock, take_packets(), over=max(0.0, interval - _LEFT_OVER))
+
+
+async def _connected(address: str) -> trio.socket.SocketType:
+    to = parse_address(address)
+    family, kind, protocol, _, target = (await trio.socket.getaddrinfo(to.host, to.port, type=socket.SOCK_DGRAM))[0]
+    sock = trio.socket.socket(family, kind, protocol)
+    try:
+        await sock.connect(target)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _send(sock: trio.socket.SocketType, packets: Sequence[bytes], *, over: float) -> None:
+    started = trio.current_time()
+    sent = 0
+    try:
+        for number, packet in enumerate(packets):
+            await trio.sleep_until(started + over * number / len(packets))
+            sent = number + 1
+            await _send_one(sock, packet)
+    except trio.Cancelled:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _RESOLVE_TIMEOUT):
+            for packet in packets[sent:]:
+                await _send_one(sock, packet)
+        raise
+
+
+async def _send_one(sock: trio.socket.SocketType, packet: bytes) -> None:
+    try:
+        await sock.send(packet)
+    except OSError as error:  # nobody listens there; the next push may find somebody
+        log.debug("STATSD: %s", error)
