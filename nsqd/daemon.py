@@ -21,12 +21,14 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
+from common.systemd import READY, STOPPING, notify
 from common.version import core_of
 from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
+from nsqd.drain import Drain, drain_on_signal
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.http.memory import memory_now
 from nsqd.log.settings import LogSettings
@@ -62,6 +64,7 @@ async def run(
     options: Options,
     *,
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
+    heed_drain_signal: Callable[[Drain], Awaitable[None]] = drain_on_signal,
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
@@ -79,8 +82,12 @@ async def run(
         lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
         lookupds.configure(options.lookupd_tcp_address)
         settings = LiveSettings(options, lookupds)
+        drain = Drain(broker, deadline=seconds(options.drain_deadline), say_goodbye=partial(lookupds.configure, ()))
         # The store outlives everyone who writes, the web everyone who may hand it a connection.
-        async with _running_store(store, broker, turn), _web(broker, turn, settings, listening) as (web_server, routes):
+        async with (
+            _running_store(store, broker, turn),
+            _web(broker, turn, settings, drain, listening) as (web_server, routes),
+        ):
             async with trio.open_nursery() as services:
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
@@ -91,12 +98,15 @@ async def run(
                     services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))
                     log.info("HTTP: listening on %s", format_listener(listening.http))
                 services.start_soon(lookupds.run)
+                services.start_soon(heed_drain_signal, drain)
                 if options.statsd_address:
                     services.start_soon(_push_to_statsd, broker, options)
                 tune_garbage_collection()
                 task_status.started(listening)
-                await wait_for_shutdown()
+                notify(READY)
+                await _first_of(wait_for_shutdown, drain.wait)
                 log.info("NSQ: stopping")
+                notify(STOPPING)
                 services.cancel_scope.cancel()
             turn.begin()
             poller.close_all()
@@ -106,6 +116,18 @@ async def run(
 
 
 # Parts
+
+
+async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:
+    """Runs all of them until one returns."""
+
+    async def run(function: Callable[[], Awaitable[object]]) -> None:
+        await function()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for function in functions:
+            nursery.start_soon(run, function)
 
 
 async def _push_to_statsd(broker: Broker, options: Options) -> None:
@@ -231,7 +253,7 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 @asynccontextmanager
 async def _web(
-    broker: Broker, turn: Turn, settings: LiveSettings, listening: Listening
+    broker: Broker, turn: Turn, settings: LiveSettings, drain: Drain, listening: Listening
 ) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
     options = settings.options
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -240,7 +262,9 @@ async def _web(
         tcp_port=listening_port(listening.tcp),
         http_port=listening.http_port,
     )
-    app = make_app(broker, turn, settings, publishing, node, run_trio=web.run_trio, linger=web.linger)
+    app = make_app(
+        broker, turn, settings, publishing, node, start_drain=drain.start, run_trio=web.run_trio, linger=web.linger
+    )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield web_server, QuickRoutes(broker, publishing)
 

@@ -169,6 +169,10 @@ class Options(BaseOptions):
         5 * SECOND, "how long clients may take to end after a signal to stop", kind=DURATION, at_least=0
     )
 
+    drain_deadline: Nanoseconds = option(
+        MINUTE, "how long a drain (SIGUSR1 or POST /drain) may take to deliver what waits", kind=DURATION, at_least=0
+    )
+
     # memory and disk
     mem_queue_size: int = option(
         10_000, "messages to keep in memory, per topic; the log on disk has them all", at_least=0

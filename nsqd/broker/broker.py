@@ -89,6 +89,7 @@ class Broker:
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
         self.urgent_changes = 0  # for the journal, ever
         self.promised: Receipt | None = None
+        self.refusal: str | None = None  # why nobody may publish any more
         self._sealed: dict[Topic, None] = {}
 
     # Topics
@@ -146,8 +147,9 @@ class Broker:
             self.announce()
         unsealed, self.unsealed = self.unsealed, {}
         for topic in unsealed:
-            if refusal is not None and not topic.ephemeral:
-                topic.refuse(refusal)
+            cause = self.refusal or (None if topic.ephemeral else refusal)
+            if cause is not None:
+                topic.refuse(cause)
                 continue
             topic.seal(self.timestamp)
             self._sealed[topic] = None

@@ -6,10 +6,8 @@ does so inside one turn (docs/decisions/0001), and awaits the disk through `run_
 
 from __future__ import annotations
 
-import gc
 import logging
 import re
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import time_ns
@@ -20,14 +18,12 @@ import trio
 from common.daemon import version_line
 from common.http_api import (
     EMPTY,
-    TEXT,
     HttpApi,
     HttpError,
     Request,
     Response,
     Route,
     json,
-    parse_query,
     plain,
     text,
     truth,
@@ -36,7 +32,7 @@ from common.options import change, table_of
 from common.prometheus import CONTENT_TYPE, exposition
 from common.version import NSQ_VERSION
 from common.wire.names import is_valid_name
-from common.wire.quoting import quote
+from nsqd.http.debug import debug_routes
 from nsqd.http.memory import memory_now
 from nsqd.http.metrics import nsqd_metrics
 from nsqd.http.quick import OK, ping_answer
@@ -103,12 +99,13 @@ def make_app(
     publishing: Publishing,
     node: NodeInfo,
     *,
+    start_drain: Callable[[], None],
     run_trio: Bridge,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
 ) -> HttpApi:
     """The ASGI application. `run_trio` and `linger` are `common.web`'s, or a test's."""
     calls = _Calls(broker, turn, run_trio)
-    endpoints = _Endpoints(calls, settings, publishing, node)
+    endpoints = _Endpoints(calls, settings, publishing, node, start_drain)
     topics = _TopicEndpoints(calls)
     channels = _ChannelEndpoints(calls)
     routes = [
@@ -129,14 +126,11 @@ def make_app(
         Route("POST", "/channel/unpause", channels.unpause),
         Route("GET", "/config/:option", endpoints.get_option),
         Route("PUT", "/config/:option", endpoints.put_option),
-        Route("GET", "/debug/pprof/cmdline", show_command_line, logged=False),
-        Route("GET", "/debug/pprof/symbol", show_symbols, logged=False),
-        Route("POST", "/debug/pprof/symbol", show_symbols, logged=False),
-        Route("PUT", "/debug/setblockrate", set_block_rate),
-        Route("POST", "/debug/freememory", free_memory),
+        *debug_routes(run_trio),
         Route("GET", "/metrics", endpoints.metrics, logged=False),
         Route("GET", "/healthz", endpoints.ping, logged=False),
-        Route("GET", "/readyz", endpoints.ping, logged=False),
+        Route("GET", "/readyz", endpoints.ready, logged=False),
+        Route("POST", "/drain", endpoints.drain),
     ]
     return HttpApi(routes, log=log, linger=linger)
 
@@ -183,15 +177,33 @@ class _Calls:
 class _Endpoints:
     """What is about the whole node, and publishing."""
 
-    def __init__(self, calls: _Calls, settings: Settings, publishing: Publishing, node: NodeInfo) -> None:
+    def __init__(
+        self,
+        calls: _Calls,
+        settings: Settings,
+        publishing: Publishing,
+        node: NodeInfo,
+        start_drain: Callable[[], None],
+    ) -> None:
         self._calls = calls
         self._broker = calls.broker
         self._settings = settings
         self._publishing = publishing
         self._node = node
+        self._start_drain = start_drain
 
     async def ping(self, request: Request) -> Response:
         return ping_answer(self._broker.health())
+
+    async def ready(self, request: Request) -> Response:
+        """Whether this node should be sent messages."""
+        if (refusal := self._broker.refusal) is not None:
+            return plain(refusal, status=503)
+        return ping_answer(self._broker.health())
+
+    async def drain(self, request: Request) -> Response:
+        self._start_drain()
+        return EMPTY
 
     async def metrics(self, request: Request) -> Response:
         with self._calls.turn():
@@ -395,48 +407,3 @@ def _show_option(options: Options, key: str) -> Response:
             value: Any = getattr(options, row.name)
             return text(value) if isinstance(value, str) else json(value)
     raise HttpError(400, "INVALID_OPTION")
-
-
-# What Go's runtime offers under /debug and has a meaning here. Two of these answer 500 after having done what they
-# were asked: a bug that NSQ never mended, and by which tools may know them.
-
-
-async def show_command_line(request: Request) -> Response:
-    return Response(body="\0".join(sys.argv).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
-
-
-async def show_symbols(request: Request) -> Response:
-    return Response(body=b"num_symbols: 1\n", headers=(TEXT, _NOSNIFF))
-
-
-async def set_block_rate(request: Request) -> Response:
-    """There is no profile of blocking to set the rate of; what is checked is checked."""
-    rate = (await _form_value(request, "rate")) or ""
-    if not _is_integer(rate):
-        cause = "invalid syntax"
-    elif int(rate[:30]) not in _INT64:
-        cause = "value out of range"
-    else:
-        raise HttpError(500, "INTERNAL_ERROR")
-    quoted = quote(rate.encode("utf-8", "surrogateescape")).decode()
-    answer = plain(f"invalid block rate : strconv.Atoi: parsing {quoted}: {cause}", status=400)
-    return Response(400, answer.body, (_NOSNIFF,), answer.sniffed)
-
-
-async def free_memory(request: Request) -> Response:
-    gc.collect()
-    raise HttpError(500, "INTERNAL_ERROR")
-
-
-async def _form_value(request: Request, name: str) -> str | None:
-    """From a form in the body, or else from the query; what cannot be parsed counts as absent."""
-    content_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
-    form = await request.read(_LONGEST_FORM) if content_type == b"application/x-www-form-urlencoded" else b""
-    for source in (form, request.query_string):
-        try:
-            value = parse_query(source).get(name)
-        except HttpError:
-            continue
-        if value is not None:
-            return value
-    return None

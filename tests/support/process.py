@@ -100,6 +100,10 @@ class Daemon:
         self._process.send_signal(number)
         return self._ended()
 
+    def wait(self) -> int:
+        """For one that ends by itself: its exit status."""
+        return self._ended()
+
     def kill(self) -> None:
         """kill -9, when it runs."""
         if self._process is not None:

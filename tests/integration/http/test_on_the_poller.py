@@ -51,6 +51,7 @@ class Server:
             FakeSettings(Options()),
             self.publishing,
             NodeInfo(hostname="h", tcp_port=0, http_port=0),
+            start_drain=lambda: None,
             run_trio=run_trio,
             linger=linger,
         )

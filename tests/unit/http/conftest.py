@@ -38,8 +38,12 @@ class Nsqd:
             self.settings,
             self.publishing,
             NodeInfo(hostname="node1", tcp_port=4150, http_port=4151),
+            start_drain=self._start_drain,
             run_trio=run_directly,
         )
+
+    def _start_drain(self) -> None:
+        self.broker.refusal = "draining"
 
     def get(self, target: str) -> Answer:
         return ask(self.app, "GET", target)

@@ -1,0 +1,73 @@
+"""Leaving in an orderly manner: nothing new is taken, what waits is delivered, then the daemon stops.
+
+    asked for ── nsqlookupds are told that we leave, publishing is refused
+        │
+        └── until no consumer has anything left to do, or the deadline has come ── stop
+
+What nobody consumes (a channel without consumers, a paused one, a message whose time has not come) stays in the log for the
+next start. So nothing is lost, whichever way it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+REFUSAL: Final = "draining"
+_LOOK_INTERVAL: Final = 0.05  # seconds
+
+
+class Drain:
+    def __init__(self, broker: Broker, *, deadline: float, say_goodbye: Callable[[], None]) -> None:
+        self._broker = broker
+        self._deadline = deadline
+        self._say_goodbye = say_goodbye
+        self._asked = trio.Event()
+
+    @property
+    def going_on(self) -> bool:
+        return self._asked.is_set()
+
+    def start(self) -> None:
+        """More than once is as good as once."""
+        if not self.going_on:
+            log.info("NSQ: draining, publishing is refused from now on")
+            self._broker.refusal = REFUSAL
+            self._say_goodbye()
+            self._asked.set()
+
+    async def wait(self) -> None:
+        """Returns when somebody has asked for it and it has ended."""
+        await self._asked.wait()
+        with trio.move_on_after(self._deadline) as limit:
+            while left := undelivered(self._broker):  # noqa: ASYNC110  # nobody has to tell us, for one end in a process' life
+                await trio.sleep(_LOOK_INTERVAL)
+        if limit.cancelled_caught:
+            log.warning("NSQ: the drain's deadline has come, %d messages stay for the next start", left)
+        else:
+            log.info("NSQ: drained")
+
+
+def undelivered(broker: Broker) -> int:
+    """Messages that somebody who is there could still get, or still works on."""
+    return sum(
+        len(channel.in_flight) + (0 if channel.paused else channel.depth)
+        for topic in broker.topics.values()
+        for channel in topic.channels.values()
+        if channel.consumers
+    )
+
+
+async def drain_on_signal(drain: Drain) -> None:
+    with trio.open_signal_receiver(signal.SIGUSR1) as arrivals:
+        async for _ in arrivals:
+            drain.start()

@@ -1,0 +1,214 @@
+"""`/debug`: what Go's runtime tells of a process, in the form in which Python can.
+
+Two of these answer 500 after having done what they were asked: a bug that NSQ never mended, and by which tools may know them.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Final
+
+import trio
+
+from common.http_api import TEXT, HttpError, Request, Response, Route, parse_query, plain
+from common.wire.quoting import quote
+from nsqd.http.memory import memory_now
+
+_NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
+_HTML: Final = (b"content-type", b"text/html; charset=utf-8")
+_BINARY: Final = (b"content-type", b"application/octet-stream")
+_is_integer: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
+_INT64: Final = range(-(2**63), 2**63)
+_LONGEST_FORM: Final = 64 * 1024
+
+_PROFILE_SECONDS: Final = 30.0
+_MOST_PROFILE_SECONDS: Final = 300.0
+_SAMPLE_INTERVAL: Final = 0.01
+_MOST_TYPES: Final = 100
+
+_PROFILES: Final = {
+    "goroutine": "all trio tasks as a tree, each with its stack, and what every thread does",
+    "heap": "living objects by type, and how much memory there is",
+    "block": "as goroutine: who waits for what",
+    "threadcreate": "what every thread does",
+    "profile": "where processor time goes: stacks that were seen, and how often, for a flame graph; ?seconds=30",
+    "cmdline": "how the process was started",
+    "symbol": "nothing to look up here",
+}
+
+RunTrio = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+
+
+def debug_routes(run_trio: RunTrio) -> list[Route]:
+    return [
+        Route("GET", "/debug/pprof/", _show_index, logged=False),
+        Route("GET", "/debug/pprof", _redirect_to_index, logged=False),
+        Route("GET", "/debug/pprof/cmdline", _show_command_line, logged=False),
+        Route("GET", "/debug/pprof/symbol", _show_symbols, logged=False),
+        Route("POST", "/debug/pprof/symbol", _show_symbols, logged=False),
+        Route("GET", "/debug/pprof/goroutine", partial(_show, run_trio, tasks_and_threads), logged=False),
+        Route("GET", "/debug/pprof/block", partial(_show, run_trio, tasks_and_threads), logged=False),
+        Route("GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), logged=False),
+        Route("GET", "/debug/pprof/heap", partial(_show, run_trio, heap), logged=False),
+        Route("GET", "/debug/pprof/profile", partial(_profile, run_trio), logged=False),
+        Route("PUT", "/debug/setblockrate", _set_block_rate),
+        Route("POST", "/debug/freememory", _free_memory),
+    ]
+
+
+# Pages
+
+
+async def _show_index(request: Request) -> Response:
+    items = "".join(f'<li><a href="{name}?debug=1">{name}</a>: {text}</li>\n' for name, text in _PROFILES.items())
+    page = f"<!doctype html><title>/debug/pprof/</title>\n<h1>Inside this process</h1>\n<ul>\n{items}</ul>\n"
+    return Response(body=page.encode(), headers=(_HTML, _NOSNIFF))
+
+
+async def _redirect_to_index(request: Request) -> Response:
+    return Response(301, b"", ((b"location", b"/debug/pprof/"), _NOSNIFF))
+
+
+async def _show_command_line(request: Request) -> Response:
+    return Response(body="\0".join(sys.argv).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
+
+
+async def _show_symbols(request: Request) -> Response:
+    return Response(body=b"num_symbols: 1\n", headers=(TEXT, _NOSNIFF))
+
+
+async def _show(run_trio: RunTrio, describe: Callable[[], Iterator[str]], request: Request) -> Response:
+    """Text in any case; `debug` only says so in the type, as readers of NSQ's profiles expect."""
+    lines: list[str] = []
+
+    async def describe_in_trio() -> None:
+        lines.extend(describe())
+
+    await run_trio(describe_in_trio)
+    kind = TEXT if parse_query(request.query_string).get("debug", "0") not in ("", "0") else _BINARY
+    return Response(body="\n".join(lines).encode() + b"\n", headers=(kind, _NOSNIFF))
+
+
+async def _profile(run_trio: RunTrio, request: Request) -> Response:
+    text = parse_query(request.query_string).get("seconds", "")
+    try:
+        seconds = min(float(text), _MOST_PROFILE_SECONDS) if text else _PROFILE_SECONDS
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        seconds = _PROFILE_SECONDS
+    stacks: list[str] = []
+
+    async def sample() -> None:
+        watched = threading.get_ident()
+        stacks.extend(await trio.to_thread.run_sync(partial(sampled_stacks, watched, seconds)))
+
+    await run_trio(sample)
+    return Response(body="\n".join(stacks).encode() + b"\n", headers=(_BINARY, _NOSNIFF))
+
+
+# What the process is doing
+
+
+def tasks_and_threads() -> Iterator[str]:
+    yield "tasks"
+    root = trio.lowlevel.current_root_task()
+    if root is not None:
+        yield from _task(root, 1)
+    yield ""
+    yield from threads()
+
+
+def _task(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    yield f"{indent}{task.name}"
+    for frame, line in task.iter_await_frames():
+        yield f"{indent}    {frame.f_code.co_filename}:{line} {frame.f_code.co_qualname}"
+    for nursery in task.child_nurseries:
+        for child in sorted(nursery.child_tasks, key=lambda it: it.name):
+            yield from _task(child, depth + 1)
+
+
+def threads() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        yield f"thread {names.get(ident, ident)}"
+        for entry in traceback.extract_stack(frame):
+            yield f"    {entry.filename}:{entry.lineno} {entry.name}"
+
+
+def heap() -> Iterator[str]:
+    """What the garbage collector watches; numbers, texts and bytes are not among it, and neither is what there was at the start."""
+    memory = memory_now()
+    yield f"resident bytes: {memory.heap_in_use_bytes}"
+    yield f"allocated blocks: {memory.heap_objects}"
+    yield f"garbage collections: {memory.gc_total_runs}"
+    yield ""
+    counts = Counter(f"{kind.__module__}.{kind.__qualname__}" for kind in map(type, gc.get_objects()))
+    for name, count in counts.most_common(_MOST_TYPES):
+        yield f"{count:10} {name}"
+
+
+def sampled_stacks(thread: int, seconds: float) -> Iterator[str]:
+    """Looks at a thread a hundred times a second: `outermost;...;innermost count`, the most frequent first. Blocks."""
+    seen: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if (frame := sys._current_frames().get(thread)) is not None:
+            seen[";".join(_names_of(frame))] += 1
+        time.sleep(_SAMPLE_INTERVAL)
+    return iter([f"{stack} {count}" for stack, count in seen.most_common()])
+
+
+def _names_of(frame: FrameType | None) -> list[str]:
+    names: list[str] = []
+    while frame is not None:
+        names.append(f"{frame.f_globals.get('__name__', '?')}.{frame.f_code.co_qualname}")
+        frame = frame.f_back
+    names.reverse()
+    return names
+
+
+# Orders
+
+
+async def _set_block_rate(request: Request) -> Response:
+    """There is no profile of blocking to set the rate of; what is checked is checked."""
+    rate = (await _form_value(request, "rate")) or ""
+    if not _is_integer(rate):
+        cause = "invalid syntax"
+    elif int(rate[:30]) not in _INT64:
+        cause = "value out of range"
+    else:
+        raise HttpError(500, "INTERNAL_ERROR")
+    quoted = quote(rate.encode("utf-8", "surrogateescape")).decode()
+    answer = plain(f"invalid block rate : strconv.Atoi: parsing {quoted}: {cause}", status=400)
+    return Response(400, answer.body, (_NOSNIFF,), answer.sniffed)
+
+
+async def _free_memory(request: Request) -> Response:
+    gc.collect()
+    raise HttpError(500, "INTERNAL_ERROR")
+
+
+async def _form_value(request: Request, name: str) -> str | None:
+    """From a form in the body, or else from the query; what cannot be parsed counts as absent."""
+    content_type = request.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    form = await request.read(_LONGEST_FORM) if content_type == b"application/x-www-form-urlencoded" else b""
+    for source in (form, request.query_string):
+        try:
+            value = parse_query(source).get(name)
+        except HttpError:
+            continue
+        if value is not None:
+            return value
+    return None

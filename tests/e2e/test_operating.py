@@ -1,0 +1,174 @@
+"""What operators do with a running nsqd: drain it, look inside it, read its figures."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+
+import pytest
+
+from common.wire import commands
+from tests.e2e.conftest import StartNsqd
+from tests.support.client import Disconnected, Refused
+from tests.support.process import Nsqd
+
+pytestmark = pytest.mark.e2e
+
+DEADLINE = 20.0
+
+
+class Publisher(threading.Thread):
+    """Publishes one after the other until it is refused."""
+
+    def __init__(self, nsqd: Nsqd, number: int) -> None:
+        super().__init__()
+        self._client = nsqd.connect()
+        self._number = number
+        self.acknowledged: set[bytes] = set()
+        self.refusal = b""
+
+    def run(self) -> None:
+        with self._client as client:
+            for count in range(1_000_000):
+                body = b"%d-%d" % (self._number, count)
+                client.send(commands.pub("topic", body))
+                try:
+                    answer = client.response()
+                except Refused as refused:
+                    self.refusal = str(refused).encode()
+                    return
+                assert answer == b"OK"
+                self.acknowledged.add(body)
+
+
+class Consumer(threading.Thread):
+    """Finishes what it gets until the broker goes."""
+
+    def __init__(self, nsqd: Nsqd) -> None:
+        super().__init__()
+        self._client = nsqd.connect()
+        self._client.subscribe("topic", ready=200)
+        self.got: list[bytes] = []
+
+    def run(self) -> None:
+        with self._client as client:
+            try:
+                while True:
+                    message = client.message(DEADLINE)
+                    self.got.append(bytes(message.body))
+                    client.finish(message)
+            except (Disconnected, OSError):
+                pass
+
+
+@pytest.mark.parametrize("asked_by", ["signal", "http"])
+def test_a_drain_under_load_loses_nothing_and_ends_in_time(start_nsqd: StartNsqd, asked_by: str) -> None:
+    nsqd = start_nsqd(f"drain-deadline={DEADLINE:.0f}s")
+    consumers = [Consumer(nsqd) for _ in range(2)]
+    publishers = [Publisher(nsqd, number) for number in range(4)]
+    for thread in (*consumers, *publishers):
+        thread.start()
+    time.sleep(1.0)
+    started = time.monotonic()
+    if asked_by == "signal":
+        nsqd.send_signal(signal.SIGUSR1)
+    else:
+        nsqd.post("/drain")
+    assert nsqd.wait() == 0
+    assert time.monotonic() - started < DEADLINE
+    for thread in (*consumers, *publishers):
+        thread.join(DEADLINE)
+    assert {publisher.refusal for publisher in publishers} == {b"E_PUB_FAILED PUB failed draining"}
+    acknowledged = set().union(*(publisher.acknowledged for publisher in publishers))
+    got = [body for consumer in consumers for body in consumer.got]
+    assert acknowledged
+    assert set(got) == acknowledged
+    assert len(got) == len(acknowledged)
+    assert "NSQ: drained" in nsqd.log
+
+
+def test_what_nobody_consumes_is_there_after_the_drain(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    nsqd.post("/topic/create?topic=topic")
+    nsqd.post("/channel/create?topic=topic&channel=c")
+    with nsqd.connect() as client:
+        client.publish("topic", b"stays")
+        assert nsqd.http("GET", "/readyz").status == 200
+    nsqd.post("/drain")
+    assert nsqd.wait() == 0
+    nsqd.start()
+    with nsqd.connect() as client:
+        client.subscribe("topic", ready=1)
+        assert client.message().body == b"stays"
+
+
+def test_the_service_manager_hears_of_start_and_stop(
+    start_nsqd: StartNsqd, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = str(tmp_path_factory.mktemp("n") / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(10)
+        with Nsqd(tmp_path_factory.mktemp("data"), environ={"NOTIFY_SOCKET": path}) as nsqd:
+            assert manager.recv(100) == b"READY=1"
+            assert nsqd.stop() == 0
+            assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_the_inside_of_a_running_broker(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    tree = nsqd.http("GET", "/debug/pprof/goroutine?debug=1").body.decode()
+    assert "common.poller.Poller.run" in tree
+    assert "nsqd.timers.expire_messages" in tree
+    profile = nsqd.http("GET", "/debug/pprof/profile?seconds=0.5")
+    assert (profile.status, profile.headers["content-type"]) == (200, "application/octet-stream")
+    assert b"trio" in profile.body
+
+
+def test_statsd_gets_every_figure(start_nsqd: StartNsqd) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
+        sink.bind(("127.0.0.1", 0))
+        sink.settimeout(10)
+        nsqd = start_nsqd(
+            f"statsd-address=127.0.0.1:{sink.getsockname()[1]}",
+            "statsd-interval=1s",
+            "statsd-prefix=a.%s",
+            "e2e-processing-latency-percentile=0.5",
+        )
+        with nsqd.connect() as client:
+            client.subscribe("topic", ready=1)
+            client.publish("topic", b"hello")
+            client.finish(client.message())
+            told: dict[str, str] = {}
+            while "mem.gc_runs" not in told or "topic.topic.channel.c.clients" not in told:
+                packet = sink.recv(65536)
+                assert len(packet) <= 508
+                for line in packet.decode().splitlines():
+                    name, _, figure = line.partition(":")
+                    told[name.removeprefix(f"a.{_spelled(nsqd)}.")] = figure
+    assert told["topic.topic.message_count"] in ("1|c", "0|c")
+    assert told["topic.topic.channel.c.clients"] == "1|g"
+    assert told["topic.topic.channel.c.e2e_processing_latency_50"].endswith("|g")
+
+
+def _spelled(nsqd: Nsqd) -> str:
+    """The node as its prefix has it: name and HTTP port."""
+    address = nsqd.http("GET", "/info").json["broadcast_address"]
+    return f"{address}:{nsqd.http_address[1]}".replace(".", "_").replace(":", "_")
+
+
+def test_a_client_is_not_lost_between_refusal_and_end(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("drain-deadline=1s")
+    with nsqd.connect() as slow, nsqd.connect() as publisher:
+        slow.subscribe("topic", ready=1)
+        publisher.publish("topic", b"slow")
+        assert slow.message().body == b"slow"
+        nsqd.post("/drain")
+        assert nsqd.wait() == 0  # the deadline has come
+    assert "messages stay for the next start" in nsqd.log
+    nsqd.start()
+    with nsqd.connect() as client:
+        client.subscribe("topic", ready=1)
+        assert client.message().body == b"slow"

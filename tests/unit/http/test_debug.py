@@ -1,0 +1,79 @@
+"""/debug: which pages there are, and that they tell of this process."""
+
+from __future__ import annotations
+
+import threading
+
+import trio
+import trio.testing
+
+from nsqd.http import debug
+from tests.unit.http.conftest import Nsqd
+
+
+def test_the_index_names_every_profile(nsqd: Nsqd) -> None:
+    answer = nsqd.get("/debug/pprof/")
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    for name in ("goroutine", "heap", "block", "threadcreate", "profile", "cmdline"):
+        assert f'href="{name}?debug=1"'.encode() in answer.body
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert nsqd.get("/debug/pprof").headers["location"] == "/debug/pprof/"
+
+
+def test_profiles_are_text_only_where_that_is_asked_for(nsqd: Nsqd) -> None:
+    for name in ("heap", "threadcreate"):  # the others need a running trio: tests/e2e/test_operating.py
+        binary, readable = nsqd.get(f"/debug/pprof/{name}"), nsqd.get(f"/debug/pprof/{name}?debug=1")
+        assert (binary.status, binary.headers["content-type"]) == (200, "application/octet-stream")
+        assert readable.headers["content-type"].startswith("text/plain")
+        assert "x-nsq-content-type" not in readable.headers
+
+
+def test_there_are_no_others(nsqd: Nsqd) -> None:
+    assert nsqd.get("/debug/pprof/mutex").status == 404
+    assert nsqd.get("/debug/pprof/trace").status == 404
+
+
+def test_tasks_are_shown_as_a_tree() -> None:
+    async def asleep() -> None:
+        await trio.sleep_forever()
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asleep, name="somebody asleep")
+            await trio.testing.wait_all_tasks_blocked()
+            shown.extend(debug.tasks_and_threads())
+            nursery.cancel_scope.cancel()
+
+    shown: list[str] = []
+    trio.run(main)
+    place = next(number for number, line in enumerate(shown) if line.strip() == "somebody asleep")
+    assert shown[place].startswith("  " * 3)
+    assert any("test_debug.py" in line and "asleep" in line for line in shown[place:])
+
+
+def test_heap_counts_by_type() -> None:
+    class Peculiar:
+        def __init__(self) -> None:
+            self.others: list[object] = []
+
+    kept = [Peculiar() for _ in range(5000)]
+    assert any(line.split() == [str(len(kept)), f"{__name__}.{Peculiar.__qualname__}"] for line in debug.heap())
+
+
+def test_a_profile_names_where_the_time_goes() -> None:
+    done = threading.Event()
+
+    def toil() -> None:
+        while not done.is_set():
+            sum(range(1000))
+
+    thread = threading.Thread(target=toil)
+    thread.start()
+    try:
+        assert thread.ident is not None
+        stacks = list(debug.sampled_stacks(thread.ident, 0.3))
+    finally:
+        done.set()
+        thread.join()
+    assert "toil" in stacks[0]
+    assert int(stacks[0].rpartition(" ")[2]) >= 3

@@ -1,0 +1,85 @@
+"""A drain: who is refused, what is waited for, and when it ends."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from nsqd.drain import Drain, undelivered
+from tests.support.node import Node
+
+PUB = b"PUB t\n\0\0\0\1a"
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_publishing_is_refused_with_a_clear_error(node: Node) -> None:
+    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda: None)
+    client = node.client()
+    assert client.answers(PUB) == [b"OK"]
+    drain.start()
+    assert client.answers(PUB) == [b"E_PUB_FAILED PUB failed draining"]
+    assert node.client().answers(b"MPUB e#ephemeral\n\0\0\0\x09\0\0\0\1\0\0\0\1a") == [
+        b"E_MPUB_FAILED MPUB failed draining"
+    ]
+    assert node.client().answers(b"DPUB t 100\n\0\0\0\1a") == [b"E_DPUB_FAILED DPUB failed draining"]
+
+
+def test_nsqlookupds_are_told_once(node: Node) -> None:
+    told = []
+    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda: told.append("bye"))
+    drain.start()
+    drain.start()
+    assert told == ["bye"]
+
+
+def test_only_what_a_consumer_can_still_get_is_waited_for(node: Node) -> None:
+    node.consumer("t", "c", ready=2)
+    node.consumer("t", "held", ready=2)
+    node.broker.topics["t"].channel("alone")
+    node.broker.topics["t"].channels["held"].pause()
+    client = node.client()
+    for _ in range(3):
+        client.ask(PUB)
+    assert undelivered(node.broker) == 3  # of the first channel: two in flight, one that waits
+
+
+def test_it_ends_when_everything_is_finished(node: Node) -> None:
+    consumer = node.consumer("t", "c", ready=10)
+    node.client().ask(PUB)
+    drain = Drain(node.broker, deadline=60.0, say_goodbye=lambda: None)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(finish_after, 3.0)
+            drain.start()
+            started = trio.current_time()
+            await drain.wait()
+            assert 3.0 <= trio.current_time() - started < 3.2
+
+    async def finish_after(seconds: float) -> None:
+        await trio.sleep(seconds)
+        for message in consumer.messages():
+            consumer.say(b"FIN %b\n" % message.id)
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    node.consumer("t", "c", ready=10)
+    node.client().ask(PUB)
+    drain = Drain(node.broker, deadline=5.0, say_goodbye=lambda: None)
+
+    async def main() -> None:
+        drain.start()
+        await drain.wait()
+        assert trio.current_time() - started >= 5.0
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    started = clock.current_time()
+    trio.run(main, clock=clock)
+    assert "1 messages stay for the next start" in caplog.text
