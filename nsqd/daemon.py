@@ -23,7 +23,7 @@ from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
 from common.systemd import READY, STOPPING, notify
 from common.version import core_of
-from nsqd import lookup, protocol, timers
+from nsqd import auth_servers, lookup, protocol, timers
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.latency import LatencySettings
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + 128
+_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + auth_servers.AT_ONCE + 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,7 @@ async def run(
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
     tls = server_context(options)
+    auth_settings = auth_servers.settings_of(options)
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
         log.info("core: %s", core_of(protocol))
@@ -79,6 +80,7 @@ async def run(
         poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
         turn.flush = poller.flush
         upgrades = Upgrades(tls, HandshakePace())
+        authorities = auth_servers.AuthServers(auth_settings, turn) if auth_settings is not None else None
         lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
         lookupds.configure(options.lookupd_tcp_address)
         settings = LiveSettings(options, lookupds)
@@ -92,7 +94,12 @@ async def run(
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
                 services.start_soon(timers.save_progress, broker, turn, store)
-                services.start_soon(poller.accept, listening.tcp, client_maker(broker, rules_of(options), upgrades))
+                if authorities is not None:
+                    services.start_soon(authorities.run)
+                make_client = client_maker(
+                    broker, rules_of(options), upgrades, authorities.ask if authorities is not None else None
+                )
+                services.start_soon(poller.accept, listening.tcp, make_client)
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
                 if listening.http is not None:
                     services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))

@@ -273,9 +273,8 @@ class Options(BaseOptions):
         (),
         "host:port or URL of an authorization server; clients then have to AUTH",
         toml="auth_http_addresses",
-        planned=True,
     )
-    auth_http_request_method: str = option("get", "how to ask the authorization server: get or post", planned=True)
+    auth_http_request_method: str = option("get", "how to ask the authorization server: get or post")
 
     enable_experiment: tuple[str, ...] = option(
         (), "experiment to switch on: topology-aware-consumption; unknown names are ignored"
@@ -290,10 +289,9 @@ class Options(BaseOptions):
         # NSQ lets any policy, also one it does not know, imply that TLS is required.
         is_raised = bool(self.tls_client_auth_policy) and self.tls_required is TlsRequired.NO
         options = replace(self, tls_required=TlsRequired.YES) if is_raised else self
-        if options.tls_required is not TlsRequired.NO and not (options.tls_cert and options.tls_key):
+        # With one of the two, what is wrong is that TLS cannot be set up, which is found out later.
+        if options.tls_required is not TlsRequired.NO and not (options.tls_cert or options.tls_key):
             raise StartupError("cannot require TLS client connections without TLS key and cert")
-        if self.auth_http_address:  # until it is there: who asks for it must not serve everyone
-            raise StartupError("AUTH is not supported yet")
         if not self.lookupd_tls and (self.lookupd_tls_root_ca_file or self.lookupd_tls_cert or self.lookupd_tls_key):
             raise StartupError("certificates for nsqlookupd need --lookupd-tls")
         if self.auth_http_request_method not in ("get", "post"):

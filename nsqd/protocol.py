@@ -6,8 +6,11 @@ parameters and topic as soon as the line is there, the reader then cuts the body
 Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
 until the log has answered; message frames never wait.
 
-TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py); AUTH will be
-asked in `_admit` and `_subscribe`, where NSQ's order of checks has it.
+TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
+
+Where clients have to AUTH, a command may need an answer from elsewhere: AUTH itself, and a SUB or a publish when what was
+answered before has expired. The client then asks its question and is suspended: nothing is read, what has come is kept,
+heartbeats go on. `_answered` goes on with the command at the same check.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ from common.wire.identify import (
 )
 from common.wire.names import decode_name
 from common.wire.quoting import quote
+from nsqd.auth import Grant, Question
 from nsqd.broker.consumer import Closeness, Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused, Topic
@@ -118,6 +122,11 @@ class Transport:
 
 Upgrade = Callable[[Negotiation, bytes], None]  # what was granted, and what came behind the IDENTIFY
 Note = Callable[[Literal["info", "error"], bytes], None]  # something for the log, which only a shell can write
+Ask = Callable[[Question], None]  # an authorization server, as soon as it can be
+
+
+class _Suspended(Exception):
+    """The command cannot be decided before a question is answered."""
 
 
 class _Held:
@@ -143,6 +152,7 @@ class ClientProtocol:
         wake: Callable[[], None],
         note: Note,
         upgrade: Upgrade,
+        ask: Ask | None = None,  # None: AUTH is disabled, and everybody may do everything
     ) -> None:
         self.state = State.INIT
         self.transport = Transport()
@@ -155,14 +165,24 @@ class ClientProtocol:
         self._wake = wake
         self._note = note
         self._upgrade = upgrade
+        self._ask = ask
+        self._guarded = ask is not None
+        self._secret = b""
+        self._grant: Grant | None = None
+        self._grant_expires = inf
+        self._grant_is_new = False  # it was fetched for the command that is being decided
+        self._question: Question | None = None  # its answer is waited for
+        self._suspended: Command | None = None  # what goes on then; None: AUTH, or a line that the reader still has
         self._granted: Negotiation | None = None  # an upgrade that is to be made now
         self._remote_address = remote_address
+        self._remote_host = remote_host
         self._connected = broker.timestamp // 1_000_000_000
         # For the poller, which looks at these all the time:
         self.next_deadline = inf
         self.reading = True
         self.finished = False
         self.aborted = False
+        self._ended = False  # the peer will send nothing more
         self._magic: bytes | None = b""
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
@@ -185,10 +205,18 @@ class ClientProtocol:
             data = self._read_magic(data, now)
         if not data or self.state is State.CLOSED:
             return
+        self._reader.receive(data)
+        if self._question is None:
+            self._work(now, None)
+
+    def _work(self, now: float, suspended: Command | None) -> None:
+        """Carries out what has come; first of all a command that had to wait."""
         reader = self._reader
-        reader.receive(data)
         complete = False
         try:
+            if suspended is not None:
+                complete = True
+                self._handle(suspended, now)
             while (command := reader.next_command()) is not None:
                 complete = True
                 self._handle(command, now)
@@ -199,7 +227,11 @@ class ClientProtocol:
         except LineTooLong:
             self._note("error", b"failed to read command - line too long")
             self.close()
-        if complete:
+        except _Suspended:
+            pass
+        if self._question is not None:
+            self._read_deadline = inf  # it is for us to go on
+        elif complete:
             self._read_deadline = now + self._read_patience
         self._wake()
         if self._granted is not None:
@@ -228,6 +260,9 @@ class ClientProtocol:
 
     def _cut_off(self, reason: bytes) -> None:
         if self.state is State.CLOSED:
+            return
+        if self._question is not None:
+            self._ended = True
             return
         if self._magic is None and (error := self._reader.end()) is not None:
             self._fail(error)
@@ -276,7 +311,7 @@ class ClientProtocol:
                 self._channel.wants_attention()
 
     def _is_stopped(self) -> bool:  # a call, because any handler may have changed the state
-        return self.state is State.CLOSED or self._granted is not None
+        return self.state is State.CLOSED or self._granted is not None or self._question is not None
 
     def close(self) -> None:
         """No more commands. What is owed may still be sent."""
@@ -286,6 +321,8 @@ class ClientProtocol:
         self.finished = not self._held
         self.next_deadline = self._heartbeat_at = self._read_deadline = inf
         self._broker.producers.pop(self, None)
+        if self._question is not None:
+            self._question.waits = False
         consumer = self._consumer
         if consumer is not None and consumer.channel is not None:
             consumer.channel.leave(consumer)
@@ -345,7 +382,10 @@ class ClientProtocol:
     def _hold_back_if_owed(self, more: int) -> None:
         """A client that does not wait for its answers is not read from, so that what we owe it stays bounded."""
         self._owed += more
-        self.reading = self._owed < _MOST_OWED
+        self._find_out_whether_to_read()
+
+    def _find_out_whether_to_read(self) -> None:
+        self.reading = self._owed < _MOST_OWED and self._question is None
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)
@@ -385,8 +425,11 @@ class ClientProtocol:
             self._topic, self._topic_raw = self._broker.find(name), raw
         if word == b"DPUB":
             self._delay_ms = self._parse_delay(params[2])
-        elif word == b"MPUB" and self._topic is None:
-            self._topic = self._broker.topic(raw.decode())  # also when the body turns out bad, as in NSQ
+        elif word == b"MPUB":
+            if self._guarded:
+                self._check_grant(word, raw.decode(), "", None)
+            if self._topic is None:
+                self._topic = self._broker.topic(raw.decode())  # also when the body turns out bad, as in NSQ
 
     def _has_topic(self) -> bool:
         return self._topic is not None and not self._topic.closing
@@ -423,7 +466,7 @@ class ClientProtocol:
                 if command.params[0] == b"IDENTIFY":
                     self._identify(command.body, now)
                 else:
-                    raise ProtocolError(Fault.AUTH_DISABLED, "AUTH disabled")
+                    self._authenticate(command.body)
 
     def _handle_line(self, params: list[bytes], now: float) -> None:
         word = params[0]
@@ -449,6 +492,8 @@ class ClientProtocol:
 
     def _publish(self, command: Publication) -> None:
         word = command.params[0]
+        if self._guarded:
+            self._check_grant(word, self._topic_raw.decode(), "", command)
         delay_ms = self._delay_ms if word == b"DPUB" else 0
         topic = self._topic
         if topic is None or topic.closing:  # deleted while the body was on its way
@@ -491,6 +536,8 @@ class ClientProtocol:
             raise ProtocolError(Fault.BAD_TOPIC, b"SUB topic name " + quote(params[1]) + b" is not valid")
         if channel_name is None:
             raise ProtocolError(Fault.BAD_CHANNEL, b"SUB channel name " + quote(params[2]) + b" is not valid")
+        if self._guarded:
+            self._check_grant(b"SUB", topic_name, channel_name, Line(params))
         changes_before = self._broker.urgent_changes
         channel = self._broker.topic(topic_name).channel(channel_name)
         most = self._rules.max_channel_consumers
@@ -600,6 +647,81 @@ class ClientProtocol:
         self._keep_alive_from(now)
         self._respond(OK_FRAME if negotiation.reply is None else response_frame(negotiation.reply))
 
+    # AUTH
+
+    def _authenticate(self, secret: bytes) -> None:
+        if self._is_authorized:
+            raise ProtocolError(Fault.INVALID, "AUTH already set")
+        if self._ask is None:
+            raise ProtocolError(Fault.AUTH_DISABLED, "AUTH disabled")
+        self._secret = secret
+        self._suspend(None)
+
+    @property
+    def _is_authorized(self) -> bool:
+        return self._grant is not None and bool(self._grant.entries)
+
+    def _check_grant(self, word: bytes, topic: str, channel: str, command: Command | None) -> None:
+        """Whether this may be done. Raises _Suspended when that has to be asked anew; then `command` comes again."""
+        is_new, self._grant_is_new = self._grant_is_new, False
+        if not is_new:
+            if not self._is_authorized:
+                raise ProtocolError(Fault.AUTH_FIRST, b"AUTH required before " + word)
+            if self._broker.now >= self._grant_expires:
+                self._suspend(command)
+                raise _Suspended
+        if self._grant is None or not self._grant.allows(topic, channel):
+            names = quote(topic.encode()) + b" " + quote(channel.encode())
+            raise ProtocolError(Fault.UNAUTHORIZED, b"AUTH failed for " + word + b" on " + names)
+
+    def _suspend(self, command: Command | None) -> None:
+        transport = self.transport
+        self._suspended = command
+        self._question = Question(
+            self._secret,
+            remote_ip=self._remote_host,
+            tls=transport.tls,
+            common_name=transport.common_name,
+            answer=self._answered,
+            drop=self.abort,
+        )
+        self._find_out_whether_to_read()
+        if self._ask is not None:
+            self._ask(self._question)
+
+    def _answered(self, grant: Grant | None) -> None:
+        """An authorization server has answered; None: none of them has."""
+        if self.state is State.CLOSED:
+            return
+        now = self._broker.now
+        suspended, self._suspended = self._suspended, None
+        self._question = None
+        self._find_out_whether_to_read()
+        try:
+            self._take(grant, now)
+        except ProtocolError as error:
+            self._fail(error)
+            self._wake()
+            return
+        self._read_deadline = now + self._read_patience
+        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
+        self._work(now, suspended)
+        if self._ended:
+            self._cut_off(b"EOF")
+
+    def _take(self, grant: Grant | None, now: float) -> None:
+        if grant is None:
+            raise ProtocolError(Fault.AUTH_FAILED, "AUTH failed")
+        is_first = self._grant is None
+        if is_first and not grant.entries:
+            raise ProtocolError(Fault.UNAUTHORIZED, "AUTH no authorizations found")
+        self._grant = grant
+        self._grant_expires = now + grant.ttl
+        if is_first:
+            self._respond(response_frame(grant.reply))
+        else:
+            self._grant_is_new = True
+
     # Seen from outside
 
     def describe(self, topic: str = "") -> ClientSnapshot:
@@ -623,6 +745,9 @@ class ClientProtocol:
             deflate=transport.deflate,
             snappy=transport.snappy,
             user_agent=settings.user_agent,
+            authed=self._is_authorized,
+            auth_identity=self._grant.identity if self._grant is not None else "",
+            auth_identity_url=self._grant.identity_url if self._grant is not None else "",
             topology_zone=settings.topology_zone,
             topology_region=settings.topology_region,
             pub_counts=((shown, counts[shown]),) if shown in counts else (),

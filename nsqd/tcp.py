@@ -12,7 +12,7 @@ from common.version import NSQ_VERSION
 from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from nsqd.options import TlsRequired
-from nsqd.protocol import ClientProtocol, ClientRules
+from nsqd.protocol import Ask, ClientProtocol, ClientRules
 from nsqd.upgrade import UpgradedClient, Upgrades
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def rules_of(options: Options) -> ClientRules:
         tls=bool(options.tls_cert),
         snappy=options.snappy,
         deflate=options.deflate,
-        auth_required=False,
+        auth_required=bool(options.auth_http_address),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
     )
@@ -59,7 +59,7 @@ def limits_of(options: Options) -> Limits:
     return Limits(max_message=options.max_msg_size, max_body=options.max_body_size)
 
 
-def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades) -> MakeHandler:
+def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades, ask: Ask | None) -> MakeHandler:
     """Makes the handler of each new connection."""
 
     def make(connection: Connection, wake: Callable[[], None]) -> Handler:
@@ -83,9 +83,9 @@ def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades) -> Make
                 note=partial(log.error, "[%s] - %s", peer),
             )
 
-        host = "" if peer == "@" else peer.rpartition(":")[0]
+        host = "" if peer == "@" else peer.rpartition(":")[0].strip("[]")
         client = ClientProtocol(
-            broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note, upgrade=upgrade
+            broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note, upgrade=upgrade, ask=ask
         )
         return client
 

@@ -32,6 +32,16 @@ def server_context(options: Options) -> ssl.SSLContext | None:
     return context
 
 
+def client_context(options: Options) -> ssl.SSLContext:
+    """For asking an authorization server over https. StartupError when the file cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=options.tls_root_ca_file or None)
+        context.minimum_version = ssl.TLSVersion(options.tls_min_version)
+    except (OSError, ValueError) as error:
+        raise StartupError(f"failed to build client TLS config - {error}") from error
+    return context
+
+
 def _trust(context: ssl.SSLContext, path: str) -> None:
     try:
         context.load_verify_locations(path)

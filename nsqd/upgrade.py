@@ -225,7 +225,7 @@ class UpgradedClient:
         if now >= self._handshake_ends:
             self._refuse("i/o timeout")
             self._wake()
-        elif now >= self._looks_at:
+        elif now >= self._next_look:
             self._look(now)
         elif self._is_open:
             self._client.tick(now)
@@ -239,8 +239,13 @@ class UpgradedClient:
         return self._started and not self._shaking_hands
 
     @property
+    def _next_look(self) -> float:
+        """What a client has compressed well must not pile up while it is waited for an answer that it needs."""
+        return self._looks_at if self._client.reading else inf
+
+    @property
     def next_deadline(self) -> float:
-        own = min(self._handshake_ends, self._looks_at)
+        own = min(self._handshake_ends, self._next_look)
         return min(own, self._client.next_deadline) if self._is_open else own
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
+from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
@@ -69,6 +70,7 @@ class Node:
         self.mem_queue_bytes = mem_queue_bytes
         self.rules = replace(RULES, **rules)
         self.upgrades = Upgrades(None, HandshakePace())
+        self.questions: list[Question] | None = None  # a list: clients have to AUTH, and ask here
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
         self.percents: list[int] = []  # what the broker will draw
@@ -136,6 +138,14 @@ class Node:
                 client.handler.tick(self.now)
         self.turn()
 
+    def answer(self, grant: bytes | None) -> None:
+        """The oldest question is answered: by a server's document, or not at all."""
+        assert self.questions is not None
+        question = self.questions.pop(0)
+        decoded: Grant | None = None if grant is None else decode_grant(grant)
+        question.answer(decoded)
+        self.turn()
+
     def topic(self, name: str = "t") -> TopicSnapshot:
         topics = self.broker.snapshot(name).topics
         assert topics
@@ -171,6 +181,7 @@ class Client:
             wake=self._wake,
             note=self._note,
             upgrade=self._upgrade,
+            ask=node.questions.append if node.questions is not None else None,
         )
         self.handler: ClientProtocol | UpgradedClient = self.protocol
 

@@ -149,12 +149,6 @@ def test_what_cannot_work_is_refused_at_the_start(argv: list[str], message: str)
     assert str(refused.value) == f"failed to instantiate nsqd - {message}"
 
 
-@pytest.mark.parametrize("argv", [["--auth-http-address=a:1"]])
-def test_who_asks_for_protection_that_is_not_there_is_not_served_without(argv: list[str]) -> None:
-    with pytest.raises(StartupError, match=r"not supported yet$"):
-        read(*argv)
-
-
 def test_a_percentile_that_is_no_number_is_refused() -> None:
     with pytest.raises(StartupError, match=r"^Could not parse: x$"):
         read("--e2e-processing-latency-percentile=x")

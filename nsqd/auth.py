@@ -1,0 +1,169 @@
+"""AUTH: what is asked of an authorization server, what its answer means, and what it allows.
+
+Nothing is asked here. A client that needs an answer says so with a `Question`, and goes on when somebody has handed it
+the server's `Grant`, or None (see protocol.py and auth_servers.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
+from urllib.parse import urlencode
+
+from common.nsq_json import Fields, JsonError, dumps, loads
+
+SUBSCRIBE: Final = "subscribe"
+PUBLISH: Final = "publish"
+
+_PERMISSIONS: Final = frozenset((SUBSCRIBE, PUBLISH))
+_MOST_REMEMBERED: Final = 1024  # decisions for one client; it may name as many topics as it likes
+
+
+class GrantError(ValueError):
+    """The server's answer is not one that NSQ would accept."""
+
+
+class Entry:
+    """One authorization: what may be done with which topics and channels."""
+
+    __slots__ = ("_channels", "_permissions", "_topic")
+
+    def __init__(self, topic: str, channels: list[str], permissions: list[str]) -> None:
+        """Raises GrantError."""
+        for permission in permissions:
+            if permission not in _PERMISSIONS:
+                raise GrantError(f"unknown permission {permission}")
+        self._permissions = frozenset(permissions)
+        self._topic = _pattern(topic)
+        self._channels = [_pattern(channel) for channel in channels]
+
+    def allows(self, topic: str, channel: str) -> bool:
+        """`channel` is empty for a publish: an entry without a channel that matches the empty name allows none."""
+        if (SUBSCRIBE if channel else PUBLISH) not in self._permissions:
+            return False
+        return self._topic(topic) and any(matches(channel) for matches in self._channels)
+
+
+class Grant:
+    """What a server has answered about one client."""
+
+    __slots__ = ("_decided", "entries", "identity", "identity_url", "ttl")
+
+    def __init__(self, *, ttl: int, identity: str, identity_url: str, entries: list[Entry]) -> None:
+        self.ttl = ttl  # seconds
+        self.identity = identity
+        self.identity_url = identity_url
+        self.entries = entries
+        self._decided: dict[tuple[str, str], bool] = {}
+
+    def allows(self, topic: str, channel: str = "") -> bool:
+        decided = self._decided.get((topic, channel))
+        if decided is None:
+            if len(self._decided) >= _MOST_REMEMBERED:
+                self._decided.clear()
+            decided = any(entry.allows(topic, channel) for entry in self.entries)
+            self._decided[topic, channel] = decided
+        return decided
+
+    @property
+    def reply(self) -> bytes:
+        """What AUTH is answered."""
+        return dumps(
+            {
+                "identity": self.identity,
+                "identity_url": self.identity_url,
+                "permission_count": len(self.entries),
+            }
+        )
+
+
+def decode_grant(body: bytes) -> Grant:
+    """Raises GrantError where NSQ refuses the answer as a whole."""
+    try:
+        fields = Fields(loads(body))
+        ttl = fields.integer("ttl")
+        identity, identity_url = fields.text("identity"), fields.text("identity_url")
+        entries = [_entry(Fields(item)) for item in fields.items("authorizations")]
+    except JsonError as error:
+        raise GrantError(str(error)) from error
+    if ttl <= 0:
+        raise GrantError(f"invalid TTL {ttl} (must be >0)")
+    return Grant(ttl=ttl, identity=identity, identity_url=identity_url, entries=entries)
+
+
+def _entry(fields: Fields) -> Entry:
+    return Entry(fields.text("topic"), _texts(fields, "channels"), _texts(fields, "permissions"))
+
+
+def _texts(fields: Fields, name: str) -> list[str]:
+    texts = []
+    for item in fields.items(name):
+        if item is not None and not isinstance(item, str):
+            raise GrantError(f"{name}: expected strings")
+        texts.append(item or "")  # null leaves a string as it was, which is empty
+    return texts
+
+
+@lru_cache(maxsize=1024)
+def _pattern(text: str) -> Callable[[str], bool]:
+    """Whether an expression is found anywhere in a name. Raises GrantError when it is none."""
+    try:
+        search = re.compile(text).search
+    except (re.error, RecursionError, OverflowError) as error:
+        raise GrantError(f"unable to compile {text!r}: {error}") from error
+    return lambda name: search(name) is not None
+
+
+# Questions
+
+
+class Question:
+    """Who wants to be known. `answer` is called once, inside a turn, unless nobody `waits` any more."""
+
+    __slots__ = ("answer", "common_name", "drop", "remote_ip", "secret", "tls", "waits")
+
+    def __init__(
+        self,
+        secret: bytes,
+        *,
+        remote_ip: str,
+        tls: bool,
+        common_name: str,
+        answer: Callable[[Grant | None], None],
+        drop: Callable[[], None],
+    ) -> None:
+        self.secret = secret
+        self.remote_ip = remote_ip
+        self.tls = tls
+        self.common_name = common_name
+        self.answer = answer
+        self.drop = drop  # ends the connection, should answering fail by our own fault
+        self.waits = True
+
+    def as_query(self) -> str:
+        """For a GET."""
+        return urlencode(
+            {
+                "common_name": self.common_name,
+                "remote_ip": self.remote_ip,
+                "secret": self.secret,
+                "tls": self._tls,
+            }
+        )
+
+    def as_json(self) -> bytes:
+        """For a POST. NSQ's servers expect lists: it is a form in another dress."""
+        return dumps(
+            {
+                "common_name": [self.common_name],
+                "remote_ip": [self.remote_ip],
+                "secret": [self.secret.decode("utf-8", "surrogateescape")],
+                "tls": [self._tls],
+            }
+        )
+
+    @property
+    def _tls(self) -> str:
+        return "true" if self.tls else "false"

@@ -1,0 +1,162 @@
+"""The authorization servers, and asking them: for each client one at a time, for many clients at once.
+
+Whoever connects decides how much is asked, so only so many questions are under way together; the others wait, each with
+its client suspended, and a question whose client has gone is not asked any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Final, Protocol
+from urllib.parse import urlsplit
+
+import trio
+
+from common import http_client
+from common.net import join_host_port
+from common.options import SECOND
+from nsqd.auth import Grant, GrantError, Question, decode_grant
+from nsqd.registration import https_port_in
+from nsqd.tls import client_context
+
+if TYPE_CHECKING:
+    from nsqd.options import Options
+
+log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 64  # questions; each needs a descriptor
+_ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
+_JSON: Final = ("Content-Type", "application/json")
+
+
+class Turn(Protocol):
+    """What surrounds everything that enters the broker."""
+
+    def begin(self) -> float: ...
+
+    def finish(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the servers are asked."""
+
+    addresses: Sequence[str]  # at least one
+    posts: bool
+    connect_timeout: float
+    request_timeout: float
+    tls: ssl.SSLContext
+
+
+def settings_of(options: Options) -> Settings | None:
+    """None: there are no servers. StartupError when the TLS files cannot be used, even if nobody uses them."""
+    if not options.auth_http_address and not options.tls_root_ca_file:
+        return None
+    tls = client_context(options)
+    if not options.auth_http_address:
+        return None
+    return Settings(
+        addresses=options.auth_http_address,
+        posts=options.auth_http_request_method == "post",
+        connect_timeout=options.http_client_connect_timeout / SECOND or inf,
+        request_timeout=options.http_client_request_timeout / SECOND or inf,
+        tls=tls,
+    )
+
+
+class AuthServers:
+    def __init__(self, settings: Settings, turn: Turn, *, choose: Callable[[int], int] = random.randrange) -> None:
+        self._settings = settings
+        self._turn = turn
+        self._choose = choose  # the first one to ask, of so many
+        self._questions: deque[Question] = deque()
+        self._asked = trio.Event()
+
+    def ask(self, question: Question) -> None:
+        """Returns at once; the question gets its answer in a turn of its own."""
+        self._questions.append(question)
+        self._asked.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        slots = trio.Semaphore(AT_ONCE)
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._asked = trio.Event()
+                while self._questions:
+                    await slots.acquire()
+                    nursery.start_soon(self._find_out, self._questions.popleft(), slots)
+                await self._asked.wait()
+
+    async def _find_out(self, question: Question, slots: trio.Semaphore) -> None:
+        grant = None
+        try:
+            if question.waits:
+                grant = await self._grant_for(question)
+        except Exception:  # our bug, and only this client pays for it, as in common/poller.py
+            log.exception("internal error, client(%s) is told that AUTH failed", question.remote_ip)
+        finally:
+            slots.release()
+        self._turn.begin()
+        try:
+            if question.waits:
+                question.answer(grant)
+        except Exception:  # the same
+            log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
+            question.drop()
+        self._turn.finish()
+
+    async def _grant_for(self, question: Question) -> Grant | None:
+        """What the first server says that answers; each is tried once, in the order of the ring from a random one on."""
+        addresses = self._settings.addresses
+        first = self._choose(len(addresses))
+        for address in (*addresses[first:], *addresses[:first]):
+            try:
+                return decode_grant(await self._query(_url_of(address), question))
+            except (http_client.HttpFailed, GrantError) as error:
+                log.error("failed to query auth server %s - %s", _without_secrets(address), error)
+        return None
+
+    async def _query(self, url: str, question: Question) -> bytes:
+        answer = await self._fetch(url, question)
+        if answer.status == 403 and not url.startswith("https://") and (port := https_port_in(answer.body)):
+            answer = await self._fetch(_at_https_port(url, port), question)
+        if answer.status != 200:
+            raise http_client.HttpFailed(f"answered with status {answer.status}")
+        return answer.body
+
+    async def _fetch(self, url: str, question: Question) -> http_client.Answer:
+        settings = self._settings
+        posts = settings.posts
+        return await http_client.fetch(
+            "POST" if posts else "GET",
+            # The `?` is appended in any case: servers behind such a URL have learnt to expect it.
+            url if posts else f"{url}?{question.as_query()}",
+            tls=settings.tls,
+            headers=(_ACCEPT, _JSON) if posts else (_ACCEPT,),
+            body=question.as_json() if posts else b"",
+            connect_timeout=settings.connect_timeout,
+            timeout=settings.request_timeout,
+        )
+
+
+def _url_of(address: str) -> str:
+    return address if "://" in address else f"http://{address}/auth"
+
+
+def _without_secrets(address: str) -> str:
+    """For the log: a URL may name a user and a password."""
+    scheme, _, rest = address.rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if scheme else address
+
+
+def _at_https_port(url: str, port: int) -> str:
+    parts = urlsplit(url)  # it was asked already, so it is a URL
+    return parts._replace(scheme="https", netloc=join_host_port(parts.hostname or "", port)).geturl()

@@ -1,0 +1,94 @@
+"""A fake authorization server on a real socket: answers as it is told, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import parse_qs, urlsplit
+
+EVERYTHING: Final = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    method: str
+    target: str
+    headers: dict[str, str]  # names in lower case
+    body: bytes
+
+    @property
+    def secret(self) -> str:
+        return parse_qs(urlsplit(self.target).query).get("secret", [""])[0]
+
+
+@dataclass(slots=True)
+class Reply:
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def granting(*authorizations: object, ttl: int = 3600, **fields: object) -> Reply:
+    document = {"ttl": ttl, "identity": "", "identity_url": "", "authorizations": [*authorizations], **fields}
+    return Reply(body=json.dumps(document).encode())
+
+
+class AuthServer:
+    """`answer` decides on each request, in a thread of its own; by default everybody may do everything."""
+
+    def __init__(self, answer: Callable[[Asked], Reply] | None = None, *, tls: ssl.SSLContext | None = None) -> None:
+        self.answer = answer or (lambda asked: granting(EVERYTHING))
+        self.asked: list[Asked] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("content-length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                asked = Asked(self.command, self.path, headers, body)
+                outer.asked.append(asked)
+                reply = outer.answer(asked)
+                self.send_response(reply.status)
+                for name, value in {"Content-Length": str(len(reply.body)), **reply.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(reply.body)
+
+            do_GET = do_POST = _serve
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        class Server(ThreadingHTTPServer):
+            request_queue_size = 256
+
+            def handle_error(self, request: Any, client_address: Any) -> None: ...
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    @property
+    def port(self) -> int:
+        return int(self._server.server_address[1])
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
