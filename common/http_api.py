@@ -268,7 +268,7 @@ class HttpApi:
     """The ASGI application of some routes.
 
     `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
-    bounds it in time. Without it nothing is dropped.
+    bounds it in time. Without it nothing is dropped. `always` is the answer to everything, routes or not.
     """
 
     def __init__(
@@ -277,8 +277,10 @@ class HttpApi:
         *,
         log: Logger,
         linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+        always: Response | None = None,
     ) -> None:
         self._table = _Table(routes)
+        self._always = always
         self._log = log
         self._linger = linger
 
@@ -298,6 +300,8 @@ class HttpApi:
 
     async def _answer(self, request: Request) -> tuple[Response, bool]:
         """The answer, and whether NSQ logs it."""
+        if self._always is not None:
+            return self._always, False
         found = self._table.find(request.method, request.path)
         if found is not None:
             route, request.argument = found

@@ -125,17 +125,25 @@ class Web:
     def connections(self) -> int:
         return len(self._state.connections)
 
-    def adopt(self, sock: socket.socket, received: bytes = b"", *, ssl: ssl.SSLContext | None = None) -> None:
+    def adopt(
+        self,
+        sock: socket.socket,
+        received: bytes = b"",
+        *,
+        ssl: ssl.SSLContext | None = None,
+        client: tuple[str, int] | None = None,
+    ) -> None:
         """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it.
 
-        With `ssl` the TLS handshake is still to come, and nothing may have been read.
+        With `ssl` the TLS handshake is still to come, and nothing may have been read. `client` is who is at the end of
+        it, where the socket does not know.
         """
         if self._closing:
             sock.close()
             return
 
         def connection() -> _Connection:
-            return _Connection(self._config, self._state, self._loop, self._connection_lost, received)
+            return _Connection(self._config, self._state, self._loop, self._connection_lost, received, client)
 
         async def open_connection() -> None:
             try:
@@ -182,8 +190,10 @@ class _Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop,
         lost: Callable[[], None],
         received: bytes,
+        client: tuple[str, int] | None,
     ) -> None:
         super().__init__(config, state, {}, loop)
+        self._real_client = client
         self._lost = lost
         self._received = received
         self._head_bytes = 0  # of a head that is not complete yet
@@ -191,6 +201,7 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
+        self.client = self._real_client or self.client
         # Before the transport reads for itself, so that nothing can overtake what was read already.
         received, self._received = self._received, b""
         if received:

@@ -8,7 +8,7 @@ import random
 import resource
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time_ns
@@ -18,7 +18,7 @@ import trio
 
 from common import logs, web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
-from common.net import bind, close_listener, format_listener, listening_port
+from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
 from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
 from common.systemd import READY, STOPPING, notify
@@ -29,16 +29,26 @@ from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
 from nsqd.drain import Drain, drain_on_signal
-from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
+from nsqd.http import (
+    NodeInfo,
+    Publishing,
+    QuickHttp,
+    QuickRoutes,
+    SecureHttp,
+    TunnelEnd,
+    make_app,
+    refuse_plain,
+)
 from nsqd.http.memory import memory_now
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import MOST_DESCRIPTORS, DataPathError, NotSynced, Store
+from nsqd.options import TlsRequired
 from nsqd.statsd import StatsdLines, full_prefix, packets
 from nsqd.statsd_push import push_to_statsd
 from nsqd.tcp import client_maker, limits_of, rules_of
-from nsqd.tls import server_context
+from nsqd.tls import HandshakePace, layer_maker
 from nsqd.turn import Turn
-from nsqd.upgrade import HandshakePace, Upgrades
+from nsqd.upgrade import Upgrades
 
 if TYPE_CHECKING:
     from nsqd.options import Options
@@ -54,10 +64,15 @@ class Listening:
 
     tcp: socket.socket
     http: socket.socket | None
+    https: socket.socket | None = None
 
     @property
     def http_port(self) -> int:
         return listening_port(self.http) if self.http is not None else 0
+
+    @property
+    def https_port(self) -> int:
+        return listening_port(self.https) if self.https is not None else 0
 
 
 async def run(
@@ -68,7 +83,7 @@ async def run(
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
-    tls = server_context(options)
+    make_tls = layer_maker(options)
     auth_settings = auth_servers.settings_of(options)
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
@@ -79,7 +94,7 @@ async def run(
         turn = Turn(broker, store)
         poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
         turn.flush = poller.flush
-        upgrades = Upgrades(tls, HandshakePace())
+        upgrades = Upgrades(make_tls, HandshakePace())
         authorities = auth_servers.AuthServers(auth_settings, turn) if auth_settings is not None else None
         lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
         lookupds.configure(options.lookupd_tcp_address)
@@ -102,8 +117,15 @@ async def run(
                 services.start_soon(poller.accept, listening.tcp, make_client)
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
                 if listening.http is not None:
-                    services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))
+                    if options.tls_required is TlsRequired.YES:
+                        await services.start(web.serve, refuse_plain(listening.https_port), [listening.http])
+                    else:
+                        services.start_soon(poller.accept, listening.http, _http_maker(poller, routes, web_server))
                     log.info("HTTP: listening on %s", format_listener(listening.http))
+                if listening.https is not None:
+                    make_https = _https_maker(poller, routes, web_server, upgrades, broker)
+                    services.start_soon(poller.accept, listening.https, make_https)
+                    log.info("HTTPS: listening on %s", format_listener(listening.https))
                 services.start_soon(lookupds.run)
                 services.start_soon(heed_drain_signal, drain)
                 if options.statsd_address:
@@ -180,16 +202,26 @@ def _opened_store(options: Options) -> Iterator[Store]:
 
 @contextmanager
 def _listening(options: Options) -> Iterator[Listening]:
-    tcp = bind(options.tcp_address)
-    try:
-        http = bind(options.http_address) if options.http_address else None
-        try:
-            yield Listening(tcp, http)
-        finally:
-            if http is not None:
-                close_listener(http)
-    finally:
-        close_listener(tcp)
+    with ExitStack() as opened:
+
+        def listen(address: str) -> socket.socket:
+            listener = bind(address)
+            opened.callback(close_listener, listener)
+            return listener
+
+        yield Listening(
+            tcp=listen(options.tcp_address),
+            http=listen(options.http_address) if options.http_address else None,
+            https=listen(_tcp_only(options.https_address)) if options.https_address and options.tls_cert else None,
+        )
+
+
+def _tcp_only(address: str) -> str:
+    """NSQ has HTTP on a unix socket, and HTTPS on none."""
+    with suppress(AddressError):  # what else is wrong with it is found out by listening
+        if parse_address(address).is_unix:
+            raise ListenError(f"listen ({address}) failed - listen tcp: address {address}: missing port in address")
+    return address
 
 
 def _recovered_broker(store: Store, options: Options) -> Broker:
@@ -284,6 +316,40 @@ def _http_maker(poller: Poller, routes: QuickRoutes, web_server: web.Web) -> Mak
             web_server.adopt(poller.release(connection), received)
 
         return QuickHttp(routes, hand_off=hand_off, wake=wake)
+
+    return make
+
+
+def _https_maker(
+    poller: Poller, routes: QuickRoutes, web_server: web.Web, upgrades: Upgrades, broker: Broker
+) -> MakeHandler:
+    """As `_http_maker`, behind TLS."""
+    assert upgrades.tls is not None
+    make_tls = upgrades.tls
+
+    def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+        peer = connection.peer
+        secure = SecureHttp(
+            make_tls(), upgrades.pace, now=broker.now, wake=wake, note=partial(log.info, "[%s] HTTPS - %s", peer)
+        )
+
+        def hand_off(received: bytes) -> None:
+            ours, theirs = socket.socketpair()
+            near = TunnelEnd(wake)
+
+            def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
+                end = TunnelEnd(wake)
+                end.join(near)
+                return end
+
+            poller.add(ours, peer, make_far)
+            theirs.setblocking(False)
+            host, _, port = peer.rpartition(":")
+            web_server.adopt(theirs, received, client=(host.strip("[]"), int(port)))
+            secure.inner = near
+
+        secure.inner = QuickHttp(routes, hand_off=hand_off, wake=wake)
+        return secure
 
     return make
 

@@ -121,8 +121,7 @@ class Options(BaseOptions):
     )
     https_address: str = option(
         "0.0.0.0:4152",
-        "address to listen on for HTTPS clients, once --tls-cert is given; empty: no HTTPS",
-        planned=True,
+        "address to listen on for HTTPS clients, once --tls-cert is given: host:port; empty: no HTTPS",
     )
     broadcast_address: str = computed_option(
         platform.node, "the hostname", "address that is registered with nsqlookupd"

@@ -3,37 +3,85 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from common.startup import StartupError
+from common.streams.tls import SecureLayer, TlsLayer
 
 if TYPE_CHECKING:
     from nsqd.options import Options
 
+MakeLayer = Callable[[], SecureLayer]
 
-def server_context(options: Options) -> ssl.SSLContext | None:
-    """None: no TLS. StartupError when the files cannot be used."""
+ANY: Final = "require"
+VERIFIED: Final = "require-verify"  # all other words ask for no certificate, as in NSQ
+
+_HANDSHAKE_SHARE: Final = 0.002  # seconds from one costly step of a handshake to the next, whoever's they are
+
+
+class HandshakePace:
+    """Whose turn it is to sign: a crowd that connects at once must not stop everyone else for a second."""
+
+    def __init__(self) -> None:
+        self._free_at = 0.0
+
+    def next_slot(self, now: float) -> float:
+        slot = max(now, self._free_at)
+        self._free_at = slot + _HANDSHAKE_SHARE
+        return slot
+
+
+def layer_maker(options: Options) -> MakeLayer | None:
+    """Makes the server's side of each TLS connection. None: no TLS. StartupError when the files cannot be used."""
     if not options.tls_cert and not options.tls_key:
         return None
+    context = _server_context(options)  # also where it will not serve: it says best what is wrong with the files
+    if options.tls_client_auth_policy == ANY:
+        return _any_certificate(options)
+    return partial(TlsLayer, context, server_side=True)
+
+
+def _server_context(options: Options) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _check_readable(options.tls_cert, options.tls_key)
     try:
         context.minimum_version = ssl.TLSVersion(options.tls_min_version)
-        if context.minimum_version < ssl.TLSVersion.TLSv1_2:
+        if _is_old(options):
             context.set_ciphers("DEFAULT:@SECLEVEL=0")  # OpenSSL has no others for what is so old
         context.load_cert_chain(options.tls_cert, options.tls_key)
     except (OSError, ValueError) as error:
         raise StartupError(f"failed to build TLS config - {error}") from error
     if options.tls_root_ca_file:
         _trust(context, options.tls_root_ca_file)
-    elif options.tls_client_auth_policy:
+    elif options.tls_client_auth_policy == VERIFIED:
         context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
-    if options.tls_client_auth_policy in ("require", "require-verify"):
+    if options.tls_client_auth_policy == VERIFIED:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
+def _any_certificate(options: Options) -> MakeLayer:
+    try:
+        from common.streams import any_certificate
+    except ImportError as error:
+        raise StartupError(
+            "failed to build TLS config - --tls-client-auth-policy=require needs pyOpenSSL: "
+            "pip install 'nsq-suite[any-client-certificate]'"
+        ) from error
+    try:
+        return any_certificate.layer_maker(
+            options.tls_cert, options.tls_key, min_version=options.tls_min_version, old_ciphers=_is_old(options)
+        )
+    except (OSError, ValueError) as error:
+        raise StartupError(f"failed to build TLS config - {error}") from error
+
+
 def client_context(options: Options) -> ssl.SSLContext:
     """For asking an authorization server over https. StartupError when the file cannot be used."""
+    if options.tls_root_ca_file:
+        _check_readable(options.tls_root_ca_file, what="client TLS")
     try:
         context = ssl.create_default_context(cafile=options.tls_root_ca_file or None)
         context.minimum_version = ssl.TLSVersion(options.tls_min_version)
@@ -42,10 +90,23 @@ def client_context(options: Options) -> ssl.SSLContext:
     return context
 
 
+def _is_old(options: Options) -> bool:
+    return options.tls_min_version < ssl.TLSVersion.TLSv1_2
+
+
+def _check_readable(*paths: str, what: str = "TLS") -> None:
+    """ssl would not say which of the files it could not read."""
+    for path in paths:
+        try:
+            open(path, "rb").close()
+        except OSError as error:
+            cause = (error.strerror or str(error)).lower()
+            raise StartupError(f"failed to build {what} config - open {path}: {cause}") from error
+
+
 def _trust(context: ssl.SSLContext, path: str) -> None:
+    _check_readable(path)
     try:
         context.load_verify_locations(path)
     except ssl.SSLError as error:
         raise StartupError("failed to build TLS config - failed to append certificate to pool") from error
-    except OSError as error:
-        raise StartupError(f"failed to build TLS config - {error}") from error

@@ -18,38 +18,24 @@ from typing import TYPE_CHECKING, Final
 from common.streams.deflate import DeflateLayer
 from common.streams.layer import Layer, StreamError
 from common.streams.snappy import SnappyLayer
-from common.streams.tls import TlsLayer
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import OK_FRAME, error_frame
 from nsqd.protocol import ClientProtocol, Transport
 
 if TYPE_CHECKING:
-    import ssl
-
+    from common.streams.tls import SecureLayer
     from common.wire.identify import Negotiation
+    from nsqd.tls import HandshakePace, MakeLayer
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
 _BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at
-_HANDSHAKE_SHARE: Final = 0.002  # seconds from one costly step of a handshake to the next, whoever's they are
-
-
-class HandshakePace:
-    """Whose turn it is to sign: a crowd that connects at once must not stop everyone else for a second."""
-
-    def __init__(self) -> None:
-        self._free_at = 0.0
-
-    def next_slot(self, now: float) -> float:
-        slot = max(now, self._free_at)
-        self._free_at = slot + _HANDSHAKE_SHARE
-        return slot
 
 
 @dataclass(frozen=True, slots=True)
 class Upgrades:
     """What the server has for it."""
 
-    tls: ssl.SSLContext | None
+    tls: MakeLayer | None
     pace: HandshakePace
 
 
@@ -73,7 +59,7 @@ class UpgradedClient:
         self._wake = wake
         self._note = note
         self._layers: list[Layer] = []  # from the socket inwards
-        self._tls: TlsLayer | None = None  # during its handshake, too
+        self._tls: SecureLayer | None = None  # during its handshake, too
         self._shaking_hands = False
         self._handshake_ends = inf
         self._may_sign = False  # the handshake's costly step has got its slot
@@ -157,8 +143,8 @@ class UpgradedClient:
 
     def _start(self) -> None:
         self._started = True
-        if self._granted.tls and (context := self._upgrades.tls) is not None:
-            self._tls = TlsLayer(context, server_side=True)
+        if self._granted.tls and (make_layer := self._upgrades.tls) is not None:
+            self._tls = make_layer()
             self._shaking_hands = True
             self._handshake_ends = self._now + HANDSHAKE_TIMEOUT
         else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ssl
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
-from common.streams.layer import StreamError
+from common.streams.layer import Layer, StreamError
 
 _READ_SIZE: Final = 64 * 1024
 _VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1", "TLSv1.2": "TLS1.2", "TLSv1.3": "TLS1.3"}
@@ -27,8 +28,37 @@ _SUITES: Final = {
 }
 
 
+class SecureLayer(Layer, Protocol):
+    """A `Layer`, once `handshake` has said that it is done."""
+
+    def handshake(self, data: bytes) -> bool:
+        """Goes one step on with what came; says whether it is done. Raises StreamError. See `pending`."""
+
+    def pending(self) -> bytes:
+        """What the other side has to see for TLS's own sake."""
+
+    def goodbye(self) -> bytes:
+        """What tells the other side that nothing more comes; nothing can be encoded after it."""
+
+    @property
+    def ended(self) -> bool:
+        """The peer has said that nothing more comes."""
+
+    @property
+    def version(self) -> str:
+        """As NSQ writes it: TLS1.2."""
+
+    @property
+    def cipher_suite(self) -> str:
+        """As NSQ writes it: the names that it knows, and a number for all others."""
+
+    @property
+    def peer_common_name(self) -> str:
+        """Of the certificate that the peer has shown; "" if there is none."""
+
+
 class TlsLayer:
-    """Implements `Layer`, once `handshake` has said that it is done."""
+    """Implements `SecureLayer`."""
 
     has_more: Final = False  # decrypting makes nothing longer
 
@@ -41,7 +71,6 @@ class TlsLayer:
         self.ended = False  # the peer has said that nothing more comes
 
     def handshake(self, data: bytes) -> bool:
-        """Goes one step on with what came; says whether it is done. Raises StreamError. See `pending`."""
         self._incoming.write(data)
         try:
             self._tls.do_handshake()
@@ -52,7 +81,13 @@ class TlsLayer:
         return True
 
     def pending(self) -> bytes:
-        """What the other side has to see for TLS's own sake."""
+        return self._outgoing.read()
+
+    def goodbye(self) -> bytes:
+        try:
+            self._tls.unwrap()
+        except ssl.SSLError:  # the peer's own goodbye has not come, or there never was a connection
+            pass
         return self._outgoing.read()
 
     def encode(self, data: bytes) -> bytes:
@@ -83,29 +118,37 @@ class TlsLayer:
 
     @property
     def version(self) -> str:
-        """As NSQ writes it: TLS1.2."""
-        return _VERSIONS.get(self._tls.version() or "", "")
+        return nsq_version(self._tls.version())
 
     @property
     def cipher_suite(self) -> str:
-        """As NSQ writes it: the names that it knows, and a number for all others."""
         cipher = self._tls.cipher()
-        if cipher is None:
-            return ""
-        name = cipher[0]
-        return _SUITES.get(name) or f"Unknown {_number_of(self._tls.context, name)}"
+        return nsq_suite(cipher[0] if cipher is not None else None)
 
     @property
     def peer_common_name(self) -> str:
-        """Of the certificate that the peer has shown and that was verified; "" if there is none."""
         certificate: dict[str, Any] = self._tls.getpeercert() or {}
         names = [value for part in certificate.get("subject", ()) for name, value in part if name == "commonName"]
         return str(names[0]) if names else ""
 
 
-def _number_of(context: ssl.SSLContext, name: str) -> int:
-    """The suite's number on the wire."""
-    return next((cipher["id"] & 0xFFFF for cipher in context.get_ciphers() if cipher["name"] == name), 0)
+# NSQ's names for OpenSSL's
+
+
+def nsq_version(name: str | None) -> str:
+    return _VERSIONS.get(name or "", "")
+
+
+def nsq_suite(name: str | None) -> str:
+    return (_SUITES.get(name) or f"Unknown {_numbers().get(name, 0)}") if name else ""
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> dict[str, int]:
+    """Of suites on the wire."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    return {cipher["name"]: cipher["id"] & 0xFFFF for cipher in context.get_ciphers()}
 
 
 def _text_of(error: Exception) -> str:

@@ -18,6 +18,8 @@ import trio
 from common.daemon import version_line
 from common.http_api import (
     EMPTY,
+    JSON,
+    V1,
     HttpApi,
     HttpError,
     Request,
@@ -133,6 +135,12 @@ def make_app(
         Route("POST", "/drain", endpoints.drain),
     ]
     return HttpApi(routes, log=log, linger=linger)
+
+
+def refuse_plain(https_port: int) -> HttpApi:
+    """What plain HTTP is answered where TLS is required. NSQ writes this by hand, with spaces, and clients parse it."""
+    body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
+    return HttpApi((), log=log, always=Response(403, body, (JSON, V1)))
 
 
 class _Calls:

@@ -7,14 +7,17 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.wire.commands import auth, sub
 from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
+from tests.support.certificates import make_certificates
 from tests.support.client import Client, Refused
 from tests.support.process import Nsqd, eventually
+from tests.support.upgraded import UpgradedClient, trusting
 
 pytestmark = pytest.mark.e2e
 
@@ -106,6 +109,26 @@ def test_trap_50_an_answer_that_has_expired_is_asked_for_again_when_it_matters(
     time.sleep(1.1)
     server.answer = lambda asked: Reply(500)
     assert refusal(client, b"PUB t\n\0\0\0\1x") == "E_AUTH_FAILED AUTH failed"
+
+
+@pytest.mark.parametrize("policy", ["require", "require-verify"])
+def test_the_server_learns_whose_certificate_it_is(
+    start_nsqd: StartNsqd, server: AuthServer, tmp_path: Path, policy: str
+) -> None:
+    certificates = make_certificates(tmp_path)
+    nsqd = start_nsqd(
+        f"auth-http-address={server.address}",
+        f"tls-cert={certificates.certificate}",
+        f"tls-key={certificates.key}",
+        f"tls-root-ca-file={certificates.authority}",
+        f"tls-client-auth-policy={policy}",
+        "https-address=127.0.0.1:0",
+    )
+    with UpgradedClient(nsqd.tcp) as client:
+        assert client.upgrade(tls=trusting(certificates, shows=True), deflate=True)["auth_required"] is True
+        client.ask(auth(b"s"))
+        client.publish("t", b"x")
+    assert server.asked[0].target == "/auth?common_name=localhost&remote_ip=127.0.0.1&secret=s&tls=true"
 
 
 def test_one_server_of_several_is_enough(start_nsqd: StartNsqd, server: AuthServer) -> None:

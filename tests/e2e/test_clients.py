@@ -47,11 +47,11 @@ def command(peer: str) -> list[str]:
     return [node, str(PEERS / f"{peer}_peer.js")]
 
 
-def run(peer: str, nsqd: Nsqd, what: dict[str, Any]) -> list[tuple[str, int, float]]:
+def run(peer: str, nsqd: Nsqd, what: dict[str, Any], *, topic: str = "") -> list[tuple[str, int, float]]:
     host, port = nsqd.tcp
     done = subprocess.run(
         command(peer),
-        input=json.dumps({"host": host, "port": port, "topic": peer, **what}),
+        input=json.dumps({"host": host, "port": port, "topic": topic or peer, **what}),
         capture_output=True,
         text=True,
         timeout=LIMIT,

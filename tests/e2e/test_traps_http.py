@@ -260,7 +260,7 @@ def test_trap_43_two_routes_succeed_with_500(nsqd: Nsqd, method: str, path: str)
         ("tcp_address", b"127.0.0.1:"),
         ("nsqlookupd_tcp_addresses", b"[]"),
         ("tls_required", b"0"),
-        ("tls_min_version", b"769"),
+        ("tls_min_version", b"771"),
         ("max_rdy_count", b"2500"),
         ("deflate", b"true"),
         ("tls_cert", b""),

@@ -14,7 +14,8 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
 from nsqd.protocol import ClientProtocol, ClientRules, State
-from nsqd.upgrade import HandshakePace, UpgradedClient, Upgrades
+from nsqd.tls import HandshakePace
+from nsqd.upgrade import UpgradedClient, Upgrades
 from tests.support.fake_store import FakeStore, finish_turn
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -33,7 +34,7 @@ PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
 START_TIMEOUT: Final = 30.0  # also recovery, on a slow machine
 STOP_TIMEOUT: Final = 20.0
 
-_LISTENING: Final = re.compile(r"(TCP|HTTP): listening on ([\d.]+):(\d+)$")
+_LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on ([\d.]+):(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Daemon:
         self.options = options
         self.tcp: tuple[str, int] = ("", 0)  # as it said itself
         self.http_address: tuple[str, int] = ("", 0)
+        self.https_address: tuple[str, int] = ("", 0)  # where it was asked for it
         self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
@@ -92,6 +94,8 @@ class Daemon:
         self._collector.start()
         self.tcp = self._wait_for_address("TCP", seen)
         self.http_address = self._wait_for_address("HTTP", seen)
+        if any(option.startswith("https-address=127") for option in self.options):
+            self.https_address = self._wait_for_address("HTTPS", seen)
         return self
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
@@ -175,9 +179,14 @@ class Daemon:
         *,
         headers: Mapping[str, str] | None = None,
         timeout: float = TIMEOUT,
+        tls: ssl.SSLContext | None = None,
     ) -> Answer:
-        """One request on a connection of its own."""
-        connection = http.client.HTTPConnection(*self.http_address, timeout=timeout)
+        """One request on a connection of its own; over HTTPS with `tls`."""
+        connection = (
+            http.client.HTTPConnection(*self.http_address, timeout=timeout)
+            if tls is None
+            else http.client.HTTPSConnection(*self.https_address, timeout=timeout, context=tls)
+        )
         try:
             connection.request(method, path, body, headers=dict(headers or {}))
             response = connection.getresponse()

@@ -22,8 +22,17 @@ left = {*plan["expected"]}
 done = gevent.event.Event()
 began = time.monotonic()
 
-producer = gnsq.Producer(address)
-consumer = gnsq.Consumer(topic, "channel", address, max_in_flight=200)
+how: dict[str, Any] = {
+    "auth_secret": plan.get("secret", "").encode(),
+    **dict.fromkeys(plan.get("compression", ()), True),
+}
+if "authority" in plan:
+    how |= {"tls_v1": True, "tls_options": {"ca_certs": plan["authority"]}}
+# A Producer takes the answers to IDENTIFY's upgrades, and to AUTH, for those to a publish, and fails; what it is made of
+# does not.
+is_special = len(how) > 1 or how["auth_secret"]
+producer = gnsq.Producer(address) if not is_special else gnsq.NsqdTCPClient(plan["host"], plan["port"], **how)
+consumer = gnsq.Consumer(topic, "channel", address, max_in_flight=200, **how)
 
 
 def handle(consumer: Any, message: Any) -> None:
@@ -46,17 +55,29 @@ def finish(message: Any) -> None:
         done.set()
 
 
+def answered() -> None:
+    if is_special:
+        producer.check_ok()
+
+
 consumer.on_message.connect(handle)
-producer.start()
+if is_special:
+    producer.connect()
+    producer.identify()
+else:
+    producer.start()
 consumer.start(block=False)
 for body in plan["pub"]:
     producer.publish(topic, body.encode())
+    answered()
 for bodies in plan["mpub"]:
     producer.multipublish(topic, [body.encode() for body in bodies])
+    answered()
 for body in plan["dpub"]:
     producer.publish(topic, body.encode(), defer=plan["delay_ms"])
+    answered()
 done.wait(30)
 gevent.sleep(0.1)  # the last FIN is still to be sent
 consumer.close()
-producer.close()
+producer.close_stream() if is_special else producer.close()
 json.dump(arrived, sys.stdout)

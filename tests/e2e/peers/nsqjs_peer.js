@@ -14,8 +14,16 @@ const fail = (error) => {
   process.exit(1)
 }
 
-const reader = new nsq.Reader(plan.topic, 'channel', { nsqdTCPAddresses: `${plan.host}:${plan.port}`, maxInFlight: 200 })
-const writer = new nsq.Writer(plan.host, plan.port)
+const how = plan.secret ? { authSecret: plan.secret } : {}
+for (const it of plan.compression || []) how[it] = true
+if (plan.authority) Object.assign(how, { tls: true, ca: readFileSync(plan.authority) })
+
+const reader = new nsq.Reader(plan.topic, 'channel', {
+  nsqdTCPAddresses: `${plan.host}:${plan.port}`,
+  maxInFlight: 200,
+  ...how
+})
+const writer = new nsq.Writer(plan.host, plan.port, how)
 reader.on('error', fail)
 writer.on('error', fail)
 

@@ -56,6 +56,9 @@ def publish() -> None:
         writer.dpub(topic, plan["delay_ms"], body.encode(), callback=check)
 
 
+how: dict[str, Any] = {"auth_secret": plan.get("secret"), **dict.fromkeys(plan.get("compression", ()), True)}
+if "authority" in plan:
+    how |= {"tls_v1": True, "tls_options": {"ca_certs": plan["authority"]}}
 reader = nsq.Reader(
     topic=topic,
     channel="channel",
@@ -63,8 +66,9 @@ reader = nsq.Reader(
     message_handler=handle,
     max_in_flight=200,
     user_agent="peer",
+    **how,
 )
-writer = nsq.Writer([address])
+writer = nsq.Writer([address], **how)
 IOLoop.current().add_callback(publish)
 IOLoop.current().start()
 json.dump(arrived, sys.stdout)

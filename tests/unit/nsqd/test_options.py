@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import platform
+import sys
+from pathlib import Path
 
 import pytest
 
+import common.streams
 from common.options import HOUR, MILLISECOND, MINUTE, SECOND, HelpRequested, format_value, parse
 from common.startup import StartupError
 from nsqd.options import Ack, Options, TlsRequired, TlsVersion
+from nsqd.tls import layer_maker
+from tests.support.certificates import make_certificates
 
 
 def read(*argv: str) -> Options:
@@ -147,6 +152,18 @@ def test_what_cannot_work_is_refused_at_the_start(argv: list[str], message: str)
     with pytest.raises(StartupError) as refused:
         read(*argv)
     assert str(refused.value) == f"failed to instantiate nsqd - {message}"
+
+
+def test_any_certificate_needs_pyopenssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_certificates(tmp_path)
+    options = read(f"--tls-cert={made.certificate}", f"--tls-key={made.key}", "--tls-client-auth-policy=require")
+    assert layer_maker(options) is not None
+    monkeypatch.delitem(sys.modules, "common.streams.any_certificate", raising=False)
+    monkeypatch.setattr(common.streams, "any_certificate", None, raising=False)
+    monkeypatch.delattr(common.streams, "any_certificate")
+    monkeypatch.setitem(sys.modules, "OpenSSL", None)
+    with pytest.raises(StartupError, match=r"needs pyOpenSSL: pip install 'nsq-suite\[any-client-certificate\]'$"):
+        layer_maker(options)
 
 
 def test_a_percentile_that_is_no_number_is_refused() -> None:

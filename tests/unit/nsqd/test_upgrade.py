@@ -6,6 +6,7 @@ import json
 import ssl
 import zlib
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 import pytest
@@ -15,7 +16,8 @@ from common.streams.layer import Layer
 from common.streams.snappy import SnappyLayer
 from common.streams.tls import TlsLayer
 from common.wire.frames import OK_FRAME
-from nsqd.upgrade import HANDSHAKE_TIMEOUT, HandshakePace, Upgrades
+from nsqd.tls import HandshakePace
+from nsqd.upgrade import HANDSHAKE_TIMEOUT, Upgrades
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.node import RULES, Client, Node, frames
 
@@ -32,7 +34,7 @@ def node(certificates: Certificates) -> Node:
     node = Node(features=replace(RULES.features, tls=True, snappy=True, deflate=True))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
-    node.upgrades = Upgrades(context, HandshakePace())
+    node.upgrades = Upgrades(partial(TlsLayer, context, server_side=True), HandshakePace())
     return node
 
 

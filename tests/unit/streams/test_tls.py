@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
+from common.streams.any_certificate import layer_maker
 from common.streams.layer import StreamError
-from common.streams.tls import TlsLayer
+from common.streams.tls import SecureLayer, TlsLayer
 from tests.support.certificates import Certificates, make_certificates
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +37,7 @@ def client_of(certificates: Certificates, *, shows: bool = False, version: ssl.T
     return TlsLayer(context, server_side=False, server_hostname="localhost")
 
 
-def shake_hands(server: TlsLayer, client: TlsLayer) -> None:
+def shake_hands(server: SecureLayer, client: SecureLayer) -> None:
     to_client = to_server = b""
     for _ in range(10):
         client_done = client.handshake(to_client)
@@ -111,3 +109,51 @@ def test_the_other_side_may_say_goodbye(certificates: Certificates) -> None:
         client._tls.unwrap()  # says that it is done, and would wait for the same from us
     assert server.decode(last + client.pending()) == b"CLS\n"
     assert server.ended
+
+
+# With a certificate that nobody has to vouch for
+
+
+def any_certificate_of(certificates: Certificates) -> SecureLayer:
+    pair = str(certificates.certificate), str(certificates.key)
+    return layer_maker(*pair, min_version=ssl.TLSVersion.TLSv1_2, old_ciphers=False)()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_any_certificate_will_do(certificates: Certificates, tmp_path: Path, version: ssl.TLSVersion) -> None:
+    stranger = make_certificates(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    context.load_cert_chain(stranger.certificate, stranger.key)
+    context.maximum_version = version
+    server = any_certificate_of(certificates)
+    client = TlsLayer(context, server_side=False, server_hostname="localhost")
+    shake_hands(server, client)
+    assert server.peer_common_name == "localhost"
+    assert (server.version, server.cipher_suite) == (client.version, client.cipher_suite)
+    data = bytes(range(256)) * 1000
+    assert server.decode(client.encode(data)) == data
+    assert client.decode(server.encode(data)) == data
+    assert server.encode(b"") == b""
+    client.decode(server.goodbye())
+    assert client.ended
+    server.decode(client.goodbye())
+    assert server.ended
+
+
+def test_none_will_not_do(certificates: Certificates) -> None:
+    with pytest.raises(StreamError, match="certificate"):
+        shake_hands(any_certificate_of(certificates), client_of(certificates))
+
+
+@pytest.mark.parametrize("garbage", [b"SUB topic channel\n" * 10, b"\x16\x03\x01\xff\xff" * 10])
+def test_garbage_is_refused_there_too(certificates: Certificates, garbage: bytes) -> None:
+    layer = any_certificate_of(certificates)
+    with pytest.raises(StreamError, match="tls: "):
+        layer.handshake(garbage)
+    assert layer.goodbye() is not None
+
+
+def test_a_key_of_another_certificate_is_refused(certificates: Certificates, tmp_path: Path) -> None:
+    other = make_certificates(tmp_path)
+    with pytest.raises(ValueError, match="tls: "):
+        layer_maker(str(certificates.certificate), str(other.key), min_version=771, old_ciphers=True)

@@ -1,0 +1,96 @@
+"""A client whose connection is upgraded: TLS, snappy and deflate in any combination, by our own layers."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from typing import Any
+
+from common.streams.deflate import DeflateLayer
+from common.streams.layer import Layer
+from common.streams.snappy import SnappyLayer
+from common.streams.tls import TlsLayer
+from common.wire.commands import identify
+from tests.support.certificates import Certificates
+from tests.support.client import TIMEOUT, Client, Disconnected, Refused
+
+
+def trusting(certificates: Certificates, *, shows: bool = False) -> ssl.SSLContext:
+    """A client's context; with `shows` it has a certificate of its own."""
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    if shows:
+        context.load_cert_chain(certificates.certificate, certificates.key)
+    return context
+
+
+class UpgradedClient(Client):
+    """`Client`, and what `upgrade` has agreed on lies between it and the socket."""
+
+    def __init__(self, address: tuple[str, int], *, magic: bytes = b"  V2") -> None:
+        self._layers: list[Layer] = []  # from the socket inwards
+        self._left = b""  # was received, decoded as far as there are layers, and not looked at yet
+        super().__init__(address, magic=magic)
+
+    def send(self, *pieces: bytes) -> None:
+        data = b"".join(pieces)
+        for layer in reversed(self._layers):
+            data = layer.encode(data)
+        super().send(data)
+
+    def _receive(self, deadline: float) -> bytes:
+        if self._left:
+            data, self._left = self._left, b""
+            return data
+        while True:
+            data = self._decode(self._layers, super()._receive(deadline))
+            if data:
+                return data
+            if any(isinstance(layer, TlsLayer) and layer.ended for layer in self._layers):
+                raise Disconnected
+
+    @staticmethod
+    def _decode(layers: list[Layer], data: bytes) -> bytes:
+        for layer in layers:
+            data = layer.decode(data)
+            while layer.has_more:
+                data += layer.decode(b"")
+        return data
+
+    def upgrade(self, *, tls: ssl.SSLContext | None = None, snappy: bool = False, deflate: bool = False) -> Any:
+        """IDENTIFY, and all that follows from it; the reply decoded."""
+        wishes = {"feature_negotiation": True, "tls_v1": tls is not None, "snappy": snappy, "deflate": deflate}
+        self.send(identify(json.dumps(wishes).encode()))
+        reply = json.loads(self._answer())
+        assert (reply["tls_v1"], reply["snappy"], reply["deflate"]) == (tls is not None, snappy, deflate), reply
+        if tls is not None:
+            self._shake_hands(tls)
+            assert self._answer() == b"OK"
+        if snappy or deflate:
+            layer = SnappyLayer() if snappy else DeflateLayer(6)
+            self._layers.append(layer)
+            self._left = self._decode([layer], self._left)
+            assert self._answer() == b"OK"
+        return reply
+
+    def _answer(self) -> bytes:
+        """The next frame's content. What came behind it may be of another kind, so it is left alone."""
+        data = b""
+        while len(data) < 8 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            data += self._receive(time.monotonic() + TIMEOUT)
+        end = 4 + int.from_bytes(data[:4], "big")
+        self._left = data[end:]
+        if data[4:8] != bytes(4):
+            raise Refused(data[8:end].decode("utf-8", "backslashreplace"))
+        return data[8:end]
+
+    def _shake_hands(self, context: ssl.SSLContext) -> None:
+        """Raises StreamError when the other side will have none of us."""
+        layer = TlsLayer(context, server_side=False, server_hostname="localhost")
+        data, self._left = self._left, b""
+        while not layer.handshake(data):
+            self.sock.sendall(layer.pending())
+            data = self._receive(time.monotonic() + TIMEOUT)
+        self.sock.sendall(layer.pending())
+        self._layers.append(layer)
+        self._left = layer.decode(b"")
