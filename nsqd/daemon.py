@@ -134,8 +134,8 @@ async def run(
                 task_status.started(listening)
                 notify(READY)
                 await _first_of(wait_for_shutdown, drain.wait)
-                log.info("NSQ: stopping")
                 notify(STOPPING)
+                _say_what_closes(listening)
                 services.cancel_scope.cancel()
             turn.begin()
             poller.close_all()
@@ -145,6 +145,15 @@ async def run(
 
 
 # Parts
+
+
+def _say_what_closes(listening: Listening) -> None:
+    """In NSQ's words, which scripts may wait for."""
+    for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
+        if listener is not None:
+            log.info("%s: closing %s", name, format_listener(listener))
+    log.info("NSQ: closing topics")
+    log.info("NSQ: stopping subsystems")
 
 
 async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:

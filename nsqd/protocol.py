@@ -121,7 +121,10 @@ class Transport:
 
 
 Upgrade = Callable[[Negotiation, bytes], None]  # what was granted, and what came behind the IDENTIFY
-Note = Callable[[Literal["info", "error"], bytes], None]  # something for the log, which only a shell can write
+# Something for the log, which only a shell can write. "lost" is why nothing more can be read, "magic" what the client
+# began with, and "exit" that it is not served any more.
+NoteKind = Literal["info", "error", "lost", "magic", "exit"]
+Note = Callable[[NoteKind, bytes], None]
 Ask = Callable[[Question], None]  # an authorization server, as soon as it can be
 
 
@@ -225,7 +228,7 @@ class ClientProtocol:
         except ProtocolError as error:
             self._fail(error)
         except LineTooLong:
-            self._note("error", b"failed to read command - line too long")
+            self._note("lost", b"line too long")
             self.close()
         except _Suspended:
             pass
@@ -250,15 +253,17 @@ class ClientProtocol:
             self._wake()
             return b""
         self._magic = None
+        self._note("magic", magic)
         self._heartbeat_at = now + self.settings.heartbeat_interval_ms / 1000
         self._keep_alive_from(now)
         return rest
 
     def end(self) -> None:
         """The peer will send nothing more."""
-        self._cut_off(b"EOF")
+        self._cut_off(b"")
 
     def _cut_off(self, reason: bytes) -> None:
+        """`reason` is empty for what happens to every client in the end."""
         if self.state is State.CLOSED:
             return
         if self._question is not None:
@@ -267,7 +272,8 @@ class ClientProtocol:
         if self._magic is None and (error := self._reader.end()) is not None:
             self._fail(error)
         else:
-            self._note("info", b"exiting: " + reason)
+            if reason:
+                self._note("lost", reason)
             self.close()
         self._wake()
 
@@ -317,6 +323,8 @@ class ClientProtocol:
         """No more commands. What is owed may still be sent."""
         if self.state is State.CLOSED:
             return
+        if self._magic is None:
+            self._note("exit", b"")
         self.state = State.CLOSED
         self.finished = not self._held
         self.next_deadline = self._heartbeat_at = self._read_deadline = inf
@@ -346,7 +354,7 @@ class ClientProtocol:
     def tick(self, now: float) -> None:
         """A deadline may have come."""
         if now >= self._read_deadline:
-            self._cut_off(b"read timeout")
+            self._cut_off(b"i/o timeout")
             return
         if now >= self._heartbeat_at:
             self._heartbeat_at = max(now, self._heartbeat_at + self._delivery.heartbeat_interval_ms / 1000)
@@ -707,7 +715,7 @@ class ClientProtocol:
         self.next_deadline = min(self._heartbeat_at, self._read_deadline)
         self._work(now, suspended)
         if self._ended:
-            self._cut_off(b"EOF")
+            self._cut_off(b"")
 
     def _take(self, grant: Grant | None, now: float) -> None:
         if grant is None:

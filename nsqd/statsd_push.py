@@ -22,21 +22,28 @@ _LEFT_OVER: Final = 1.0  # seconds of the interval in which nothing is sent, as 
 
 async def push_to_statsd(address: str, interval: float, take_packets: Callable[[], Sequence[bytes]]) -> None:
     """Runs until cancelled; what is left of a push is then sent at once."""
-    next_push = trio.current_time() + interval
-    while True:
-        await trio.sleep_until(next_push)
-        next_push = max(next_push, trio.current_time() - interval) + interval
-        try:
-            with trio.fail_after(_RESOLVE_TIMEOUT):
-                sock = await _connected(address)
-        except OSError as error:
-            log.error("STATSD: failed to dial %s - %s", address, error)
-            continue
-        except trio.TooSlowError:
-            log.error("STATSD: failed to dial %s - i/o timeout", address)
-            continue
-        with sock:
-            await _send(sock, take_packets(), over=max(0.0, interval - _LEFT_OVER))
+    try:
+        next_push = trio.current_time() + interval
+        while True:
+            await trio.sleep_until(next_push)
+            next_push = max(next_push, trio.current_time() - interval) + interval
+            await _push(address, take_packets, over=max(0.0, interval - _LEFT_OVER))
+    finally:
+        log.info("STATSD: closing")
+
+
+async def _push(address: str, take_packets: Callable[[], Sequence[bytes]], *, over: float) -> None:
+    try:
+        with trio.fail_after(_RESOLVE_TIMEOUT):
+            sock = await _connected(address)
+    except OSError as error:
+        log.error("STATSD: failed to dial %s - %s", address, error)
+        return
+    except trio.TooSlowError:
+        log.error("STATSD: failed to dial %s - i/o timeout", address)
+        return
+    with sock:
+        await _send(sock, take_packets(), over=over)
 
 
 async def _connected(address: str) -> trio.socket.SocketType:

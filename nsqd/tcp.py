@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final
 
 from common.options import MILLISECOND
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from nsqd.options import TlsRequired
-from nsqd.protocol import Ask, ClientProtocol, ClientRules
+from nsqd.protocol import Ask, ClientProtocol, ClientRules, NoteKind
 from nsqd.upgrade import UpgradedClient, Upgrades
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
+
+_LINES: Final[dict[NoteKind, tuple[int, str]]] = {
+    "info": (logging.INFO, "[%s] %s"),
+    "error": (logging.ERROR, "[%s] - %s"),
+    "lost": (logging.ERROR, "client(%s) - failed to read command - %s"),
+    "magic": (logging.INFO, "CLIENT(%s): desired protocol magic '%s'"),
+    "exit": (logging.INFO, "PROTOCOL(V2): [%s] exiting ioloop%s"),
+}
 
 
 def rules_of(options: Options) -> ClientRules:
@@ -66,11 +74,9 @@ def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades, ask: As
         peer = connection.peer
         log.info("TCP: new client(%s)", peer)
 
-        def note(level: Literal["info", "error"], text: bytes) -> None:
-            if level == "error":
-                log.error("[%s] - %s", peer, text.decode("utf-8", "backslashreplace"))
-            else:
-                log.info("[%s] %s", peer, text.decode("utf-8", "backslashreplace"))
+        def note(kind: NoteKind, text: bytes) -> None:
+            level, line = _LINES[kind]
+            log.log(level, line, peer, text.decode("utf-8", "backslashreplace"))
 
         def upgrade(granted: Negotiation, early: bytes) -> None:
             connection.handler = UpgradedClient(

@@ -22,6 +22,21 @@ HEARTBEAT: Final = b"_heartbeat_"
 _MOST: Final = 16 << 20
 
 
+def open_socket(address: tuple[str, int]) -> socket.socket:
+    """To a host and port, or to the path of a unix socket, whose port is -1."""
+    host, port = address
+    if port >= 0:
+        return socket.create_connection(address, timeout=TIMEOUT)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.settimeout(TIMEOUT)
+        sock.connect(host)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 class Disconnected(Exception):
     """The broker closed the connection."""
 
@@ -32,11 +47,12 @@ class Refused(Exception):
 
 class Client:
     def __init__(self, address: tuple[str, int], *, magic: bytes = commands.MAGIC) -> None:
-        self.sock = socket.create_connection(address, timeout=TIMEOUT)
+        self.sock = open_socket(address)
         self._frames = FrameReader(_MOST)
         self._messages: deque[Message] = deque()  # came while something else was waited for
         try:
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.sock.family != socket.AF_UNIX:
+                self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.send(magic)
         except OSError:  # the broker has gone between the two
             self.sock.close()

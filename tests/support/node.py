@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
@@ -13,7 +13,7 @@ from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
-from nsqd.protocol import ClientProtocol, ClientRules, State
+from nsqd.protocol import ClientProtocol, ClientRules, NoteKind, State
 from nsqd.tls import HandshakePace
 from nsqd.upgrade import UpgradedClient, Upgrades
 from tests.support.fake_store import FakeStore, finish_turn
@@ -200,8 +200,8 @@ class Client:
     def _wake(self) -> None:
         self.wakes += 1
 
-    def _note(self, level: Literal["info", "error"], text: bytes) -> None:
-        self.notes.append((level, text))
+    def _note(self, kind: NoteKind, text: bytes) -> None:
+        self.notes.append((kind, text))
 
     @property
     def is_closed(self) -> bool:

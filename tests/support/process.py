@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import quote
 
-from tests.support.client import TIMEOUT, Client
+from tests.support.client import TIMEOUT, Client, open_socket
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 # scripts/test-compiled names the interpreter of another installation; what is installed there is run, not this tree.
@@ -34,7 +34,7 @@ PYTHONPATH: Final = "" if "NSQ_TEST_PYTHON" in os.environ else str(ROOT)
 START_TIMEOUT: Final = 30.0  # also recovery, on a slow machine
 STOP_TIMEOUT: Final = 20.0
 
-_LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on ([\d.]+):(\d+)$")
+_LISTENING: Final = re.compile(r"(TCP|HTTPS?): listening on (?:([\d.]+):(\d+)|(/.*))$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Daemon:
             while True:
                 for line in self._lines[seen:]:
                     if (match := _LISTENING.search(line)) and match[1] == kind:
-                        return match[2], int(match[3])
+                        return (match[4], -1) if match[4] else (match[2], int(match[3]))
                 ended = self._lines[-1:] == ["(end of log)"] and len(self._lines) > seen
                 if ended or not self._spoke.wait(deadline - time.monotonic()):
                     raise AssertionError(f"{self.program} does not listen for {kind}\n{self.log}")
@@ -182,12 +182,12 @@ class Daemon:
         tls: ssl.SSLContext | None = None,
     ) -> Answer:
         """One request on a connection of its own; over HTTPS with `tls`."""
-        connection = (
-            http.client.HTTPConnection(*self.http_address, timeout=timeout)
-            if tls is None
-            else http.client.HTTPSConnection(*self.https_address, timeout=timeout, context=tls)
-        )
+        host, port = self.http_address if tls is None else self.https_address
+        connection = http.client.HTTPConnection(host if port >= 0 else "localhost", max(port, 0), timeout=timeout)
         try:
+            sock = open_socket((host, port))
+            sock.settimeout(timeout)
+            connection.sock = sock if tls is None else tls.wrap_socket(sock, server_hostname=host)
             connection.request(method, path, body, headers=dict(headers or {}))
             response = connection.getresponse()
             return Answer(response.status, {name.lower(): it for name, it in response.getheaders()}, response.read())
@@ -287,10 +287,13 @@ class Nsqlookupd(Daemon):
         return {producer["tcp_port"] for producer in found["producers"]} if found else set()
 
 
-def launch(*arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd") -> subprocess.Popen[str]:
+def launch(
+    *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd", folder: Path | None = None
+) -> subprocess.Popen[str]:
     """`python -m program` with its stderr in a pipe."""
     return subprocess.Popen(
         [PYTHON, "-P", "-m", program, *arguments],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import common.streams
-from common.options import HOUR, MILLISECOND, MINUTE, SECOND, HelpRequested, format_value, parse
+from common.options import HOUR, MILLISECOND, MINUTE, SECOND, HelpRequested, format_value, parse, table_of
 from common.startup import StartupError
 from nsqd.options import Ack, Options, TlsRequired, TlsVersion
 from nsqd.tls import layer_maker
@@ -24,7 +24,7 @@ def usage_of_nsqd() -> str:
     return help.value.usage
 
 
-# NSQ's own flags, their types and what --help shows as their defaults.
+# NSQ's own flags, their types and what --help shows as their defaults. Only --tls-min-version has another default.
 NSQ_FLAGS = """
     version                             bool
     config                              string
@@ -84,6 +84,29 @@ NSQ_FLAGS = """
     max-deflate-level                   int       6
     enable-experiment                   value
 """
+
+
+NSQ_KEYS = {
+    "node-id": "id",
+    "lookupd-tcp-address": "nsqlookupd_tcp_addresses",
+    "auth-http-address": "auth_http_addresses",
+    "e2e-processing-latency-percentile": "e2e_processing_latency_percentiles",
+}
+FLAGS_ONLY = {"version", "config", "verbose", "worker-id"}
+
+
+def nsq_flags() -> list[str]:
+    return [line.split()[0] for line in NSQ_FLAGS.strip().splitlines()]
+
+
+def test_the_file_has_nsqs_keys() -> None:
+    keys = {row.flag: row.key for row in table_of(Options) if not row.is_deprecated}
+    for flag in {*nsq_flags()} - FLAGS_ONLY:
+        assert keys[flag] == NSQ_KEYS.get(flag, flag.replace("-", "_"))
+
+
+def test_what_is_deprecated_in_nsq_is_here_too() -> None:
+    assert {row.flag for row in table_of(Options) if row.is_deprecated} == {"verbose", "worker-id"}
 
 
 @pytest.mark.parametrize("line", NSQ_FLAGS.strip().splitlines())

@@ -1,0 +1,157 @@
+"""Nothing of NSQ's surface is forgotten.
+
+Every flag has a test that shows what it does, or is said to do nothing. Every number of our list of what ports of nsqd
+usually miss has a test of that name (`test_trap_07_...`), or one that stands here.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from common.options import Option, table_of
+from nsqd.options import Options
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Where a flag's effect is shown. Several names are several places.
+SHOWN_BY = {
+    "tests/e2e/test_flags.py": {
+        "broadcast-address": "the_broadcast_address_and_ports_are_what_is_registered",
+        "broadcast-tcp-port": "the_broadcast_address_and_ports_are_what_is_registered",
+        "broadcast-http-port": "the_broadcast_address_and_ports_are_what_is_registered",
+        "http-client-connect-timeout": "an_authorization_server_that_does_not_accept_is_waited_for_so_long_only",
+        "http-client-request-timeout": "an_authorization_server_that_is_silent_is_waited_for_so_long_only",
+        "topology-region": "identify_tells_what_the_flags_say",
+        "topology-zone": "identify_tells_what_the_flags_say",
+        "node-id": "the_node_id_is_in_every_message_id",
+        "data-path": "without_a_data_path_it_is_the_current_folder",
+        "log-level": "the_level_of_the_log_changes_while_it_runs",
+        "log-prefix": "the_life_of_a_client_in_the_log",
+        "max-bytes-per-file": "a_log_begins_a_new_file_when_it_has_grown",
+        "msg-timeout": "a_message_comes_back_after_the_default_timeout",
+        "max-msg-timeout": "touch_reaches_the_longest_timeout_at_most",
+        "max-msg-size": "the_largest_message_and_body",
+        "max-body-size": "the_largest_message_and_body",
+        "max-heartbeat-interval": "more_than_a_flag_allows_is_refused",
+        "max-rdy-count": "the_highest_ready_count",
+        "max-output-buffer-size": "more_than_a_flag_allows_is_refused",
+        "max-output-buffer-timeout": "more_than_a_flag_allows_is_refused",
+        "min-output-buffer-timeout": "more_than_a_flag_allows_is_refused",
+        "output-buffer-timeout": "identify_tells_what_the_flags_say",
+        "statsd-mem-stats": "statsd_is_told_of_memory_and_of_what_is_ephemeral_unless_told_otherwise",
+        "statsd-exclude-ephemeral": "statsd_is_told_of_memory_and_of_what_is_ephemeral_unless_told_otherwise",
+        "deflate": "identify_tells_what_the_flags_say",
+        "snappy": "identify_tells_what_the_flags_say",
+        "max-deflate-level": "compression_is_granted_up_to_the_highest_level",
+    },
+    "tests/e2e/test_unix_sockets.py": {
+        "tcp-address": "clients_are_served_over_unix_sockets",
+        "http-address": "clients_are_served_over_unix_sockets",
+    },
+    "tests/e2e/test_operating.py": {
+        "drain-deadline": "a_drain_under_load_loses_nothing_and_ends_in_time",
+        "statsd-address": "statsd_gets_every_figure",
+        "statsd-prefix": "statsd_gets_every_figure",
+        "statsd-interval": "statsd_gets_every_figure",
+        "statsd-udp-packet-size": "statsd_gets_every_figure",
+        "e2e-processing-latency-percentile": "statsd_gets_every_figure",
+    },
+    "tests/e2e/test_traps_queues.py": {
+        "mem-queue-size": "trap_27_a_deferral_survives_an_overflow_of_memory",
+        "mem-queue-bytes": "trap_32_one_long_message_does_not_fill_an_ephemeral_topic",
+        "max-channel-consumers": "a_limit_of_consumers_is_kept",
+    },
+    "tests/e2e/test_auth.py": {
+        "auth-http-address": "who_is_authorized_publishes_and_consumes",
+        "auth-http-request-method": "who_is_authorized_publishes_and_consumes",
+    },
+    "tests/e2e/test_cluster.py": {"lookupd-tcp-address": "a_restarted_nsqlookupd_is_complete_within_one_ping"},
+    "tests/integration/log/test_store_tasks.py": {
+        "sync-every": "dirty_log_is_synced_without_being_asked",
+        "sync-timeout": "dirty_log_is_synced_without_being_asked",
+    },
+    "tests/integration/lookup/test_tls.py": {
+        "lookupd-tls": "it_registers_and_asks_over_tls",
+        "lookupd-tls-root-ca-file": "it_registers_and_asks_over_tls",
+        "lookupd-tls-cert": "it_registers_and_asks_over_tls",
+        "lookupd-tls-key": "it_registers_and_asks_over_tls",
+    },
+    "tests/unit/broker/test_closeness.py": {
+        "enable-experiment": "who_is_in_the_zone_comes_before_the_region_and_all_others"
+    },
+    "tests/unit/broker/test_latency.py": {"e2e-processing-latency-window-time": "a_window_forgets"},
+    "tests/unit/common/test_logs.py": {"log-format": "json_lines_are_whole_objects"},
+    "tests/unit/nsqd/test_options.py": {
+        "ack": "a_publisher_hears_after_the_write_unless_told_otherwise",
+        "topic-ack": "the_acknowledgement_can_differ_by_topic",
+        "max-defer-timeout": "deferral_is_bounded_like_requeueing_unless_told_otherwise",
+    },
+    "tests/unit/test_protocol_commands.py": {"max-req-timeout": "requeue_delay_is_clamped"},
+    "tests/e2e/test_traps_streams.py": {
+        "https-address": "https_has_the_whole_api",
+        "tls-cert": "tls_1_2_has_nsqs_names",
+        "tls-key": "tls_1_2_has_nsqs_names",
+        "tls-client-auth-policy": "a_client_without_a_certificate_is_refused",
+        "tls-root-ca-file": "a_client_with_a_good_one_is_known_by_name",
+        "tls-required": "where_tls_is_required",
+        "tls-min-version": "a_version_below_the_least_is_refused",
+    },
+    "tests/integration/http/test_web.py": {"drain-timeout": "end_does_not_wait_for_ever"},
+}
+
+ONLY_MEASURED = {"busy-poll"}
+
+
+def says_that_it_does_nothing(row: Option) -> bool:
+    return row.is_deprecated or row.help.startswith("no effect: ")
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in table_of(Options) if row.flag not in ONLY_MEASURED], ids=lambda row: row.flag
+)
+def test_every_flag_is_shown_to_do_what_it_says(row: Option) -> None:
+    places = [(path, flags[row.flag]) for path, flags in SHOWN_BY.items() if row.flag in flags]
+    assert says_that_it_does_nothing(row) != bool(places)
+    for path, test in places:
+        assert f"def test_{test}(" in (ROOT / path).read_text(encoding="utf-8"), (path, test)
+
+
+def test_no_flag_is_shown_that_does_not_exist() -> None:
+    shown = {flag for flags in SHOWN_BY.values() for flag in flags}
+    assert shown <= {row.flag for row in table_of(Options)}
+
+
+TRAPS = range(1, 66)
+TRAPS_ELSEWHERE = {
+    51: {
+        "tests/shell/test_lookup.py": "replies_to_commands_are_read_and_mean_nothing",
+        "tests/unit/nsqd/test_registration.py": "a_resync_names_a_topic_with_channels_by_its_channels_only",
+    },
+    52: {
+        "tests/integration/lookup/test_learning.py": "while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses_anything",
+        "tests/unit/nsqd/test_registration.py": "channels_that_a_new_topic_does_not_get",
+    },
+    59: {"tests/unit/nsqd/test_statsd.py": "counters_tell_what_came_since"},
+    60: {"tests/unit/common/test_options.py": "values_in_the_file"},
+}
+
+
+def numbers_of(test: str) -> list[int]:
+    return [int(number) for number in re.findall(r"_(\d\d)(?=_)", test)]
+
+
+def test_every_trap_has_a_test() -> None:
+    names = chain.from_iterable(
+        re.findall(r"^(?:async )?def test_trap((?:_\d\d)+_)", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    named = {number for name in names for number in numbers_of(name)}
+    assert named | TRAPS_ELSEWHERE.keys() == {*TRAPS}
+    assert not named & TRAPS_ELSEWHERE.keys()
+    for places in TRAPS_ELSEWHERE.values():
+        for path, test in places.items():
+            assert f"def test_{test}(" in (ROOT / path).read_text(encoding="utf-8"), (path, test)
