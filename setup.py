@@ -28,6 +28,7 @@ COMPILED: Final = (
     "nsqd/protocol.py",
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",
+    "nsqd/log/reserve.py",
     "nsqd/log/tail_cache.py",
     "nsqd/log/topic_log.py",
     # The shells that every turn passes through.

@@ -26,9 +26,10 @@ from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.store import NotSynced
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import MOST_DESCRIPTORS, DataPathError, NotSynced, Store
+from nsqd.log.store import MOST_DESCRIPTORS, Store
 from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.turn import Turn
 
@@ -115,6 +116,7 @@ def _opened_store(options: Options) -> Iterator[Store]:
             sync_every=options.sync_every,
             sync_timeout=seconds(options.sync_timeout),
             ack=options.ack,
+            disk_reserve=options.disk_reserve,
             topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
         ),
     )
@@ -187,7 +189,8 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
         try:
             await store.sync()
         except NotSynced as error:
-            raise DataPathError(f"failed to write to data-path: {error}") from error
+            # A disk that is full can be consumed empty. Until the journal is on it, publishing is refused.
+            store.distrust_journal(str(error))
         yield
         nursery.cancel_scope.cancel()
 

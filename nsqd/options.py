@@ -181,6 +181,12 @@ class Options(BaseOptions):
         kind=one_of(*Ack),
     )
     topic_ack: tuple[str, ...] = option((), "another --ack for one topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
+    disk_reserve: int = option(
+        -1,
+        "bytes of the disk that publishing leaves free; what frees space goes on below; -1: 5% of the file system, "
+        "at most 256 MiB; 0: none",
+        at_least=-1,
+    )
     queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
     queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")
 

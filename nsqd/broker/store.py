@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Change = tuple[object, ...]
 
 
+class NotSynced(Exception):
+    """Something could not be made durable; the text is the operating system's."""
+
+
 class BatchSource(Protocol):
     """What a channel reads its messages from: the topic's log, or what the channel has kept."""
 

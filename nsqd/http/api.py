@@ -36,6 +36,7 @@ from common.options import change, table_of
 from common.version import NSQ_VERSION
 from common.wire.names import is_valid_name
 from common.wire.quoting import quote
+from nsqd.broker.store import NotSynced
 from nsqd.http.memory import memory_now
 from nsqd.http.quick import OK, ping_answer
 from nsqd.http.stats_json import stats_json
@@ -162,17 +163,26 @@ class _Calls:
             yield
             promise = broker.promise() if broker.urgent_changes != changes_before else None
         if promise is not None and promise.error is not None:
-            log.error("a change is not on disk error=%s", promise.error)
-            raise HttpError(500, "INTERNAL_ERROR")
+            raise _not_on_disk(promise.error)
 
     async def durable(self) -> None:
-        await self._run_trio(self._turn.durable)
+        """What a turn has decided is on disk. 500 if the disk does not take it."""
+        try:
+            await self._run_trio(self._turn.durable)
+        except NotSynced as error:
+            raise _not_on_disk(error) from error
 
     async def settled(self, receipt: Receipt) -> None:
         if not receipt.settled:
             event = trio.Event()
             receipt.when_settled(event.set)
             await self._run_trio(event.wait)
+
+
+def _not_on_disk(cause: object) -> HttpError:
+    """The change is made all the same, and is written when the disk works again; NSQ has no other word for it."""
+    log.error("a change is not on disk error=%s", cause)
+    return HttpError(500, "INTERNAL_ERROR")
 
 
 class _Endpoints:

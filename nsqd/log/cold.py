@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsqd.log.files import close_quietly
+from nsqd.log.files import close_quietly, remove_file
 from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -276,6 +277,8 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
         if not files.exists(target):
             _copy(files, path, offset, end_offset, target)
     except OSError:
+        with suppress(OSError):  # half a copy would pass for one
+            remove_file(files, target)
         return None
     return target
 

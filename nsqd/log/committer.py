@@ -36,10 +36,6 @@ PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
 
 
-class NotSynced(Exception):
-    """Something could not be made durable; the text is the operating system's."""
-
-
 class Wakeup:
     """An event that can be waited for again and again; set from anywhere on the loop, also before it runs."""
 
@@ -103,8 +99,11 @@ class Round:
         while self.folders:
             try:
                 files.remove_folder(self.folders[0])
-            except OSError as error:  # the next start tries again
+            except FileNotFoundError:
+                pass
+            except OSError as error:
                 self.error = error_text("remove", self.folders[0], error)
+                return
             del self.folders[0]
 
 
@@ -224,8 +223,8 @@ class Committer:
             await self.repair_wakeup.wait()
             while store.is_broken:
                 await trio.sleep(REPAIR_INTERVAL)
-                if await trio.to_thread.run_sync(self._disk_takes_data):
-                    store.repair()
+                has_space = store.needs_space and await trio.to_thread.run_sync(self._disk_takes_data)
+                store.repair(has_space=has_space)
 
     def _disk_takes_data(self) -> bool:
         """Runs in a thread: whether something can be written at all."""

@@ -16,7 +16,9 @@ It counts from its end on, as of its beginning: the changes in between come afte
 
 from __future__ import annotations
 
+import errno
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +39,11 @@ ROTATE_AT: Final = 16 * 1024 * 1024
 ROTATE_AT_GROWTH: Final = 4  # times what it was after the last rotation
 MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyond, snapshots tell what they told
 
+# Set aside ahead of what is written, so that a full disk can be consumed empty: space is given back only when the journal
+# says why. Ten changes a second of some hundred bytes are minutes, and each segment that goes makes room for more.
+AHEAD: Final = 1024 * 1024
+ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had nothing to set aside
+
 PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
 
 _PREFIX: Final = "journal."
@@ -50,6 +57,7 @@ class JournalSync:
     folder: Path | None
     obsolete: list[Path]  # removed after the sync
     rotated: bool
+    whole: bool  # everything that was recorded before is in the files
     error: str | None = None
 
     def perform(self, disk: Files) -> None:
@@ -97,6 +105,9 @@ class Journal:
         self._on_written = on_written
         self._number = 0
         self._descriptor = -1
+        self._allocate_at = 0  # at this size
+        self._write_failed = False  # and what it should have written waits
+        self._is_unproven = False  # until something was synced
         self._changes: list[Change] = []
         self._only_quiet = True
         self._size_after_rotation = 0
@@ -140,7 +151,7 @@ class Journal:
         self._changes = []
         self.urgent = False
         only_quiet, self._only_quiet = self._only_quiet, True
-        if not only_quiet:
+        if not only_quiet or self._is_unproven:
             self._needs_sync()
         return True
 
@@ -167,14 +178,38 @@ class Journal:
             self._files.write_fully(self._descriptor, frames, self.size)
         except OSError as error:
             self.error = error_text("write", self._path(self._number), error)
+            self._write_failed = True
             self._cut_back()
             return False
         self.size += sum(map(len, frames))
-        if not self._must_rotate:
-            self.error = None
+        self._write_failed = False
+        self._heal()
+        if self.size >= self._allocate_at:
+            self._allocate()
         return True
 
+    def _heal(self) -> None:
+        """Takes the error back when everything that was in doubt is in the file."""
+        if not (self._write_failed or self._must_rotate or self._is_unproven):
+            self.error = None
+
+    def distrust(self, error: str) -> None:
+        """It stays until all that waits now is written and synced."""
+        self.error = error
+        self._is_unproven = True
+        if self._number:
+            self._needs_sync()
+
+    def _allocate(self) -> None:
+        try:
+            self._files.allocate(self._descriptor, self.size, AHEAD)
+            self._allocate_at = self.size + AHEAD // 2
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # else the file system has no such thing
+            self._allocate_at = self.size + ASK_AGAIN_AFTER if is_full else sys.maxsize
+
     def _cut_back(self) -> None:
+        self._allocate_at = 0  # what is set aside goes with it
         try:
             if self._descriptor >= 0:
                 self._files.truncate(self._descriptor, self.size)
@@ -191,6 +226,7 @@ class Journal:
             self._number = 1
             self._folder_is_new = True
         self._descriptor = self._files.open_to_write(self._path(self._number))
+        self._allocate_at = 0
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -276,6 +312,7 @@ class Journal:
         if old_descriptor >= 0:
             close_quietly(self._files, old_descriptor)
         self._rest = None
+        self._write_failed = bool(self._changes)
         self._old.append(self._path(old))
         self._folder_is_new = True
         self._topics = deque(topics)
@@ -331,6 +368,7 @@ class Journal:
             folder=self._folder if self._folder_is_new else None,
             obsolete=self._old if rotated else [],
             rotated=rotated,
+            whole=not self._write_failed,
         )
         self._to_sync = []
         self._folder_is_new = False
@@ -347,8 +385,9 @@ class Journal:
             self.error = sync.error
             self._start_over()
             self._folder_is_new = self._folder_is_new or sync.folder is not None
-        elif not self._must_rotate:
-            self.error = None
+        else:
+            self._is_unproven = self._is_unproven and not sync.whole
+            self._heal()
         self._old = sync.obsolete + self._old  # what was not removed
 
 

@@ -7,6 +7,7 @@ and kept aside. Bad bytes with something sound behind are damage: kept aside, re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -60,12 +61,15 @@ def recover_log(
 ) -> tuple[LogState, list[Damage]]:
     folder = data_path.topic_folder(topic)
     log_id = data_path.read_log_id(folder)
+    is_unsaved = log_id is None
     if log_id is None:
         log_id = checkpoint.log_id if checkpoint is not None else new_id()
-        write_log_json(files, folder, topic, log_id, durable=True)
     elif checkpoint is not None and checkpoint.log_id != log_id:
         checkpoint = None  # of an earlier topic of this name
-    return _Recovery(files, folder, topic, log_id, checkpoint).run(new_id)
+    recovery = _Recovery(files, folder, topic, log_id, checkpoint)
+    if is_unsaved:
+        recovery.save_identity()
+    return recovery.run(new_id)
 
 
 class _Recovery:
@@ -86,6 +90,13 @@ class _Recovery:
             self._ends_early(new_id())
         return state, self._damage
 
+    def save_identity(self) -> None:
+        """A disk that is full is no reason not to start: the log is read, and takes nothing until it is named."""
+        try:
+            write_log_json(self._files, self._folder, self._topic, self._state.log_id, durable=True)
+        except OSError as error:
+            self._state.unsaved_identity = error
+
     def _find_segments(self) -> list[Segment]:
         names = self._files.names_in(self._folder)
         bases = [base for name in names if (base := base_of_name(name)) is not None]
@@ -93,7 +104,8 @@ class _Recovery:
         for name in names:
             orphan = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in known
             if orphan or name.endswith(".tmp"):
-                self._files.unlink(self._folder / name)
+                with suppress(OSError):  # it is only in the way
+                    self._files.unlink(self._folder / name)
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
 
@@ -150,7 +162,8 @@ class _Recovery:
         if next_base is not None:  # the active one's is saved as it goes on
             data, saved = segment.index.encode_unsaved(), segment.index.saved
             if data:
-                save_index(files, segment.index_path, data, saved=saved)
+                with suppress(OSError):  # no space, say; it can always be made again
+                    save_index(files, segment.index_path, data, saved=saved)
             segment.index = None
         return walk.sequence
 
@@ -206,7 +219,7 @@ class _Recovery:
         text = f"the log ends at {state.tail}, but {self._checkpoint.sequence} was on disk"
         self._note(file, offset, state.tail, self._checkpoint.sequence, None, text)
         state.log_id = log_id
-        write_log_json(self._files, self._folder, self._topic, log_id, durable=True)
+        self.save_identity()
 
     def _note(self, file: str, offset: int, first: int, end: int, kept: Path | None, text: str) -> None:
         self._damage.append(Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text))

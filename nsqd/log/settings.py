@@ -23,6 +23,7 @@ class LogSettings:
     sync_every: int = 2500  # messages that may be unsynced
     sync_timeout: float = 2.0  # seconds that they may be
     ack: str = Ack.WRITTEN
+    disk_reserve: int = 0  # bytes that publishing leaves free; -1: see reserve.py
     topic_ack: Mapping[str, str] = field(default_factory=dict)
 
     def ack_of(self, topic: str) -> Ack:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final, cast
 import trio
 
 from common.wire.names import is_ephemeral
+from nsqd.broker.store import NotSynced
 from nsqd.log.cold import Load, ReadDescriptors
-from nsqd.log.committer import Committer, NotSynced, Outcome, Round
+from nsqd.log.committer import Committer, Outcome, Round
 from nsqd.log.data_path import (
     LOG_JSON,
     NODE_JSON,
@@ -33,6 +34,7 @@ from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
+from nsqd.log.reserve import Reserve, reserve_size
 from nsqd.log.settings import LogSettings
 from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
 
@@ -53,6 +55,8 @@ _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder
 _ids_source: Final = "ids"
 _topology_source: Final = "topology"
 _gone_source: Final = "gone"
+_removal_source: Final = "removal"
+_reserve_source: Final = "reserve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,7 @@ class Store:
         self._journal_rests_until = 0.0
         self._topology: object | None = None
         self._faults: dict[object, str] = {}
+        self._reserve = Reserve(self._reserve_size())
         self._outcome = Outcome()
         self._committer = Committer(self)
 
@@ -235,6 +240,9 @@ class Store:
             self._move_away(folder)
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
+    def save_identity(self, topic_log: DiskLog) -> None:
+        write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
+
     def drop_log(self, topic: str) -> None:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
@@ -327,8 +335,14 @@ class Store:
     def _check_journal(self) -> None:
         if self.journal.error is not None:
             self.broken(self.journal, self.journal.error)
-        elif self._faults:
+        elif self.journal in self._faults:
             self.repaired(self.journal)
+            self._something_is_unsynced()  # what the journal now says is finished can go
+
+    def distrust_journal(self, error: str) -> None:
+        """What recovery has told it is not on disk yet: nothing may be published, or it could count as finished."""
+        self.journal.distrust(error)
+        self._check_journal()
 
     # Durability
 
@@ -388,9 +402,11 @@ class Store:
             self.journal.end_sync(round_.journal)
         self._check_journal()
         if round_.error is not None:
-            log.warning("cannot tidy up error=%s", round_.error)
+            self.broken(_removal_source, round_.error)
         self._finished_files = round_.files + self._finished_files  # what could not be removed
         self._dropped_folders = round_.folders + self._dropped_folders
+        if not (self._finished_files or self._dropped_folders):
+            self.repaired(_removal_source)
         if round_.renamed_in is not None:
             self._renamed = True
         else:
@@ -469,20 +485,33 @@ class Store:
     def is_broken(self) -> bool:
         return bool(self._faults)
 
-    def repair(self) -> None:
-        """The disk takes data: whatever is broken tries again."""
+    @property
+    def needs_space(self) -> bool:
+        """Whether something is broken that only a disk which takes data can mend."""
+        return not self._faults.keys() <= {self.journal, _gone_source, _removal_source, _reserve_source}
+
+    def repair(self, *, has_space: bool = True) -> None:
+        """Whatever is broken tries again; without space only what needs little, or gives some back."""
         for source in tuple(self._faults):
-            if isinstance(source, DiskLog):
-                source.try_to_repair()
-            elif source is self.journal:
+            if source is self.journal:
                 self._repair_journal()
-            elif source is _ids_source:
-                self.repaired(source)
-                self.reserve_ids(0)
             elif source is _gone_source:
                 self._move_unmoved()
-            elif source is _topology_source:
-                self._committer.topology_wakeup.set()
+            elif source is _removal_source:
+                self._something_is_unsynced()
+            elif source is _reserve_source:
+                self._look_at_space()
+            elif has_space:
+                self._repair_with_space(source)
+
+    def _repair_with_space(self, source: object) -> None:
+        if isinstance(source, DiskLog):
+            source.try_to_repair()
+        elif source is _ids_source:
+            self.repaired(source)
+            self.reserve_ids(0)
+        elif source is _topology_source:
+            self._committer.topology_wakeup.set()
 
     def _repair_journal(self) -> None:
         if self.journal.wants_rotation:
@@ -533,6 +562,48 @@ class Store:
         self.loads.append(load)
         self._committer.load_wakeup.set()
 
+    def no_room_for(self, size: int) -> str | None:
+        reserve = self._reserve
+        if not reserve.size:
+            return None
+        if reserve.wants_look(size, self.now()):
+            self._look_at_space()
+        return None if reserve.take(size) else self._told_to_wait()
+
+    def _reserve_size(self) -> int:
+        wanted = self.settings.disk_reserve
+        if not wanted:
+            return 0
+        try:
+            return reserve_size(wanted, self.files.total_bytes(self.data_path.folder))
+        except OSError as error:
+            log.warning("no reserve is kept error=%s", error_text("statfs", self.data_path.folder, error))
+            return 0
+
+    def _look_at_space(self) -> None:
+        reserve = self._reserve
+        try:
+            free = self.files.free_bytes(self.data_path.folder)
+        except OSError:
+            reserve.could_not_look(self.now())
+            return
+        waiting = {**dict.fromkeys(self.dirty), **self._buffered}
+        unwritten = sum(topic_log.unwritten_bytes for topic_log in waiting)
+        reserve.looked(free, unwritten=unwritten, now=self.now())
+        if reserve.is_open:
+            self.repaired(_reserve_source)
+        else:
+            self._told_to_wait()
+
+    def _told_to_wait(self) -> str:
+        """The answer to publishers; if none is let in any more, the world's as well."""
+        reserve = self._reserve
+        left, kept = (f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size))
+        text = f"write {self.data_path.folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
+        if not reserve.is_open:
+            self.broken(_reserve_source, text)
+        return text
+
     def remove(self, segments: list[Segment]) -> None:
         for segment in segments:
             self._finished_files += (segment.path, segment.index_path)
@@ -540,7 +611,10 @@ class Store:
 
     def broken(self, source: object, text: str) -> None:
         if source not in self._faults:
-            log.error("disk fails error=%s", text)
+            if source is _reserve_source:
+                log.warning("publishing stops until there is space error=%s", text)
+            else:
+                log.error("disk fails error=%s", text)
         self._faults[source] = text
         self.health = f"NOK - {next(iter(self._faults.values()))}"
         self._committer.repair_wakeup.set()
@@ -548,7 +622,7 @@ class Store:
     def repaired(self, source: object) -> None:
         if self._faults.pop(source, None) is None:
             return
-        log.info("disk works again")
+        log.info("publishing goes on" if source is _reserve_source else "disk works again")
         self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
 
     def damaged(self, topic: str, load: Load) -> None:

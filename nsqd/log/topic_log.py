@@ -54,11 +54,17 @@ class LogHost(ReadingHost, Protocol):
     def log_opened(self, log: DiskLog) -> None:
         """The log holds a descriptor."""
 
+    def no_room_for(self, size: int) -> str | None:
+        """Why so many bytes more would leave too little of the disk free; None: they are counted as written."""
+
     def remove(self, segments: list[Segment]) -> None:
         """They are finished, and may go when the journal's sync has made that lasting."""
 
     def make_folder(self, log: DiskLog) -> None:
         """Makes the folder of a new log, and what says whose it is. Raises OSError."""
+
+    def save_identity(self, log: DiskLog) -> None:
+        """Says in the folder, durably, which log it is. Raises OSError."""
 
     def broken(self, source: object, text: str) -> None: ...
 
@@ -76,6 +82,7 @@ class LogState:
     holes: list[Hole] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
+    unsaved_identity: OSError | None = None  # why the folder does not say which log it is
 
 
 class DeferredBatch(NamedTuple):
@@ -128,9 +135,14 @@ class DiskLog:
         self._sealed_indexes: list[Segment] = []
         self._unsynced_receipts: deque[tuple[int, Receipt]] = deque()
 
+        self._refusal: str | None = None  # of this turn
         self._error: str | None = None
         self._retry_at = 0.0
         self._sync_failed = False
+        self._identity_is_unsaved = False
+        if state.unsaved_identity is not None:
+            self._identity_is_unsaved = True
+            self._break(error_text("write", folder, state.unsaved_identity))
 
     def __repr__(self) -> str:
         return f"<DiskLog {self.topic} [{self.first}, {self.tail})>"
@@ -150,13 +162,26 @@ class DiskLog:
         return True
 
     def refusal(self) -> str | None:
-        return None if self._error is None or self._may_try_again() else self._error
+        return self._refuses(0)
+
+    def _refuses(self, size: int) -> str | None:
+        """Why this batch, and all that follow it in this turn, cannot be taken.
+
+        Were a later one taken, it would get the place that the journal was told is a deferred one's.
+        """
+        if self._refusal is None:
+            broken = self._error is not None and not self._may_try_again()
+            self._refusal = self._error if broken else self._host.no_room_for(size)
+            if self._refusal is not None:
+                self._wants_write()
+        return self._refusal
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        if self._error is not None and not self._may_try_again():
-            receipt.settle(self._error)
-            return
         payload = batch.payload
+        refusal = self._refuses(HEADER_SIZE + len(payload))
+        if refusal is not None:
+            receipt.settle(refusal)
+            return
         buffers = self._buffers
         buffers.append(encode_header(batch, payload))
         buffers.append(payload)
@@ -169,20 +194,27 @@ class DiskLog:
             self._append_acknowledged(receipt)
             return
         self._receipts.append(receipt)
-        if not self._is_dirty:
-            self._is_dirty = True
-            self._host.dirty.append(self)
+        self._wants_write()
 
     def _append_acknowledged(self, receipt: Receipt) -> None:
         receipt.settle()
         self._host.log_buffered(self)
-        if self._buffered > BUFFER_BYTES and not self._is_dirty:
+        if self._buffered > BUFFER_BYTES:
+            self._wants_write()
+
+    def _wants_write(self) -> None:
+        if not self._is_dirty:
             self._is_dirty = True
             self._host.dirty.append(self)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        return self._buffered
 
     def write(self) -> None:
         """Moves the buffer to the file, with one system call unless a segment ends in between."""
         self._is_dirty = False
+        self._refusal = None
         buffers = self._buffers
         size = self._buffered
         segment = self._segments.active
@@ -518,8 +550,12 @@ class DiskLog:
 
     def _prove(self) -> None:
         """Reads again what is in doubt: the active segment's end, and after a failed sync all that was not synced."""
-        if self._segments.active is None:
+        if self._identity_is_unsaved:
+            self._host.save_identity(self)
+            self._identity_is_unsaved = False
+        elif self._segments.active is None:
             self._host.make_folder(self)
+        if self._segments.active is None:
             return
         base, synced_offset, _ = self._synced
         proven = True

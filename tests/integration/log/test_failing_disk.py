@@ -96,7 +96,7 @@ def test_file_that_could_not_be_cut_is_cut_before_the_next_append(tmp_path: Path
         store.publish(b"b")
         assert store.segments()[0].stat().st_size == 61 + 50
         wait_a_second(store)
-        assert "truncate" not in (store.append(b"still broken").error or "")
+        assert "truncate" not in (store.publish(b"still broken").error or "")
         files.recover()
         wait_a_second(store)
         store.publish(b"c")
