@@ -58,6 +58,7 @@ class Daemon:
         self.options = options
         self.tcp: tuple[str, int] = ("", 0)  # as it said itself
         self.http_address: tuple[str, int] = ("", 0)
+        self.under: Sequence[str] = ()  # a command that runs another
         self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
@@ -86,7 +87,11 @@ class Daemon:
         """Returns when it can be reached. Raises AssertionError with the log when it cannot."""
         seen = len(self._lines)
         self._process = launch(
-            *self._arguments(), *(f"--{option}" for option in self.options), environ=self._environ, program=self.program
+            *self._arguments(),
+            *(f"--{option}" for option in self.options),
+            environ=self._environ,
+            program=self.program,
+            under=self.under,
         )
         self._collector = threading.Thread(target=self._collect, args=(self._process,))
         self._collector.start()
@@ -274,10 +279,12 @@ class Nsqlookupd(Daemon):
         return {producer["tcp_port"] for producer in found["producers"]} if found else set()
 
 
-def launch(*arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd") -> subprocess.Popen[str]:
+def launch(
+    *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd", under: Sequence[str] = ()
+) -> subprocess.Popen[str]:
     """`python -m program` with its stderr in a pipe."""
     return subprocess.Popen(
-        [PYTHON, "-P", "-m", program, *arguments],
+        [*under, PYTHON, "-P", "-m", program, *arguments],
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
