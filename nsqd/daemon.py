@@ -28,6 +28,7 @@ from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
+from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import MOST_DESCRIPTORS, Store
 from nsqd.tcp import client_maker, limits_of, rules_of
@@ -78,6 +79,7 @@ async def run(
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
                 services.start_soon(timers.save_progress, broker, turn, store)
+                services.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
                 services.start_soon(poller.accept, listening.tcp, client_maker(broker, rules_of(options)))
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
                 if listening.http is not None:
@@ -118,6 +120,8 @@ def _opened_store(options: Options) -> Iterator[Store]:
             ack=options.ack,
             disk_reserve=options.disk_reserve,
             topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
+            retention=Retention(options.retention_time, options.retention_bytes),
+            topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
         ),
     )
     try:

@@ -182,7 +182,13 @@ class Broker:
             channel.record_progress()
         lighter, self.lighter = self.lighter, {}
         for topic in {channel.topic: None for channel in changed} | lighter:
-            topic.log.release(topic.low_water())
+            topic.let_go()
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """Time has passed, so that retention may want less of the logs of these topics."""
+        for name in names:
+            if (topic := self.topics.get(name)) is not None:
+                topic.let_go()
 
     def forget(self, channel: Channel) -> None:
         self.restless.pop(channel, None)
@@ -261,7 +267,7 @@ class Broker:
                         self.record_topic(topic, change)
             if topic.learning:
                 self._learn_channels(topic)
-            log.release(topic.low_water())  # the end may have come between a last FIN and the removal of its segment
+            topic.let_go()  # the end may have come between a last FIN and the removal of its segment
 
     # Two clocks
 

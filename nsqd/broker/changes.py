@@ -211,6 +211,7 @@ def _apply(topics: dict[str, TopicState], change: Any) -> None:
             topic.learned = True
         case ["freeze", _, sequence]:
             topic.frozen_at = sequence
+            topic.parked = [parked for parked in topic.parked if parked[0] >= sequence]
         case ["flow", _]:
             topic.frozen_at = None
         case ["park", _, start, count, delay_ms]:

@@ -62,7 +62,10 @@ class TopicLog(BatchSource, Protocol):
         """
 
     def release(self, sequence: int) -> None:
-        """No channel needs anything before `sequence` any more."""
+        """No channel needs anything before `sequence` any more, and what retention does not want may go."""
+
+    def outdated(self) -> int:
+        """Up to here a retention that was set for this very topic lets go also of what no channel ever got."""
 
 
 class Store(Protocol):

@@ -53,6 +53,7 @@ class Topic:
         self.handed_over = log.tail
         self.message_count = 0
         self.message_bytes = 0
+        self.outdated_count = 0  # messages that retention dropped before a channel got them
         self._written_tail = log.tail
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
         self._singles_bytes = 0
@@ -231,6 +232,28 @@ class Topic:
             self._record("unpark")
         self._record("flow")
         self._advance(self.broker.now)
+
+    def let_go(self) -> None:
+        """Tells the log what it need not keep any more."""
+        if not self.channels and not self.learning:
+            self._drop_outdated()
+        self.log.release(self.low_water())
+
+    def _drop_outdated(self) -> None:
+        """What waited for a first channel for longer than this topic's own retention has it."""
+        outdated = min(self.log.outdated(), self._written_tail)
+        if outdated <= self.handed_over:
+            return
+        dropped = outdated - self.handed_over
+        self.outdated_count += dropped
+        self.handed_over = outdated
+        self._parked = [parked for parked in self._parked if parked[0] >= outdated]
+        # The log unlinks nothing before the journal that says this is synced.
+        self._record("freeze", outdated)
+        self.broker.note(
+            f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
+            f"{self.outdated_count} since the start"
+        )
 
     def low_water(self) -> int:
         """Nothing before this sequence is needed by any channel, or would be by a new one."""

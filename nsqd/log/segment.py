@@ -9,7 +9,7 @@ from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsqd.log.record import HEADER_SIZE, MAGIC, Header, Stop, decode_header, find_header, scan
+from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, MAGIC, Header, Stop, decode_header, find_header, scan
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -85,13 +85,14 @@ class Index:
 
 
 class Segment:
-    __slots__ = ("base", "index", "path", "size")
+    __slots__ = ("base", "index", "newest", "path", "size")
 
     def __init__(self, path: Path, base: int, size: int, index: Index | None = None) -> None:
         self.path = path
         self.base = base
         self.size = size  # whole records only
         self.index = index  # None: not loaded
+        self.newest = 0  # when its newest message was published, in nanoseconds
 
     @property
     def index_path(self) -> Path:
@@ -115,6 +116,30 @@ def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
         files.truncate(descriptor, start + len(data))
     finally:
         files.close(descriptor)
+
+
+def newest_in(files: Files, segment: Segment) -> int | None:
+    """When the last message was published, found from the last entry of the index on; None: it cannot be told."""
+    index = segment.index if segment.index is not None else load_index(files, segment)
+    offset = index.offsets[-1] if index else 0
+    newest = None
+    try:
+        descriptor = files.open_to_read(segment.path)
+        try:
+            while offset < segment.size:
+                data = files.read_fully(descriptor, min(2 * INDEX_INTERVAL, segment.size - offset), offset)
+                position = 0
+                while (header := decode_header(data, position)) is not None:
+                    newest = header.timestamp
+                    position += header.size
+                if not position:
+                    return None
+                offset += position
+        finally:
+            files.close(descriptor)
+    except OSError:
+        return None
+    return newest
 
 
 class Hole(NamedTuple):

@@ -35,6 +35,8 @@ from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
 from nsqd.log.reserve import Reserve, reserve_size
+from nsqd.log.retention import AgeClock
+from nsqd.log.segment import newest_in
 from nsqd.log.settings import LogSettings
 from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
 
@@ -78,7 +80,14 @@ def _new_id() -> str:
 class Store:
     """Implements `nsqd.broker.store.Store` on files. Made by `open`; then `recover`, then `run` beside the turns."""
 
-    def __init__(self, data_path: DataPath, settings: LogSettings, files: Files, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        data_path: DataPath,
+        settings: LogSettings,
+        files: Files,
+        clock: Callable[[], float],
+        wall: Callable[[], int],
+    ) -> None:
         # The shell sets these before run().
         self.on_loaded: Callable[[str], None] = lambda topic: None
         self.on_settled: Callable[[], None] = lambda: None
@@ -88,6 +97,7 @@ class Store:
         self.settings = settings
         self.files = files
         self.now = clock
+        self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
@@ -127,13 +137,14 @@ class Store:
         *,
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], int] = time.time_ns,
         new_id: Callable[[], str] = _new_id,
     ) -> Store:
         """Locks the folder and makes what is missing in it. Raises DataPathError."""
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id)
         data_path.open()
-        return cls(data_path, settings, files, clock)
+        return cls(data_path, settings, files, clock, wall)
 
     def recover(self) -> Recovered:
         """Reads what is there. Call it once, before anything else. Raises DataPathError."""
@@ -155,6 +166,7 @@ class Store:
                 continue
             state, damage = recover_log(self.files, self.data_path, topic, checkpoints.get(topic), _new_id)
             self.damage += damage
+            self._find_ages(topic, state)
             folder = self.data_path.topic_folder(topic)
             logs[topic] = DiskLog(topic, folder, self, state)
             if state.unsynced_files:
@@ -172,6 +184,13 @@ class Store:
             damage=list(self.damage),
             topology=self.data_path.read_topology(),
         )
+
+    def _find_ages(self, topic: str, state: LogState) -> None:
+        if self.settings.retention_of(topic).time:
+            now = self.age_clock()
+            for segment in state.segments:
+                # Where it cannot be told, it is kept for as long as if it were of today.
+                segment.newest = newest_in(self.files, segment) or now
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Syncs, loads and tidies until cancelled. A sync that is going on is waited for; then call `close`."""

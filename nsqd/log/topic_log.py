@@ -14,7 +14,7 @@ a second the end of the file is read again and proven before anything is appende
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
@@ -41,6 +41,7 @@ class LogHost(ReadingHost, Protocol):
     """What a log asks of the store that it belongs to."""
 
     settings: LogSettings
+    age_clock: Callable[[], int]
     dirty: list[DiskLog]  # to be written in this turn
 
     def now(self) -> float: ...
@@ -109,6 +110,8 @@ class DiskLog:
         self._write_at = host.files.write_at
         self._ack = settings.ack_of(topic)
         self._max_bytes = settings.max_bytes_per_file
+        self._retention = settings.retention_of(topic)
+        self._is_retention_own = topic in settings.topic_retention
 
         # What was appended and not yet written: two buffers for each batch.
         self._buffers: list[bytes] = []
@@ -120,7 +123,6 @@ class DiskLog:
         self._segments = SegmentList(state.segments)
         self._descriptor = -1  # of the active segment, if it is open
         self._indexed_at = self._last_index_offset()
-        self._released = 0
         self._used = False  # written to since the last look at who is idle
 
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
@@ -281,6 +283,7 @@ class DiskLog:
         if segment.size + size - self._indexed_at > INDEX_INTERVAL:
             self._add_to_index(segment, batches)
         segment.size += size
+        segment.newest = max(segment.newest, batches[-1].timestamp)
         self._used = True
         if self._error is not None:
             self._repaired()
@@ -351,21 +354,37 @@ class DiskLog:
             self._folders_to_sync.append(self.folder)
 
     def release(self, sequence: int) -> None:
-        if sequence <= self._released:
-            return
-        self._released = sequence
         self._cache.forget_before(sequence)
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
-        active = self._segments.active
-        if sequence == self.tail and active is not None and active.size > self._max_bytes // 4 and not self._buffers:
+        timestamp = self._host.age_clock() if self._retention.time else 0
+        if sequence == self.tail and self._is_active_unwanted(timestamp):
             # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
             try:
                 self._roll(self.tail)
                 self._host.log_written(self, 0)
             except OSError:
                 pass
-        self._remove_segments_before(sequence)
+        self._remove_segments_before(min(sequence, self._segments.unwanted_before(self._retention, timestamp)))
+
+    def _is_active_unwanted(self, timestamp: int) -> bool:
+        """Whether the active segment is worth to be let go, should everything in it be finished."""
+        active = self._segments.active
+        if active is None or not active.size or self._buffers:
+            return False
+        if self._retention:
+            return not self._retention.wants(active.newest, 0, timestamp)
+        return active.size > self._max_bytes // 4
+
+    def outdated(self) -> int:
+        if not (self._is_retention_own and self._retention):
+            return 0
+        timestamp = self._host.age_clock()
+        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        active = self._segments.active
+        if active is not None and unwanted == active.base and self._is_active_unwanted(timestamp):
+            return self.tail
+        return unwanted
 
     def _remove_segments_before(self, sequence: int) -> None:
         gone = self._segments.take_before(sequence)

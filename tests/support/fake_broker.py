@@ -47,6 +47,9 @@ class FakeLog:
     def next_readable(self, sequence: int) -> int:
         return sequence
 
+    def outdated(self) -> int:
+        return 0
+
     def release(self, sequence: int) -> None:
         pass
 

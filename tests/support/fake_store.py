@@ -22,6 +22,7 @@ class FakeLog:
         self.topic = topic
         self.first = 0
         self.released = 0
+        self.outdated_before = 0
         self.cold_before = 0  # what lies before must be loaded first
         self._store = store
         self._written: list[Batch] = []
@@ -64,6 +65,9 @@ class FakeLog:
 
     def release(self, sequence: int) -> None:
         self.released = max(self.released, sequence)
+
+    def outdated(self) -> int:
+        return self.outdated_before
 
     def evict(self) -> None:
         """Nothing is in memory any more."""

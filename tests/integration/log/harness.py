@@ -18,10 +18,13 @@ from nsqd.log.store import Recovered, Store
 from nsqd.log.topic_log import DiskLog
 from tests.unit.log.batches import bodies_of, make_batch
 
+START = 100.0
+WALL = 1_700_000_000_000_000_000  # wall clock at the start, in nanoseconds
+
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = START
 
     def __call__(self) -> float:
         return self.now
@@ -32,8 +35,11 @@ class OpenStore:
 
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
-        self.store = Store.open(path, LogSettings(**settings), files=files, clock=self.clock)
+        self.store = Store.open(path, LogSettings(**settings), files=files, clock=self.clock, wall=self.wall)
         self.recovered: Recovered = self.store.recover()
+
+    def wall(self) -> int:
+        return WALL + int((self.clock.now - START) * 1_000_000_000)
 
     def log(self, topic: str = "t") -> DiskLog:
         log = self.store.create_log(topic)
@@ -49,7 +55,7 @@ class OpenStore:
     def append(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:
         log = self.log(topic)
         receipt = Receipt()
-        log.append(make_batch(log.tail, bodies, delay_ms=delay_ms), receipt)
+        log.append(make_batch(log.tail, bodies, timestamp=self.wall(), delay_ms=delay_ms), receipt)
         return receipt
 
     def sync(self) -> None:

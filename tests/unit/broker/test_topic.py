@@ -290,3 +290,52 @@ def test_what_was_finished_before_a_crash_is_let_go_after_it() -> None:
     node.store.logs["t"].released = 0
     node.crash()
     assert node.store.logs["t"].released == 1
+
+
+# Retention
+
+
+def test_topic_without_channels_keeps_what_is_not_outdated() -> None:
+    node = Node()
+    publish(node, b"a", b"b", b"c")
+    node.store.logs["t"].outdated_before = 2
+    notes: list[str] = []
+    node.broker.note = notes.append
+    node.broker.let_go(["t", "unknown"])
+    node.turn()
+    topic = node.broker.topic("t")
+    assert (topic.handed_over, topic.depth, topic.outdated_count) == (2, 1, 2)
+    assert node.store.logs["t"].released == 2
+    assert notes == ["TOPIC(t): retention drops 2 messages that no channel got, 2 since the start"]
+    assert node.store.journal[-1] == ("freeze", "t", 2)
+    node.crash()
+    client = node.consumer(ready=5)
+    node.load()
+    assert [m.body for m in client.messages()] == [b"c"]
+
+
+def test_outdated_deferred_messages_are_dropped_with_the_others() -> None:
+    node = Node()
+    publisher = node.client()
+    publisher.say(dpub("t", 50, b"a") + dpub("t", 60, b"b"))
+    node.store.logs["t"].outdated_before = 1
+    node.broker.let_go(["t"])
+    node.turn()
+    node.crash()
+    node.store.logs["t"].unlink()
+    client = node.consumer(ready=5)
+    assert node.channel().deferred_count == 1
+    node.pass_time(0.1)
+    node.load()
+    assert [m.body for m in client.messages()] == [b"b"]
+
+
+def test_nothing_is_outdated_that_a_channel_waits_for() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c")
+    node.broker.topic("t").pause()
+    publish(node, b"a", b"b")
+    node.store.logs["t"].outdated_before = 2
+    node.broker.let_go(["t"])
+    topic = node.broker.topic("t")
+    assert (topic.handed_over, topic.outdated_count) == (0, 0)
