@@ -16,6 +16,7 @@ from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
 
 if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
     from nsqd.broker.changes import TopicState
     from nsqd.broker.channel import Channel
     from nsqd.broker.message_id import IdSource
@@ -274,6 +275,11 @@ class Broker:
     def wall_milliseconds(self, due: int) -> int:
         """The wall time of a due time in monotonic microseconds."""
         return (self.timestamp // 1000 + due - int(self.now * 1_000_000)) // 1000 + 1
+
+    def due_ms(self, batch: Batch) -> int | None:
+        """The wall time of a deferred batch, counted from its publication; None: it has come."""
+        due_ms = batch.timestamp // 1_000_000 + batch.delay_ms + 1
+        return due_ms if due_ms * 1_000_000 > self.timestamp else None
 
     def due_from_wall(self, wall_ms: int) -> int:
         return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000)

@@ -20,6 +20,7 @@ follows what changes, never how much is waiting.
     nochannel t, c                           and ends
     hold      t, c, paused
     empty     t, c, cursor                   everything before the cursor is done with, exceptions too
+    seek      t, c, cursor                   so is all that was known; the cursor stands here, perhaps further back
     skip      t, c, start, end               never delivered here
     defer     t, start, count, due_ms        handed over to every channel that existed; cursors pass over it
     progress  t, c, cursor, [a, b, ...]      the cursor moved here; [a, b) and so on were finished
@@ -96,6 +97,11 @@ class ChannelState:
 
     def empty(self, cursor: int) -> None:
         self.cursor = max(cursor, self.cursor)
+        self.skips.clear()
+        self.waiting.clear()
+
+    def seek(self, cursor: int) -> None:
+        self.cursor = cursor
         self.skips.clear()
         self.waiting.clear()
 
@@ -246,6 +252,8 @@ def _apply_to_channel(channel: ChannelState, change: Any) -> None:
             channel.paused = paused
         case ["empty", _, _, cursor]:
             channel.empty(cursor)
+        case ["seek", _, _, cursor]:
+            channel.seek(cursor)
         case ["skip", _, _, start, end]:
             channel.skip(start, end)
 

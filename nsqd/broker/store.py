@@ -62,7 +62,10 @@ class TopicLog(BatchSource, Protocol):
         """
 
     def release(self, sequence: int) -> None:
-        """No channel needs anything before `sequence` any more, and what retention does not want may go."""
+        """No channel needs anything before `sequence`, and what retention does not want may go.
+
+        It may be lower than last time: a channel has gone back.
+        """
 
     def outdated(self) -> int:
         """Up to here a retention that was set for this very topic lets go also of what no channel ever got."""

@@ -263,6 +263,11 @@ class Topic:
                 low = min(low, channel.low_water())
         return low
 
+    @property
+    def last_place(self) -> int:
+        """The highest cursor that a channel can be given: H, or where a first channel would bring it."""
+        return self.handed_over if self.paused or self.learning else self._written_tail
+
     # Channels
 
     def channel(self, name: str) -> Channel:

@@ -64,7 +64,7 @@ class FakeLog:
         return max(sequence, self.first)
 
     def release(self, sequence: int) -> None:
-        self.released = max(self.released, sequence)
+        self.released = sequence
 
     def outdated(self) -> int:
         return self.outdated_before
@@ -76,7 +76,7 @@ class FakeLog:
 
     def unlink(self) -> None:
         """What has been released is not on disk any more."""
-        self.first = self.released
+        self.first = max(self.first, self.released)
 
     def warm(self, base_sequences: set[int]) -> None:
         self._warm |= base_sequences
@@ -98,7 +98,7 @@ class FakeLog:
     def recovered(self, store: FakeStore) -> FakeLog:
         log = FakeLog(self.topic, store)
         log._written = list(self._written)
-        log.released = self.released
+        log.first, log.released = self.first, self.released
         log.evict()
         return log
 
