@@ -20,6 +20,7 @@ COMPILED: Final = (
     "common/wire/commands.py",
     "common/wire/faults.py",
     "common/wire/frames.py",
+    "common/wire/log_record.py",
     "common/wire/message.py",
     "common/wire/mpub.py",
     "common/wire/record.py",
