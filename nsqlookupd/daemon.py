@@ -20,13 +20,13 @@ from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
 from common.poller import Poller
 from common.version import NSQ_VERSION
+from common.waiting import Waiting
 from common.wire.lookup import PeerAddress
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
 from nsqlookupd.tcp import Backlog, TlsClients, client_maker
 from nsqlookupd.tls import server_context
 from nsqlookupd.turn import Turn
-from nsqlookupd.waiting import Waiting
 
 if TYPE_CHECKING:
     from nsqlookupd.options import Options

@@ -17,8 +17,8 @@ from nsqlookupd.answers import debug_json, lookup_json, nodes_json
 
 if TYPE_CHECKING:
     from common.prometheus import Metric
+    from common.waiting import Waiting
     from nsqlookupd.registry import Registry
-    from nsqlookupd.waiting import Waiting
 
 log = logging.getLogger(__name__)
 

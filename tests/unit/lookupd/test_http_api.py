@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from common.waiting import Waiting
 from common.wire.lookup import Identity
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Peer, Registry
-from nsqlookupd.waiting import Waiting
 from tests.support.asgi import Answer, ask
 
 IDENTITY = Identity(
