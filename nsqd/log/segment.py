@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -53,8 +54,17 @@ class Index:
 
     def locate(self, sequence: int) -> tuple[int, int] | None:
         """The last entry at or before `sequence`."""
-        place = bisect_right(self.sequences, sequence) - 1
+        place = self.place_of(sequence)
         return (self.sequences[place], self.offsets[place]) if place >= 0 else None
+
+    def place_of(self, sequence: int) -> int:
+        """Which entry `locate` gives; -1: none."""
+        return bisect_right(self.sequences, sequence) - 1
+
+    def copy(self) -> Index:
+        copied = Index()
+        copied.sequences, copied.offsets, copied.saved = self.sequences[:], self.offsets[:], self.saved
+        return copied
 
     def cut(self, offset: int) -> None:
         """Forgets the entries at `offset` and later."""
@@ -97,6 +107,17 @@ class Segment:
     @property
     def index_path(self) -> Path:
         return self.path.with_suffix(INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A segment as far as it may be read at one moment; for other threads, so nothing in it changes."""
+
+    path: Path
+    base: int
+    end: int  # the sequence at which its records end
+    size: int
+    index: Index | None  # None: as its file has it
 
 
 def load_index(files: Files, segment: Segment) -> Index:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -23,7 +24,7 @@ from nsqd.log.cold_reader import ColdReader, ReadingHost
 from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import prove_segment
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
-from nsqd.log.segment import Hole, Index, Segment, segment_name
+from nsqd.log.segment import Hole, Index, Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.settings import Ack, LogSettings
 from nsqd.log.sync_job import SyncJob
@@ -414,6 +415,27 @@ class DiskLog:
         """Takes what a thread has read."""
         if not self.dropped:
             self._reader.loaded(load)
+
+    def stretches(self, *, synced: bool) -> list[Stretch]:
+        """The segments, as far as they are synced or written."""
+        active = self._segments.active
+        if active is None:
+            return []
+        base, size, end = self._synced if synced else (active.base, active.size, self._written_tail)
+        segments = [segment for segment in self._segments if segment.base <= base]
+        found = [
+            Stretch(segment.path, segment.base, following.base, segment.size, None)
+            for segment, following in pairwise(segments)
+        ]
+        if segments and segments[-1].base == base:  # else it is gone
+            last = segments[-1]
+            index = last.index.copy() if last is active and last.index is not None else None
+            found.append(Stretch(last.path, base, end, size, index))
+        return found
+
+    def unwritten_times(self) -> list[tuple[int, int]]:
+        """(sequence, timestamp) of the batches that still wait in memory."""
+        return [(batch.base_sequence, batch.timestamp) for batch in self._unwritten]
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
