@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -27,7 +27,9 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
-from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
+from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, Reading, make_app
+from nsqd.http.history import MOST_READERS
+from nsqd.log.history import MOST_FILES, History
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import MOST_DESCRIPTORS, Store
@@ -35,11 +37,15 @@ from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.turn import Turn
 
 if TYPE_CHECKING:
+    from nsqd.http.history import InThread
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
 
-_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + 128
+_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + 128
+_READING_THREADS: Final = 4  # for those who read history
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,12 @@ async def run(
         lookupds.configure(options.lookupd_tcp_address)
         settings = LiveSettings(options, lookupds)
         # The store outlives everyone who writes, the web everyone who may hand it a connection.
-        async with _running_store(store, broker, turn), _web(broker, turn, settings, listening) as (web_server, routes):
+        reading = Reading(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
+        store.on_moved = reading.log_moved
+        async with (
+            _running_store(store, broker, turn),
+            _web(broker, turn, settings, listening, reading) as (web_server, routes),
+        ):
             async with trio.open_nursery() as services:
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
@@ -91,6 +102,7 @@ async def run(
                 await wait_for_shutdown()
                 log.info("NSQ: stopping")
                 services.cancel_scope.cancel()
+            reading.stop()
             turn.begin()
             poller.close_all()
             turn.finish()
@@ -209,7 +221,7 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 @asynccontextmanager
 async def _web(
-    broker: Broker, turn: Turn, settings: LiveSettings, listening: Listening
+    broker: Broker, turn: Turn, settings: LiveSettings, listening: Listening, reading: Reading
 ) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
     options = settings.options
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -218,9 +230,26 @@ async def _web(
         tcp_port=listening_port(listening.tcp),
         http_port=listening.http_port,
     )
-    app = make_app(broker, turn, settings, publishing, node, run_trio=web.run_trio, linger=web.linger)
+    app = make_app(
+        broker,
+        turn,
+        settings,
+        publishing,
+        node,
+        run_trio=web.run_trio,
+        reading=reading,
+        linger=web.linger,
+        attend=web.attend,
+    )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield web_server, QuickRoutes(broker, publishing)
+
+
+def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
+    async def in_thread(function: Callable[[], T]) -> T:
+        return await web.run_trio(partial(trio.to_thread.run_sync, function, limiter=limiter))
+
+    return in_thread
 
 
 def _http_maker(poller: Poller, routes: QuickRoutes, web_server: web.Web) -> MakeHandler:

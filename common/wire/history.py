@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from common.wire.log_record import Header, decode_header, decode_payload, find_header, message_offsets
 
@@ -71,6 +71,13 @@ class Gap:
     first: int
     end: int
     reason: str
+
+
+class Records(NamedTuple):
+    """Whole records without a gap between them, as a server reads them."""
+
+    data: memoryview
+    end: int  # the sequence at which they end
 
 
 @dataclass(frozen=True, slots=True)

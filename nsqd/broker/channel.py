@@ -428,7 +428,7 @@ class Channel:
     def seek(self, cursor: int) -> None:
         """As `empty`, and then it goes on at `cursor`, which lies anywhere from the log's first sequence to H."""
         assert self.kept is None, "what is ephemeral has no past"
-        self._counted_from -= self.topic.handed_over - cursor
+        self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self._record("seek", cursor)
         self.topic.log.release(self.topic.low_water())  # at once: a segment that is needed again must not go

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from nsqd.http.api import NodeInfo, make_app
+from nsqd.http.history import Reading
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
 
-__all__ = ["NodeInfo", "Publishing", "QuickHttp", "QuickRoutes", "make_app"]
+__all__ = ["NodeInfo", "Publishing", "QuickHttp", "QuickRoutes", "Reading", "make_app"]

@@ -11,9 +11,9 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from common.wire.history import DAMAGED, MISSING, Gap
+from common.wire.history import DAMAGED, MISSING, Gap, Records
 from common.wire.log_record import HEADER_SIZE, Header, decode_header, follow
 from nsqd.log.cold import salvaging
 from nsqd.log.files import close_quietly
@@ -29,13 +29,6 @@ log = logging.getLogger(__name__)
 
 _LATE: Final = 1 << 63
 MOST_FILES: Final = 16  # that one reader holds open; a range that lies in more of them is cut
-
-
-class Records(NamedTuple):
-    """Whole records, without a gap between them."""
-
-    data: memoryview
-    end: int  # the sequence at which they end
 
 
 class History:

@@ -91,6 +91,7 @@ class Store:
         # The shell sets these before run().
         self.on_loaded: Callable[[str], None] = lambda topic: None
         self.on_settled: Callable[[], None] = lambda: None
+        self.on_moved: Callable[[str], None] = lambda topic: None  # more of its log is synced, or it is gone
         self.snapshot_topic: Callable[[str], Iterable[Change]] = lambda topic: ()
 
         self.data_path = data_path
@@ -269,6 +270,7 @@ class Store:
         for place in (self._buffered, self._unsynced, self._checkpoints, self._open):
             place.pop(topic_log, None)
         topic_log.drop("exiting")
+        self.on_moved(topic)
         # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
         self.journal.record_quietly([(_GONE, topic, topic_log.log_id)])
         self._let_go(topic, topic_log.log_id)
@@ -415,6 +417,7 @@ class Store:
             answered |= job.log.end_sync(job)
             if job.error is None and not job.log.dropped:
                 self._checkpoints[job.log] = None
+                self.on_moved(job.log.topic)
         if self._checkpoints:
             self._committer.flush_wakeup.set()
         if round_.journal is not None:

@@ -103,7 +103,7 @@ class ChannelModel:
         self.empty()
         for sequence in range(cursor, end):
             self.entries[sequence] = Entry(sequence, not_before=not_before.get(sequence, 0.0))
-        self.handed_over += end - cursor
+        self.handed_over = max(self.handed_over, end - cursor)
         self.last_first = -1
 
     def empty(self) -> None:
