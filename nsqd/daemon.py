@@ -247,7 +247,10 @@ async def _web(
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
     async def in_thread(function: Callable[[], T]) -> T:
-        return await web.run_trio(partial(trio.to_thread.run_sync, function, limiter=limiter))
+        # What comes back through trio-asyncio lies in cycles until the collector runs, which is seldom: not a megabyte each.
+        result: list[T] = []
+        await web.run_trio(partial(trio.to_thread.run_sync, lambda: result.append(function()), limiter=limiter))
+        return result.pop()
 
     return in_thread
 
