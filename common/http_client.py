@@ -1,6 +1,6 @@
-"""One GET on a connection of its own, on trio: all that a daemon asks of another one.
+"""GETs over connections that are kept for the next one, on trio: all that a daemon asks of another one.
 
-A client library would bring a connection pool, redirects, cookies and a second event-loop layer into each daemon: some
+A client library would bring redirects, cookies, a cleverer pool and a second event-loop layer into each daemon: some
 megabytes and a good part of the start-up time of a broker, for one question for each new topic. The parser is the one
 that serves requests (httptools).
 """
@@ -20,6 +20,8 @@ from common.net import join_host_port
 _MOST_BYTES: Final = 16 << 20  # of an answer
 _READ_SIZE: Final = 64 * 1024
 
+_Place = tuple[str, int, ssl.SSLContext | None]
+
 
 class HttpFailed(Exception):
     """There is no answer. The message says why."""
@@ -35,6 +37,78 @@ class Answer:
     body: bytes
 
 
+class HttpClient:
+    """As many connections as there are questions at once; between questions they stay until `close_idle`. Seconds."""
+
+    def __init__(self, *, connect_timeout: float = inf, timeout: float = inf) -> None:
+        self._connect_timeout = connect_timeout
+        self._timeout = timeout  # for all of one question
+        self._idle: dict[_Place, list[trio.abc.Stream]] = {}
+
+    @property
+    def idle(self) -> int:
+        """How many connections wait for a question."""
+        return sum(map(len, self._idle.values()))
+
+    async def get(
+        self,
+        host: str,
+        port: int,
+        target: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> Answer:
+        """The answer, whatever its status. Raises HttpFailed."""
+        lines = [f"GET {target} HTTP/1.1", f"Host: {join_host_port(host, port)}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        request = "\r\n".join([*lines, "", ""]).encode()
+        try:
+            with trio.fail_after(self._timeout):
+                return await self._ask((host, port, tls), request)
+        except trio.TooSlowError as error:
+            raise HttpTimeout("timeout") from error
+        # ValueError: what cannot be a host's name at all, or a port.
+        except (OSError, ValueError, OverflowError, trio.BrokenResourceError) as error:
+            raise HttpFailed(_cause(error)) from error
+        except httptools.HttpParserError as error:
+            raise HttpFailed(f"malformed HTTP response: {error}") from error
+
+    async def close_idle(self) -> None:
+        """Those that are busy close when they have been answered."""
+        idle, self._idle = self._idle, {}
+        for streams in idle.values():
+            for stream in streams:
+                await trio.aclose_forcefully(stream)
+
+    async def _ask(self, place: _Place, request: bytes) -> Answer:
+        kept = self._idle.setdefault(place, [])
+        while kept:
+            answer = _Parsed()
+            try:
+                return await self._ask_on(kept.pop(), place, request, answer)
+            except (OSError, trio.BrokenResourceError, HttpFailed):
+                if answer.has_begun:
+                    raise
+                # It was closed while nobody looked. Asking twice does no harm: it is a GET.
+        stream = await _connect(*place, self._connect_timeout)
+        return await self._ask_on(stream, place, request, _Parsed())
+
+    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _Parsed) -> Answer:
+        idle = self._idle
+        stays = False
+        try:
+            await stream.send_all(request)
+            await _receive(stream, answer)
+            stays = answer.may_be_followed and idle is self._idle
+            return Answer(answer.status, b"".join(answer.pieces))
+        finally:
+            if stays:
+                idle[place].append(stream)
+            else:
+                await trio.aclose_forcefully(stream)
+
+
 async def get(
     host: str,
     port: int,
@@ -45,24 +119,12 @@ async def get(
     connect_timeout: float = inf,
     timeout: float = inf,
 ) -> Answer:
-    """The answer, whatever its status. Seconds; `timeout` is for all of it. Raises HttpFailed."""
-    lines = [f"GET {target} HTTP/1.1", f"Host: {join_host_port(host, port)}", "Connection: close"]
-    lines += [f"{name}: {value}" for name, value in headers]
-    request = "\r\n".join([*lines, "", ""]).encode()
+    """A single question. The answer, whatever its status. Raises HttpFailed."""
+    client = HttpClient(connect_timeout=connect_timeout, timeout=timeout)
     try:
-        with trio.fail_after(timeout):
-            stream = await _connect(host, port, tls, connect_timeout)
-            try:
-                await stream.send_all(request)
-                return await _receive(stream)
-            finally:
-                await trio.aclose_forcefully(stream)
-    except trio.TooSlowError as error:
-        raise HttpTimeout("timeout") from error
-    except (OSError, trio.BrokenResourceError, ssl.CertificateError) as error:
-        raise HttpFailed(_cause(error)) from error
-    except httptools.HttpParserError as error:
-        raise HttpFailed(f"malformed HTTP response: {error}") from error
+        return await client.get(host, port, target, tls=tls, headers=(("Connection", "close"), *headers))
+    finally:
+        await client.close_idle()
 
 
 def _cause(error: BaseException) -> str:
@@ -81,34 +143,52 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: floa
     return trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
 
 
-async def _receive(stream: trio.abc.Stream) -> Answer:
-    answer = _Parsed()
-    parser = httptools.HttpResponseParser(answer)
+async def _receive(stream: trio.abc.Stream, answer: _Parsed) -> None:
     while not answer.complete:
         data = await stream.receive_some(_READ_SIZE)
         if not data:
             if answer.ends_with_the_connection:
-                break
+                return
             raise HttpFailed("connection closed within the response")
-        parser.feed_data(data)
+        answer.feed(data)
         if answer.size > _MOST_BYTES:
             raise HttpFailed(f"response of more than {_MOST_BYTES} bytes")
-    return Answer(parser.get_status_code(), b"".join(answer.pieces))
 
 
 class _Parsed:
-    """What httptools calls back."""
+    """An answer as it comes; what begins with `on_` is what httptools calls back."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.size = 0
+        self.has_begun = False  # a byte of it is there
         self.complete = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._messages = 0
+        self._stays_open = False
         self._has_head = False
         self._has_end = False  # says where it ends
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Raises HttpParserError."""
+        self.has_begun = True
+        self._parser.feed_data(data)
+
+    @property
+    def status(self) -> int:
+        return int(self._parser.get_status_code())
 
     @property
     def ends_with_the_connection(self) -> bool:
         return self._has_head and not self._has_end
+
+    @property
+    def may_be_followed(self) -> bool:
+        """By another one on this connection; not where the server says more than it was asked."""
+        return self._stays_open and self._messages == 1
+
+    def on_message_begin(self) -> None:
+        self._messages += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._has_end |= name.lower() in (b"content-length", b"transfer-encoding")
@@ -122,3 +202,4 @@ class _Parsed:
 
     def on_message_complete(self) -> None:
         self.complete = True
+        self._stays_open = bool(self._parser.should_keep_alive())  # afterwards the parser does not know any more
