@@ -75,11 +75,12 @@ class HttpClient:
             raise HttpFailed(f"malformed HTTP response: {error}") from error
 
     async def close_idle(self) -> None:
-        """Those that are busy close when they have been answered."""
+        """Those that are busy close when they have been answered. Waits for nothing, and cannot be cancelled."""
         idle, self._idle = self._idle, {}
-        for streams in idle.values():
-            for stream in streams:
-                await trio.aclose_forcefully(stream)
+        with trio.CancelScope(shield=True):
+            for streams in idle.values():
+                for stream in streams:
+                    await trio.aclose_forcefully(stream)
 
     async def _ask(self, place: _Place, request: bytes) -> Answer:
         kept = self._idle.setdefault(place, [])

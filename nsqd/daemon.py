@@ -21,6 +21,7 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
+from common.resolver import Resolver
 from common.version import core_of
 from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
@@ -67,6 +68,7 @@ async def run(
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    trio.socket.set_custom_hostname_resolver(Resolver())
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
         log.info("core: %s", core_of(protocol))
