@@ -46,9 +46,7 @@ class FakeLookupd:
     def __init__(self, broadcast_address: str = "127.0.0.1") -> None:
         self.visits: list[Visit] = []
         self.answer: Callable[[str], bytes | None] = ok  # None: silence
-        self.identify_answer: bytes | None = identify_reply(
-            PeerAddress(broadcast_address, "fake", 4161, 4160, "1.3.0")
-        )
+        self.identify_answer: bytes | None = identify_reply(PeerAddress(broadcast_address, "fake", 4161, 4160, "1.3.0"))
         self.asked: list[str] = []  # over HTTP: request line and Accept
         self.http_answer = json_answer(b'{"channels":[]}')
         self.before_http_answer: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
