@@ -57,7 +57,9 @@ class Cluster:
         self.dials: list[str] = []
         self._nursery = nursery
         settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
-        self.lookup = Lookup(self.node.broker, NodeTurn(self.node), settings, dial=self._dial, resolve_with=self._resolve)
+        self.lookup = Lookup(
+            self.node.broker, NodeTurn(self.node), settings, dial=self._dial, resolve_with=self._resolve
+        )
         self.lookup.configure([ONE])
 
     @property

@@ -63,7 +63,9 @@ def test_nobody_is_there() -> None:
             trio.run(lambda: get("127.0.0.1", port, "/"))
 
 
-@pytest.mark.parametrize(("host", "port"), [("a..b", 80), ("x" * 70, 80), ("", 80), ("127.0.0.1", 10**30), ("127.0.0.1", -1)])
+@pytest.mark.parametrize(
+    ("host", "port"), [("a..b", 80), ("x" * 70, 80), ("", 80), ("127.0.0.1", 10**30), ("127.0.0.1", -1)]
+)
 def test_what_is_no_place_at_all(host: str, port: int) -> None:
     with pytest.raises(HttpFailed):
         trio.run(lambda: get(host, port, "/"))
