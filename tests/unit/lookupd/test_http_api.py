@@ -283,3 +283,10 @@ def test_nobody_waits_once_released() -> None:
         assert len(waiting) == 0
 
     asyncio.run(wait())
+
+
+def test_debug_is_sorted_as_its_keys_are_written(lookupd: Lookupd) -> None:
+    lookupd.nsqd("a z", "a-b y", "a.c")
+    keys = list(lookupd.get("/debug").json)
+    assert keys == sorted(keys)
+    assert keys[:2] == ["channel:a-b:y", "channel:a:z"]
