@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -287,6 +288,6 @@ def test_nobody_waits_once_released() -> None:
 
 def test_debug_is_sorted_as_its_keys_are_written(lookupd: Lookupd) -> None:
     lookupd.nsqd("a z", "a-b y", "a.c")
-    keys = list(lookupd.get("/debug").json)
+    keys = list(json.loads(lookupd.get("/debug").body))
     assert keys == sorted(keys)
     assert keys[:2] == ["channel:a-b:y", "channel:a:z"]
