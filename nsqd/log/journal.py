@@ -21,6 +21,7 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -111,6 +112,7 @@ class Journal:
         self._changes: list[Change] = []
         self._only_quiet = True
         self._size_after_rotation = 0
+        self._rotate_at = ROTATE_AT
         self._to_sync: list[Path] = []
         self._folder_is_new = False
         self._old: list[Path] = []  # replaced when the rotation that is going on has ended
@@ -200,13 +202,16 @@ class Journal:
         if self._number:
             self._needs_sync()
 
-    def _allocate(self) -> None:
+    def _allocate(self, size: int = AHEAD) -> bool:
+        """Has space set aside behind the end; False: there is not so much."""
+        self._allocate_at = self.size + AHEAD // 2
         try:
-            self._files.allocate(self._descriptor, self.size, AHEAD)
-            self._allocate_at = self.size + AHEAD // 2
+            self._files.allocate(self._descriptor, self.size, size)
         except OSError as error:
             is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # else the file system has no such thing
             self._allocate_at = self.size + ASK_AGAIN_AFTER if is_full else sys.maxsize
+            return not is_full
+        return True
 
     def _cut_back(self) -> None:
         self._allocate_at = 0  # what is set aside goes with it
@@ -287,7 +292,7 @@ class Journal:
 
     @property
     def wants_rotation(self) -> bool:
-        limit = max(ROTATE_AT, ROTATE_AT_GROWTH * self._size_after_rotation)
+        limit = max(self._rotate_at, ROTATE_AT_GROWTH * self._size_after_rotation)
         return self._topics is None and (self._must_rotate or self.size > limit)
 
     @property
@@ -309,8 +314,16 @@ class Journal:
             self.close()
             self._number, self._descriptor, self.size = old, old_descriptor, old_size
             return False
+        if self.error is None and not self._allocate(AHEAD + self._size_after_rotation):
+            self.close()
+            with suppress(OSError):
+                remove_file(self._files, self._path(self._number))
+            self._number, self._descriptor, self.size = old, old_descriptor, old_size
+            self._rotate_at = self.size + ASK_AGAIN_AFTER
+            return False
         if old_descriptor >= 0:
             close_quietly(self._files, old_descriptor)
+        self._rotate_at = ROTATE_AT
         self._rest = None
         self._write_failed = bool(self._changes)
         self._old.append(self._path(old))

@@ -434,7 +434,7 @@ class Store:
         else:
             for log_id in round_.gone:
                 self._gone.pop(log_id, None)
-        if self.journal.wants_rotation:
+        if self.journal.wants_rotation and self.journal.error is None:  # else `repair` does, and not in every round
             self._committer.rotation_wakeup.set()
         if self._unsynced or self._outcome.is_wanted:
             self._something_is_unsynced()
@@ -510,13 +510,15 @@ class Store:
     @property
     def needs_space(self) -> bool:
         """Whether something is broken that only a disk which takes data can mend."""
+        if self.journal in self._faults and self.journal.wants_rotation:
+            return True
         return not self._faults.keys() <= {self.journal, _gone_source, _removal_source, _reserve_source}
 
     def repair(self, *, has_space: bool = True) -> None:
         """Whatever is broken tries again; without space only what needs little, or gives some back."""
         for source in tuple(self._faults):
             if source is self.journal:
-                self._repair_journal()
+                self._repair_journal(has_space=has_space)
             elif source is _gone_source:
                 self._move_unmoved()
             elif source is _removal_source:
@@ -535,8 +537,8 @@ class Store:
         elif source is _topology_source:
             self._committer.topology_wakeup.set()
 
-    def _repair_journal(self) -> None:
-        if self.journal.wants_rotation:
+    def _repair_journal(self, *, has_space: bool) -> None:
+        if self.journal.wants_rotation and has_space:
             self._committer.rotation_wakeup.set()
         elif not self.journal.is_rotating:
             self._try_journal()

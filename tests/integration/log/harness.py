@@ -184,6 +184,10 @@ class TroubledFiles(Files):
         self._note("truncate", self._paths[descriptor])
         super().truncate(descriptor, size)
 
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        self._note("allocate", self._paths[descriptor])
+        super().allocate(descriptor, offset, size)
+
     def rename(self, source: Path, target: Path) -> None:
         self._note("rename", target)
         super().rename(source, target)
