@@ -183,9 +183,7 @@ def test_space_is_set_aside_ahead_of_the_end(tmp_path: Path) -> None:
         assert allocations() == count
 
 
-def test_full_disk_gets_no_new_journal_that_it_has_no_room_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_gets_no_new_journal_that_it_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one has space set aside, so it is the better one to be caught with."""
     monkeypatch.setattr(journal, "ROTATE_AT", 1000)
     files = TroubledFiles()
