@@ -25,7 +25,7 @@ from common.resolver import Resolver
 from common.version import core_of
 from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, dropped, replay
+from nsqd.broker.changes import complete, dropped, missing_fronts, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, Reading, make_app
@@ -176,14 +176,18 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
     broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
     states = replay(recovered.changes)
-    journal_is_whole = not any(damage.topic == "" for damage in recovered.damage)
+    journal_is_whole = recovered.journal_is_whole
     # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
     deleted = dropped(recovered.changes) if journal_is_whole else set()
     firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
     untold = complete(states, recovered.topology, firsts, journal_is_whole=journal_is_whole)
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
+    for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
+        store.lacks_front(name, start, end)
     broker.restore(states, recovered.logs, untold=untold)
+    if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
+        store.set_topology(broker.topology())
     return broker
 
 

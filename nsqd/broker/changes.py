@@ -16,6 +16,7 @@ follows what changes, never how much is waiting.
     park      t, start, count, delay_ms      a deferred batch beyond a frozen H: its clock does not run yet
     unpark    t                              all parked batches were handed over (as `defer`) or emptied away
     cut       t, tail                        nothing at or after `tail` was ever written
+    doubt     t, sequence                    something is lost here: what is told of this and later may have been cut
     channel   t, c, cursor                   a channel begins
     nochannel t, c                           and ends
     hold      t, c, paused
@@ -104,6 +105,14 @@ class ChannelState:
         self.cursor = cursor
         self.skips.clear()
         self.waiting.clear()
+
+    def doubt(self, sequence: int) -> None:
+        """Reads again from there on; what waits has its place still, and is not read twice."""
+        waiting = sorted(s for s in self.waiting if s >= sequence)
+        self.skips = deque((start, min(end, sequence)) for start, end in self.skips if start < sequence)
+        self.cursor, self.born = min(self.cursor, sequence), min(self.born, sequence)
+        for place in waiting:
+            self.skip(place, place + 1)
 
     def cut(self, tail: int) -> bool:
         """Forgets everything at or after the tail; says whether there was anything."""
@@ -199,6 +208,15 @@ def complete(
     return mended
 
 
+def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Topics, and what of them [start, end) a channel still needs and the log does not have."""
+    for name, first in firsts.items():
+        if name in topics and topics[name].channels:
+            needed = min(channel.cursor for channel in topics[name].channels.values())
+            if needed < first:
+                yield name, needed, first
+
+
 def _apply(topics: dict[str, TopicState], change: Any) -> None:
     match change:
         case ["snapshot", name] | ["drop", name]:
@@ -226,6 +244,9 @@ def _apply(topics: dict[str, TopicState], change: Any) -> None:
             topic.parked.clear()
         case ["cut", _, tail]:
             topic.cut(tail)
+        case ["doubt", _, sequence]:
+            for channel in topic.channels.values():
+                channel.doubt(sequence)
         case ["channel", _, name, cursor]:
             topic.channels.setdefault(name, ChannelState(cursor))
         case ["nochannel", _, name]:

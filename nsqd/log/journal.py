@@ -24,11 +24,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from nsqd.log import journal_format
 from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.data_path import JOURNAL_PREFIX, JournalEnd, is_journal
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
+from nsqd.log.journal_format import Frame
+from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
 from nsqd.log.recovery import Damage
 
 if TYPE_CHECKING:
@@ -45,9 +48,10 @@ MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyon
 AHEAD: Final = 1024 * 1024
 ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had nothing to set aside
 
-PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
+# topics: of each a snapshot is to come. If one did not, the file before is still needed.
+ROTATION: Final = "rotation"
 
-_PREFIX: Final = "journal."
+PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
 
 
 @dataclass(slots=True)
@@ -59,6 +63,7 @@ class JournalSync:
     obsolete: list[Path]  # removed after the sync
     rotated: bool
     whole: bool  # everything that was recorded before is in the files
+    end: JournalEnd
     error: str | None = None
 
     def perform(self, disk: Files) -> None:
@@ -84,6 +89,37 @@ class JournalSync:
 class JournalContents:
     changes: list[Change] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+    is_whole: bool = True
+
+    def lacks(self, number: int, why: str) -> None:
+        self.is_whole = False
+        text = f"the journal, or a part of it, is missing or older than it was: {why}"
+        self.damage.append(Damage("", journal_name(number), 0, 0, 0, "", text))
+
+
+def journal_name(number: int) -> str:
+    return f"{JOURNAL_PREFIX}{number:06}"
+
+
+def journal_path(folder: Path, number: int) -> Path:
+    return folder / journal_name(number)
+
+
+def journal_numbers(files: Files, folder: Path) -> list[int]:
+    """Of the journal's files, ascending."""
+    return sorted(int(name.removeprefix(JOURNAL_PREFIX)) for name in files.names_in(folder) if is_journal(name))
+
+
+def unfinished_rotation(changes: Iterable[Change]) -> set[str]:
+    """Topics whose snapshots should be in the file that tells these changes, and are not."""
+    lacking: set[str] = set()
+    for change in changes:
+        match change:
+            case [word, topics] if word == ROTATION:
+                lacking.update(cast("Iterable[str]", topics))
+            case ["snapshot" | "end" | "drop", str(topic), *_]:
+                lacking.discard(topic)
+    return lacking
 
 
 class Journal:
@@ -100,6 +136,7 @@ class Journal:
         self.urgent = False  # something waits that must be written in this turn
         self.size = 0
         self.error: str | None = None
+        self.synced_end = JournalEnd()
         self._folder = folder
         self._files = files
         self._on_waiting = on_waiting
@@ -224,7 +261,7 @@ class Journal:
     # Files
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{_PREFIX}{number:06}"
+        return journal_path(self._folder, number)
 
     def _open(self) -> None:
         if self._number == 0:
@@ -243,42 +280,50 @@ class Journal:
     def recover(self) -> JournalContents:
         """Reads everything, cuts off a torn tail, and goes on writing where the last file ends."""
         contents = JournalContents()
-        numbers = sorted(
-            int(digits)
-            for name in self._files.names_in(self._folder)
-            if (digits := name.removeprefix(_PREFIX)) != name and digits.isascii() and digits.isdigit()
-        )
+        numbers = journal_numbers(self._files, self._folder)
         for number in numbers:
             self.size = self._recover_file(self._path(number), contents, is_last=number == numbers[-1])
+            if number == numbers[0] and (topics := unfinished_rotation(contents.changes)) and contents.is_whole:
+                contents.lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
         if numbers:
             self._number = numbers[-1]
             self._size_after_rotation = self.size
-            self._must_rotate = len(numbers) > 1
+            # What is damaged in the middle stays in the file, and every start would report it anew.
+            self._must_rotate = len(numbers) > 1 or (LOST, "") in contents.changes
             self._old = [self._path(number) for number in numbers[:-1]]
             self._to_sync = [self._path(number) for number in numbers]
         return contents
 
     def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> int:
-        data = read_salvaging(self._files, path)
-        position = 0
-        while position < len(data):
-            frame = journal_format.decode(data, position)
-            if frame is None:
-                frame = journal_format.find(data, position + 1)
-                if frame is None:
-                    self._set_aside(path, position, len(data), "torn", contents)
-                    if is_last:
-                        self._truncate(path, position)
-                    return position
-                self._set_aside(path, position, frame.position, "damaged", contents)
-            contents.changes += frame.changes
-            position = frame.end
-        return position
+        descriptor = self._files.open_to_read(path)
+        try:
+            size = self._files.size(descriptor)
+            for found in walk_frames(salvaging(self._files, descriptor), size):
+                if isinstance(found, Frame):
+                    contents.changes += found.changes
+                    continue
+                self._set_aside(path, found, contents)
+                if found.is_tail:
+                    size = found.position
+                else:
+                    contents.changes.append((LOST, ""))
+        finally:
+            self._files.close(descriptor)
+        if is_last and size < self._files.size_of(path):
+            self._truncate(path, size)
+        return size
 
-    def _set_aside(self, path: Path, start: int, end: int, word: str, contents: JournalContents) -> None:
-        kept = keep_aside(self._files, path, word, start, end)
-        text = f"{word}: {end - start} bytes of the journal are skipped"
-        contents.damage.append(Damage("", path.name, start, 0, 0, str(kept) if kept else "", text))
+    def _set_aside(self, path: Path, bad: BadBytes, contents: JournalContents) -> None:
+        word = "torn" if bad.is_tail else "damaged"
+        kept = keep_aside(self._files, path, word, bad.position, bad.end)
+        text = f"{word}: {bad.end - bad.position} bytes of the journal are skipped"
+        contents.is_whole = False
+        contents.damage.append(Damage("", path.name, bad.position, 0, 0, str(kept) if kept else "", text))
+
+    @property
+    def end(self) -> JournalEnd:
+        """Where it ends now."""
+        return JournalEnd(self._number, self.size)
 
     def _truncate(self, path: Path, size: int) -> None:
         descriptor = self._files.open_to_write(path)
@@ -329,6 +374,7 @@ class Journal:
         self._old.append(self._path(old))
         self._folder_is_new = True
         self._topics = deque(topics)
+        self.record_quietly([(ROTATION, list(self._topics))])
         self._needs_sync()
         return True
 
@@ -382,6 +428,7 @@ class Journal:
             obsolete=self._old if rotated else [],
             rotated=rotated,
             whole=not self._write_failed,
+            end=self.end,
         )
         self._to_sync = []
         self._folder_is_new = False
@@ -399,6 +446,7 @@ class Journal:
             self._start_over()
             self._folder_is_new = self._folder_is_new or sync.folder is not None
         else:
+            self.synced_end = sync.end
             self._is_unproven = self._is_unproven and not sync.whole
             self._heal()
         self._old = sync.obsolete + self._old  # what was not removed
@@ -415,11 +463,3 @@ def _next_piece(changes: Iterator[Change]) -> tuple[list[Change], bool]:
         if weight >= PIECE_WEIGHT:
             return piece, False
     return piece, True
-
-
-def read_salvaging(files: Files, path: Path) -> bytes:
-    descriptor = files.open_to_read(path)
-    try:
-        return salvaging(files, descriptor)(0, files.size(descriptor))
-    finally:
-        files.close(descriptor)

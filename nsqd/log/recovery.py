@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqd.log.cold import keep_aside, salvaging
-from nsqd.log.data_path import DataPath, write_log_json
+from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.record import HEADER_SIZE, decode_header
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Damage:
     """Something on disk that is not what was written there."""
 
-    topic: str  # "" for the journal
+    topic: str  # "" for what belongs to none
     file: str
     offset: int
     first: int  # the sequences [first, end) cannot be read
@@ -59,16 +59,20 @@ class Checkpoint(NamedTuple):
 def recover_log(
     files: Files, data_path: DataPath, topic: str, checkpoint: Checkpoint | None, new_id: Callable[[], str]
 ) -> tuple[LogState, list[Damage]]:
+    """`checkpoint` is the last that the journal knows of this topic's log, if that was not deleted."""
     folder = data_path.topic_folder(topic)
     log_id = data_path.read_log_id(folder)
-    is_unsaved = log_id is None
+    if log_id is not None and (checkpoint is None or checkpoint.log_id == log_id):
+        return _Recovery(files, folder, topic, log_id, checkpoint).run(new_id)
     if log_id is None:
-        log_id = checkpoint.log_id if checkpoint is not None else new_id()
-    elif checkpoint is not None and checkpoint.log_id != log_id:
-        checkpoint = None  # of an earlier topic of this name
-    recovery = _Recovery(files, folder, topic, log_id, checkpoint)
-    if is_unsaved:
-        recovery.save_identity()
+        recovery = _Recovery(
+            files, folder, topic, checkpoint.log_id if checkpoint is not None else new_id(), checkpoint
+        )
+        recovery.name_again(has_segments=data_path.has_segments(topic))
+    else:
+        # One of the two is an older copy. What was seen under either name must not be taken for what comes now.
+        recovery = _Recovery(files, folder, topic, new_id(), None)
+        recovery.name_anew(f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}")
     return recovery.run(new_id)
 
 
@@ -89,6 +93,21 @@ class _Recovery:
         if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
             self._ends_early(new_id())
         return state, self._damage
+
+    def name_again(self, *, has_segments: bool) -> None:
+        """log.json does not tell which log this is."""
+        kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
+        self.save_identity()
+        # Without segments it is new: a power cut may have come before the file was synced.
+        if kept is not None or self._checkpoint is not None or has_segments:
+            word = "missing" if kept is None else "damaged"
+            self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}, and is written anew")
+
+    def name_anew(self, why: str) -> None:
+        kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
+        self.save_identity()
+        self._state.is_stranger = True
+        self._note(LOG_JSON, 0, 0, 0, kept, f"{why}: it gets a new id, and its channels read it from its beginning")
 
     def save_identity(self) -> None:
         """A disk that is full is no reason not to start: the log is read, and takes nothing until it is named."""

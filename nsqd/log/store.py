@@ -11,9 +11,9 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -25,18 +25,21 @@ from nsqd.log.data_path import (
     LOG_JSON,
     NODE_JSON,
     TOPOLOGY_JSON,
+    Condition,
     DataPath,
     DataPathError,
+    keep_small_file_aside,
     topology_json,
     write_log_json,
 )
 from nsqd.log.files import Files, error_text
-from nsqd.log.journal import Journal
+from nsqd.log.journal import ROTATION, Journal, JournalContents
+from nsqd.log.journal_reader import LOST
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
 from nsqd.log.reserve import Reserve, reserve_size
 from nsqd.log.retention import AgeClock
-from nsqd.log.segment import newest_in
+from nsqd.log.segment import newest_in, segment_name
 from nsqd.log.settings import LogSettings
 from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
 
@@ -52,7 +55,12 @@ log = logging.getLogger(__name__)
 
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
+RESERVED_AHEAD: Final = 1 << 24  # no id is further ahead of the last one than a reservation
+COUNTER_MASK: Final = (1 << 54) - 1  # of an id: the rest is the node's number
+_PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds that the counter may be ahead of the clock
+
 _CHECKPOINT: Final = "checkpoint"
+_NODE: Final = "node"  # its id, reserved ids: the second place for what node.json says
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
 _ids_source: Final = "ids"
 _topology_source: Final = "topology"
@@ -71,6 +79,7 @@ class Recovered:
     node: str
     damage: list[Damage]
     topology: object | None
+    journal_is_whole: bool
 
 
 def _new_id() -> str:
@@ -156,35 +165,114 @@ class Store:
             raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
 
     def _recover(self) -> Recovered:
+        data_path = self.data_path
         contents = self.journal.recover()
+        told = tell_apart(contents.changes)
+        topics = data_path.topic_names()
+        self._look_for_older_journal(contents, expected=any(map(data_path.has_segments, topics)))
         self.damage += contents.damage
-        changes, checkpoints, gone = _split(contents.changes)
-        logs: dict[str, DiskLog] = {}
-        for topic in self.data_path.topic_names():
-            log_id = self.data_path.read_log_id(self.data_path.topic_folder(topic))
-            if log_id is not None and log_id in gone:  # it could not be renamed, or the new name was not durable
+        moved = self._dropped_logs()
+        for topic in topics:
+            log_id = data_path.read_log_id(data_path.topic_folder(topic))
+            if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
                 self._let_go(topic, log_id)
-                continue
-            state, damage = recover_log(self.files, self.data_path, topic, checkpoints.get(topic), _new_id)
-            self.damage += damage
-            self._find_ages(topic, state)
-            folder = self.data_path.topic_folder(topic)
-            logs[topic] = DiskLog(topic, folder, self, state)
-            if state.unsynced_files:
-                self.log_written(logs[topic], 0)
-        self.logs.update(logs)
-        self._dropped_folders = self.data_path.dropped_folders()
-        for damage_found in self.damage:
-            _report(damage_found)
+            else:
+                self._recover_log(topic, told, moved)
+        self._look_for_lost_folders(told, moved)
+        self._settle_node(told)
+        self._dropped_folders = data_path.dropped_folders()
+        topology = self._recover_topology()
+        for damage in self.damage:
+            report(damage)
         self._something_is_unsynced()
         return Recovered(
-            changes=changes,
-            logs=logs,
-            ids_reserved=self.data_path.ids_reserved,
-            node=self.data_path.node,
+            changes=told.changes,
+            logs={name: topic_log for name, topic_log in self.logs.items() if isinstance(topic_log, DiskLog)},
+            ids_reserved=data_path.ids_reserved,
+            node=data_path.node,
             damage=list(self.damage),
-            topology=self.data_path.read_topology(),
+            topology=topology,
+            journal_is_whole=contents.is_whole,
         )
+
+    def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
+        """What was synced once must still be there."""
+        known, end = self.data_path.journal_end, self.journal.end
+        if end.number == 0 and expected:
+            contents.lacks(max(known.number, 1), "there is none")
+        elif contents.is_whole and end < known:
+            contents.lacks(known.number, f"{known.size} bytes were on disk")
+
+    def _dropped_logs(self) -> set[str]:
+        """The ids of logs whose folders are on their way out."""
+        ids = (self.data_path.read_log_id(folder) for folder in self.data_path.dropped_folders())
+        return {log_id for log_id in ids if log_id is not None}
+
+    def _recover_log(self, topic: str, told: Told, moved: set[str]) -> None:
+        checkpoint = told.checkpoints.get(topic)
+        if checkpoint is not None and checkpoint.log_id in moved:
+            # Its deletion was not told any more. What was told is not about the log that has its name now.
+            told.changes.append(("cut", topic, 0))
+            checkpoint = None
+        state, damage = recover_log(self.files, self.data_path, topic, checkpoint, _new_id)
+        if state.is_stranger:
+            told.changes.append(("cut", topic, 0))
+        self.damage += damage
+        self._find_ages(topic, state)
+        topic_log = self.logs[topic] = DiskLog(topic, self.data_path.topic_folder(topic), self, state)
+        if checkpoint is None or checkpoint.log_id != topic_log.log_id:
+            self.journal.record_quietly([self._checkpoint_of(topic_log)])
+        if state.unsynced_files:
+            self.log_written(topic_log, 0)
+
+    def _look_for_lost_folders(self, told: Told, moved: set[str]) -> None:
+        for topic, checkpoint in told.checkpoints.items():
+            if topic not in self.logs and checkpoint.sequence and checkpoint.log_id not in moved:
+                text = f"the log is missing: it had messages up to {checkpoint.sequence}"
+                self.damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
+
+    def _settle_node(self, told: Told) -> None:
+        """node.json and the journal name each other's place when one is lost; if they disagree, neither is believed."""
+        data_path = self.data_path
+        condition = data_path.node_condition
+        if condition is not Condition.SOUND:
+            node, reserved = told.node, max(told.ids_reserved, self._highest_id() + RESERVED_AHEAD)
+            text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
+        elif told.node not in ("", data_path.node):
+            node, reserved = "", max(told.ids_reserved, data_path.ids_reserved)
+            text = f"the node is {data_path.node}, but the journal tells of {told.node}: it gets a new id"
+        elif told.ids_reserved > data_path.ids_reserved:
+            node, reserved = data_path.node, told.ids_reserved
+            text = f"{NODE_JSON} is older than the journal, and is written anew"
+        else:
+            self._tell_node(told)
+            return
+        kept = data_path.name_node(node, reserved)
+        self.damage.append(Damage("", NODE_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        self._tell_node(told)
+
+    def _tell_node(self, told: Told) -> None:
+        data_path = self.data_path
+        if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
+            self.journal.record_quietly([(_NODE, data_path.node, data_path.ids_reserved)])
+
+    def _highest_id(self) -> int:
+        """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
+        highest = 0
+        for topic_log in self._disk_logs():
+            for header in topic_log.headers_from(topic_log.tail - 1):
+                counter = (header.base_id & COUNTER_MASK) + header.count
+                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # else it was imported
+                    highest = max(highest, counter)
+        return highest
+
+    def _recover_topology(self) -> object | None:
+        found = self.data_path.read_topology()
+        if found.condition is not Condition.SOUND:
+            kept = keep_small_file_aside(self.files, self.data_path.folder / TOPOLOGY_JSON)
+            text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
+            self.damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        return found.content.get("topology")
 
     def _find_ages(self, topic: str, state: LogState) -> None:
         if self.settings.retention_of(topic).time:
@@ -211,6 +299,7 @@ class Store:
         if last is not None:
             last.perform(self.files)
             self.journal.end_sync(last)
+        self._note_journal_end()
         if (topology := self.take_topology()) is not None:
             try:
                 self.data_path.write_topology(topology_json(topology))
@@ -219,6 +308,12 @@ class Store:
         for text in self._faults.values():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
+
+    def _note_journal_end(self) -> None:
+        try:
+            self.data_path.note_journal_end(max(self.data_path.journal_end, self.journal.synced_end))
+        except OSError as error:
+            log.warning("cannot note the journal's end error=%s", error)
 
     def abandon(self) -> None:
         """Gives back descriptors and the lock without writing anything, as the end of the process would."""
@@ -246,6 +341,8 @@ class Store:
         )
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
+        # In the frame that tells of the topic: its positions are about this log.
+        self.journal.record_quietly([self._checkpoint_of(topic_log)])
         try:
             self.make_folder(topic_log)
         except OSError as error:
@@ -306,11 +403,15 @@ class Store:
         self.journal.record(change, urgent=urgent)
 
     def reserve_ids(self, until: int) -> None:
+        data_path = self.data_path
+        data_path.journal_end = max(data_path.journal_end, self.journal.synced_end)
         try:
-            self.data_path.reserve_ids(until)
+            data_path.reserve_ids(until)
         except OSError as error:
             # Ids go on: they repeat only if the process ends now *and* the clock is set back.
-            self.broken(_ids_source, error_text("write", self.data_path.folder / NODE_JSON, error))
+            self.broken(_ids_source, error_text("write", data_path.folder / NODE_JSON, error))
+        else:
+            self.journal.record_quietly([(_NODE, data_path.node, data_path.ids_reserved)])
 
     def set_topology(self, topology: object) -> None:
         """The names of everything, as plain values that nobody changes; written in the background."""
@@ -490,6 +591,7 @@ class Store:
         names = [topic_log.topic for topic_log in self._disk_logs()]
         started = self.journal.start_rotation(names)
         if started:
+            self.journal.record_quietly([(_NODE, self.data_path.node, self.data_path.ids_reserved)])
             # No snapshot tells of what is gone, and a folder that still has its old name would come back.
             self.journal.record_quietly((_GONE, topic, log_id) for log_id, topic in self._gone.items())
         self._check_journal()
@@ -657,7 +759,13 @@ class Store:
             text = "damage is skipped" if load.error is None else str(load.error)
             damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
             self.damage.append(damage)
-            _report(damage)
+            report(damage)
+
+    def lacks_front(self, topic: str, start: int, end: int) -> None:
+        """Messages before the first segment that were not finished, as far as the journal knows."""
+        text = "segments are missing, or the journal is older than they are"
+        self.damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
+        report(self.damage[-1])
 
     def _changes_wait(self) -> None:
         self._committer.flush_wakeup.set()
@@ -681,23 +789,40 @@ class Store:
         return topic_log.deferred_after(sequence) if isinstance(topic_log, DiskLog) else iter(())
 
 
-def _split(found: list[Change]) -> tuple[list[Change], dict[str, Checkpoint], set[str]]:
-    """The broker's changes, and our own: checkpoints by topic, and the ids of deleted logs."""
-    changes: list[Change] = []
-    gone: set[str] = set()
-    checkpoints: dict[str, Checkpoint] = {}
+@dataclass(slots=True)
+class Told:
+    """What a journal says: the broker's changes, and our own."""
+
+    changes: list[Change] = field(default_factory=list)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
+    gone: set[str] = field(default_factory=set)  # the ids of deleted logs
+    node: str = ""
+    ids_reserved: int = 0
+
+
+def tell_apart(found: Iterable[Change]) -> Told:
+    told = Told()
     for change in found:
-        if change[0] == _CHECKPOINT:
-            _, topic, log_id, base, offset, sequence = cast(tuple[str, str, str, int, int, int], change)
-            checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
-        elif change[0] == _GONE:
-            gone.add(str(change[2]))
-        else:
-            changes.append(change)
-    return changes, checkpoints, gone
+        match change:
+            case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
+                told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
+            case [word, _, str(log_id)] if word == _GONE:
+                told.gone.add(log_id)
+            case [word, str(node), int(reserved)] if word == _NODE:
+                told.node, told.ids_reserved = node, max(told.ids_reserved, reserved)
+            case [word, _] if word == ROTATION:
+                pass
+            case [word, _] if word == LOST:
+                # Perhaps that the end of a log had been cut off. Only what was synced before cannot have been.
+                told.changes += (("doubt", topic, known.sequence) for topic, known in told.checkpoints.items())
+            case _:
+                told.changes.append(change)
+    # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
+    told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
+    return told
 
 
-def _report(damage: Damage) -> None:
+def report(damage: Damage) -> None:
     log.warning(
         "%s topic=%s file=%s offset=%d first=%d end=%d kept=%s",
         damage.text,

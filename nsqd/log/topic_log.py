@@ -78,6 +78,7 @@ class LogState:
     """A log as recovery found it, or a new one."""
 
     log_id: str
+    is_stranger: bool = False  # not the log that the journal's positions are about
     segments: list[Segment] = field(default_factory=list)  # the last one is written on
     tail: int = 0
     synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start

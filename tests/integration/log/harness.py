@@ -42,8 +42,11 @@ class OpenStore:
         return WALL + int((self.clock.now - START) * 1_000_000_000)
 
     def log(self, topic: str = "t") -> DiskLog:
+        is_new = topic not in self.store.logs
         log = self.store.create_log(topic)
         assert isinstance(log, DiskLog)
+        if is_new:
+            self.store.write_journal(force=True)  # a broker tells of the topic, and urgently
         return log
 
     def publish(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:

@@ -180,7 +180,7 @@ def test_changes_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
         async with running(tmp_path) as store:
             for n in range(5):
                 store.store.record(("n", n), urgent=False)
-                assert store.store.journal.waiting == 1
+                assert store.store.journal.waiting
                 await trio.sleep(0.11)
                 assert store.store.journal.waiting == 0
 
@@ -321,7 +321,7 @@ def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None
             files.fail("write")
             store.store.set_topology({"n": 1})
             await trio.sleep(1)
-            assert not (tmp_path / "topology.json").exists()
+            assert b'"n"' not in (tmp_path / "topology.json").read_bytes()
             files.recover()
             await trio.sleep(5)
             assert store.store.health == "OK"
