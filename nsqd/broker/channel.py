@@ -236,19 +236,21 @@ class Channel:
                 batch = self._batch = source.batch_at(cursor)
                 if batch is None:
                     break
-            stop = min(batch.end_sequence, end, cursor + limit - taken)
+            stop = min(batch.end_sequence, end)
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
-            self.cursor = stop
-            if stop == batch.end_sequence:
-                self._batch = None
             if batch.delay_ms and (due_ms := self._broker.due_ms(batch)) is not None:
+                self.cursor = stop
                 self._defer_again(cursor, stop, due_ms)
                 deferred += stop - cursor
                 if deferred < _DEFERRED_AT_ONCE:
                     continue
                 self._come_back(now)
                 break
+            stop = min(stop, cursor + limit - taken)
+            self.cursor = stop
+            if stop == batch.end_sequence:
+                self._batch = None
             taken += stop - cursor
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
         if taken:
