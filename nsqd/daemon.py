@@ -180,7 +180,13 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
     # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
     deleted = dropped(recovered.changes) if journal_is_whole else set()
     firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
-    untold = complete(states, recovered.topology, firsts, journal_is_whole=journal_is_whole)
+    untold = complete(
+        states,
+        recovered.topology,
+        firsts,
+        journal_is_whole=journal_is_whole,
+        carried=lambda topic: recovered.logs[topic].carried_messages(),
+    )
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
     for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
@@ -188,6 +194,8 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
     broker.restore(states, recovered.logs, untold=untold)
     if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
         store.set_topology(broker.topology())
+    for name, count in broker.lost.items():
+        log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
     return broker
 
 
@@ -205,6 +213,7 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
     store.on_loaded = loaded
     store.on_settled = settled
     store.snapshot_topic = broker.snapshot_topic
+    store.exceptions_of = broker.exceptions
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.

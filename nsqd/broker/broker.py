@@ -81,6 +81,7 @@ class Broker:
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
         self.lighter: dict[Topic, None] = {}  # need less of their log, once the journal has written why
         self.alarms = Alarms()
+        self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
         self.shape_unsaved = False  # topics, channels or pauses changed
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
         self.urgent_changes = 0  # for the journal, ever
@@ -241,6 +242,11 @@ class Broker:
     def snapshot_topic(self, name: str) -> Iterable[Change]:
         topic = self.topics.get(name)
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
+
+    def exceptions(self, name: str) -> Iterable[Iterable[int]]:
+        """The sequences that channels of the topic need besides what lies ahead of their cursors, in pieces, as of now."""
+        topic = self.topics.get(name)
+        return topic.exceptions() if topic is not None else ()
 
     def restore(
         self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, untold: Collection[str] = ()

@@ -34,7 +34,7 @@ Times are wall-clock milliseconds, because they outlive the process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -185,13 +185,19 @@ def dropped(changes: Iterable[Change]) -> set[str]:
 
 
 def complete(
-    topics: dict[str, TopicState], named: object, firsts: Mapping[str, int], *, journal_is_whole: bool
+    topics: dict[str, TopicState],
+    named: object,
+    firsts: Mapping[str, int],
+    *,
+    journal_is_whole: bool,
+    carried: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
 ) -> set[str]:
     """Adds what the journal has lost and the second place, `named`, still knows; says which topics that were.
 
     `firsts` are the logs that exist, and where they begin: from there such a channel reads again, because duplicates are
     better than loss. A whole journal is believed about every topic that it knows: it is newer. What such a topic had learned
-    is not in the second place: it asks again, which costs it a moment.
+    is not in the second place: it asks again, which costs it a moment. `carried` tells what a log has besides, from before
+    its beginning: (sequence, count, due_ms), due_ms 0 at once.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():
@@ -203,6 +209,8 @@ def complete(
                 mended.add(name)
                 state = topic.channels[channel] = ChannelState(firsts[name])
                 state.paused = details["paused"]
+                for start, count, due_ms in carried(name):
+                    state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None
     return mended

@@ -88,6 +88,10 @@ class Channel:
         lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.pins.lowest()]
         return min(low for low in lows if low is not None)
 
+    def exceptions(self) -> Iterator[Iterable[int]]:
+        """The sequences of what waits or is in flight, as of now, in pieces that take a fraction of a millisecond."""
+        return chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
+
     # Handing over
 
     def handed_over(self, before: int) -> None:
@@ -433,7 +437,7 @@ class Channel:
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
         self._record("seek", cursor)
-        self.topic.log.release(self.topic.low_water())  # at once: a segment that is needed again must not go
+        self.topic.let_go()  # at once: a segment that is needed again must not go
 
     def _forget_all(self, cursor: int) -> None:
         self.in_flight.clear()

@@ -61,10 +61,12 @@ class TopicLog(BatchSource, Protocol):
         the tail is again what it was; after a failed sync it stays, because it may have been delivered already.
         """
 
-    def release(self, sequence: int) -> None:
+    def release(self, sequence: int, passed: int | None = None) -> None:
         """No channel needs anything before `sequence`, and what retention does not want may go.
 
-        It may be lower than last time: a channel has gone back.
+        `passed`, which is not before it, is where the last cursor stands: between the two only single messages are
+        needed, that wait or are in flight. Both may be lower than last time: a channel has gone back. That is to be told
+        at once.
         """
 
     def outdated(self) -> int:

@@ -20,7 +20,7 @@ from nsqd.broker.snapshot import LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.changes import TopicState
+    from nsqd.broker.changes import ChannelState, TopicState
     from nsqd.broker.store import Change, TopicLog
 
 
@@ -237,7 +237,7 @@ class Topic:
         """Tells the log what it need not keep any more."""
         if not self.channels and not self.learning:
             self._drop_outdated()
-        self.log.release(self.low_water())
+        self.log.release(self.low_water(), self.passed())
 
     def _drop_outdated(self) -> None:
         """What waited for a first channel for longer than this topic's own retention has it."""
@@ -254,6 +254,17 @@ class Topic:
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
             f"{self.outdated_count} since the start"
         )
+
+    def passed(self) -> int:
+        """Before this sequence channels need single messages only; see `exceptions`."""
+        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.kept is None)])
+
+    def exceptions(self) -> Iterator[Iterable[int]]:
+        """The sequences of all that waits or is in flight, as of now, in pieces. The journal knows what is missing in them."""
+        channels = [channel for channel in self.channels.values() if channel.kept is None]
+        for channel in channels:
+            channel.record_progress()
+        return chain.from_iterable([channel.exceptions() for channel in channels])
 
     def low_water(self) -> int:
         """Nothing before this sequence is needed by any channel, or would be by a new one."""
@@ -387,7 +398,17 @@ class Topic:
                 self.handed_over = state.frozen_at
         self._parked = list(state.parked)
         for name, channel_state in state.channels.items():
-            self.channels[name].restore(channel_state, self.broker.due_from_wall)
+            self.channels[name].restore(self._without_lost(channel_state), self.broker.due_from_wall)
+
+    def _without_lost(self, state: ChannelState) -> ChannelState:
+        """Takes out, and counts, what waits and is nowhere any more: neither in the log nor beside it."""
+        first, next_readable = self.log.first, self.log.next_readable
+        lost = [sequence for sequence in state.waiting if sequence < first and next_readable(sequence) != sequence]
+        if lost:
+            for sequence in lost:
+                del state.waiting[sequence]
+            self.broker.lost[self.name] = self.broker.lost.get(self.name, 0) + len(lost)
+        return state
 
     # Seen from outside
 

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nsqd.log.files import close_quietly, remove_file
 from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 128 * 1024
 COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
 _PAGE: Final = 4096
-_LASTING_ERRORS: Final = (errno.ENOENT, errno.EIO)  # all others may go away: rights, descriptors, a mount
+NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of the file system
+LASTING_ERRORS: Final = (errno.ENOENT, errno.EIO)  # all others may go away: rights, descriptors, a mount
 
 
 class Damaged(Exception):
@@ -152,6 +153,29 @@ def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence
         size = max(READ_SIZE, found.needed)
 
 
+class InFile(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+class AnyLoad(Protocol):
+    """A read that needs a thread, of a segment or of a side file."""
+
+    topic: str
+    holes: list[Hole]
+    aside: list[Path]  # copies of the bytes in the holes
+    error: OSError | None
+
+    @property
+    def segment(self) -> InFile: ...
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether it failed for a reason that goes away."""
+
+    def perform(self, files: Files) -> None: ...
+
+
 class Load:
     """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
 
@@ -172,7 +196,7 @@ class Load:
     @property
     def is_passing(self) -> bool:
         """Whether it failed for a reason that goes away."""
-        return self.error is not None and self.error.errno not in _LASTING_ERRORS
+        return self.error is not None and self.error.errno not in LASTING_ERRORS
 
     def perform(self, files: Files) -> None:
         segment = self.segment

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from nsqd.log.cold import ColdBlock, ColdBlocks, Damaged, Load, ReadDescriptors, Start, read_block, salvaging
+from nsqd.log.cold import (
+    NO_CACHED_READS,
+    AnyLoad,
+    ColdBlock,
+    ColdBlocks,
+    Damaged,
+    Load,
+    ReadDescriptors,
+    Start,
+    read_block,
+    salvaging,
+)
 from nsqd.log.record import HEADER_SIZE, Header, decode_header
 from nsqd.log.segment import Hole, ReadAt, Segment, Walk
 
@@ -16,7 +26,10 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
 
-_NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+class HoldsBlocks(Protocol):
+    def forget_idle(self) -> bool:
+        """Drops what was read if it is not being read any more; says whether nothing is left."""
 
 
 class ReadingHost(Protocol):
@@ -26,13 +39,13 @@ class ReadingHost(Protocol):
     descriptors: ReadDescriptors
     reads_cache: bool  # whether the file system tells what the page cache holds
 
-    def load(self, load: Load) -> None:
+    def load(self, load: AnyLoad) -> None:
         """Has a thread perform it, and then the log take it back with `loaded`."""
 
-    def reads_cold(self, reader: ColdReader) -> None:
+    def reads_cold(self, reader: HoldsBlocks) -> None:
         """The reader holds blocks, until `forget_idle` says that it does not any more."""
 
-    def damaged(self, topic: str, load: Load) -> None: ...
+    def damaged(self, topic: str, load: AnyLoad) -> None: ...
 
 
 class ColdReader:
@@ -76,7 +89,7 @@ class ColdReader:
         except BlockingIOError:
             pass
         except OSError as error:  # the thread will tell what it is
-            if error.errno in _NO_CACHED_READS:
+            if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False
         if sequence not in self._loading:
             self._loading.add(sequence)

@@ -50,6 +50,6 @@ class MemoryLog:
     def outdated(self) -> int:
         return 0
 
-    def release(self, sequence: int) -> None:
+    def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
         self.first = self._cache.start if self._cache.messages else self.tail

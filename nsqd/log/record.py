@@ -33,6 +33,7 @@ __all__ = [
     "find_header",
     "message_offsets",
     "scan",
+    "walk_record",
 ]
 
 INDEX_INTERVAL: Final = 64 * 1024
@@ -138,3 +139,17 @@ def scan(
         position = following
         sequence = base + count
     return Scan(position, sequence, Stop.END, 0)
+
+
+def walk_record(buffer: bytes, position: int, *, not_before: int) -> tuple[int, int, int] | None:
+    """(sequence, count, size) of the record that lies wholly at `position`, its checksums proven; None: there is none."""
+    if len(buffer) - position < HEADER_SIZE:
+        return None
+    fields = _unpack(buffer, position)
+    start = position + HEADER_SIZE
+    end = start + fields[2]
+    if fields[0] != MAGIC or end > len(buffer) or fields[4] < not_before or not fields[8]:
+        return None
+    if crc32c(buffer[position + 8 : start]) != fields[1] or crc32c(buffer[start:end]) != fields[3]:
+        return None
+    return fields[4], fields[8], end - position

@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqd.log.carried import number_of_name, scan_carried
 from nsqd.log.cold import keep_aside, salvaging
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.record import HEADER_SIZE, decode_header
@@ -90,6 +91,7 @@ class _Recovery:
         state.segments = self._find_segments()
         if state.segments:
             self._read_segments()
+        self._read_carried()
         if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
             self._ends_early(new_id())
         return state, self._damage
@@ -127,6 +129,16 @@ class _Recovery:
                     self._files.unlink(self._folder / name)
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
+
+    def _read_carried(self) -> None:
+        for name in self._files.names_in(self._folder):
+            if (number := number_of_name(name)) is None:
+                continue
+            found, holes = scan_carried(self._files, self._folder, number)
+            self._state.carried.append(found)
+            for hole in holes:
+                kept = keep_aside(self._files, found.path, "damaged", hole.offset, hole.end_offset)
+                self._note(name, hole.offset, hole.first, hole.end, kept, "damage is skipped")
 
     def _read_segments(self) -> None:
         segments = self._state.segments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +59,14 @@ class SegmentList:
         del self._segments[:place]
         self._sealed_bytes -= sum(segment.size for segment in gone)
         return gone
+
+    def ends_before(self, sequence: int) -> bool:
+        """Whether the oldest one is sealed and ends at or before the sequence."""
+        return len(self._segments) > 1 and self._segments[1].base <= sequence
+
+    def ended_before(self, sequence: int) -> list[tuple[Segment, int]]:
+        """The sealed ones that end at or before the sequence, each with where it ends."""
+        return [(one, following.base) for one, following in pairwise(self._segments) if following.base <= sequence]
 
     def unwanted_before(self, retention: Retention, timestamp: int) -> int:
         """Where the first segment begins that retention wants, or the active one."""

@@ -19,7 +19,7 @@ import trio
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.store import NotSynced
-from nsqd.log.cold import Load, ReadDescriptors
+from nsqd.log.cold import AnyLoad, ReadDescriptors
 from nsqd.log.committer import Committer, Outcome, Round
 from nsqd.log.data_path import (
     LOG_JSON,
@@ -45,9 +45,9 @@ from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
-    from nsqd.log.cold_reader import ColdReader
+    from nsqd.log.carry import CarryJob
+    from nsqd.log.cold_reader import HoldsBlocks
     from nsqd.log.record import Header
-    from nsqd.log.segment import Segment
 
 __all__ = ["Damage", "DataPathError", "LogSettings", "NotSynced", "Recovered", "Store"]
 
@@ -102,6 +102,7 @@ class Store:
         self.on_settled: Callable[[], None] = lambda: None
         self.on_moved: Callable[[str], None] = lambda topic: None  # more of its log is synced, or it is gone
         self.snapshot_topic: Callable[[str], Iterable[Change]] = lambda topic: ()
+        self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
 
         self.data_path = data_path
         self.settings = settings
@@ -114,7 +115,7 @@ class Store:
         self.dirty: list[DiskLog] = []
         self.descriptors = ReadDescriptors(files, MOST_DESCRIPTORS)
         self.reads_cache = True
-        self.loads: deque[Load] = deque()
+        self.loads: deque[AnyLoad] = deque()
         self.journal = Journal(
             data_path.folder, files, on_waiting=self._changes_wait, on_written=self._something_is_unsynced
         )
@@ -124,7 +125,8 @@ class Store:
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
-        self._cold: dict[ColdReader, None] = {}  # hold blocks that were read
+        self.carrying: dict[DiskLog, None] = {}  # may have something to be carried forward
+        self._cold: dict[HoldsBlocks, None] = {}  # hold blocks that were read
         self._finished_files: list[Path] = []
         self._dropped_folders: list[Path] = []
         self._gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
@@ -364,7 +366,7 @@ class Store:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._checkpoints, self._open):
+        for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self.carrying):
             place.pop(topic_log, None)
         topic_log.drop("exiting")
         self.on_moved(topic)
@@ -568,7 +570,20 @@ class Store:
         for topic_log in buffered:
             topic_log.write()
 
-    def end_load(self, load: Load) -> None:
+    def end_carry(self, job: CarryJob) -> None:
+        if job.error is not None:
+            log.warning("cannot carry messages forward topic=%s error=%s", job.log.topic, job.error)
+        elif len(job.target):
+            log.info(
+                "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
+                job.log.topic,
+                job.target.messages,
+                job.target.path.name,
+                job.target.size,
+            )
+        job.log.end_carry(job)
+
+    def end_load(self, load: AnyLoad) -> None:
         topic_log = self.logs.get(load.topic)
         if isinstance(topic_log, DiskLog):
             topic_log.loaded(load)
@@ -680,11 +695,16 @@ class Store:
             del self._open[oldest]
             oldest.close_descriptor()
 
-    def reads_cold(self, reader: ColdReader) -> None:
+    def reads_cold(self, reader: HoldsBlocks) -> None:
         self._cold[reader] = None
         self._committer.idle_wakeup.set()
 
-    def load(self, load: Load) -> None:
+    def wants_carry(self, log: DiskLog) -> None:
+        if not self.carrying:
+            self._committer.carry_wakeup.set()
+        self.carrying[log] = None
+
+    def load(self, load: AnyLoad) -> None:
         self.loads.append(load)
         self._committer.load_wakeup.set()
 
@@ -730,9 +750,8 @@ class Store:
             self.broken(_reserve_source, text)
         return text
 
-    def remove(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            self._finished_files += (segment.path, segment.index_path)
+    def remove(self, paths: list[Path]) -> None:
+        self._finished_files += paths
         self._something_is_unsynced()
 
     def broken(self, source: object, text: str) -> None:
@@ -751,7 +770,7 @@ class Store:
         log.info("publishing goes on" if source is _reserve_source else "disk works again")
         self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
 
-    def damaged(self, topic: str, load: Load) -> None:
+    def damaged(self, topic: str, load: AnyLoad) -> None:
         kept = {path.name: str(path) for path in load.aside}
         for hole in load.holes:
             name = load.segment.path.name

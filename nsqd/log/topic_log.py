@@ -20,6 +20,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from nsqd.log.carried import Carried, CarriedLoad
+from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
+from nsqd.log.cold import Load
 from nsqd.log.cold_reader import ColdReader, ReadingHost
 from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import prove_segment
@@ -32,9 +35,13 @@ from nsqd.log.tail_cache import TailCache, find_batch
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
-    from nsqd.log.cold import Load
+    from nsqd.log.carried import CarriedFile
+    from nsqd.log.cold import AnyLoad
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
+CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
+LONGEST_CARRY_INTERVAL: Final = 60.0  # when there was nothing for a while
+CARRY_SHARE: Final = 100  # one part of this many of the processor's time may go into looking
 BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
 
 
@@ -59,8 +66,11 @@ class LogHost(ReadingHost, Protocol):
     def no_room_for(self, size: int) -> str | None:
         """Why so many bytes more would leave too little of the disk free; None: they are counted as written."""
 
-    def remove(self, segments: list[Segment]) -> None:
-        """They are finished, and may go when the journal's sync has made that lasting."""
+    def remove(self, paths: list[Path]) -> None:
+        """What is in them is finished, and they may go when the journal's sync has made that lasting."""
+
+    def wants_carry(self, log: DiskLog) -> None:
+        """Segments or side files might go if what little is needed of them were carried forward."""
 
     def make_folder(self, log: DiskLog) -> None:
         """Makes the folder of a new log, and what says whose it is. Raises OSError."""
@@ -83,6 +93,7 @@ class LogState:
     tail: int = 0
     synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start
     holes: list[Hole] = field(default_factory=list)
+    carried: list[CarriedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
     unsaved_identity: OSError | None = None  # why the folder does not say which log it is
@@ -132,6 +143,12 @@ class DiskLog:
         self._reader = ColdReader(
             topic, host, self._segments, written_tail=lambda: self._written_tail, holes=state.holes
         )
+
+        self._carried = Carried(topic, host, state.carried)
+        self._passed = 0  # every cursor is here or beyond
+        self._epoch = 0  # how often that went back
+        self.carry_at = 0.0  # when to look next for what can be carried forward
+        self._carry_pause = CARRY_INTERVAL
 
         self._synced = state.synced
         self._files_to_sync: list[Path] = list(state.unsynced_files)
@@ -355,7 +372,7 @@ class DiskLog:
         if self.folder not in self._folders_to_sync:
             self._folders_to_sync.append(self.folder)
 
-    def release(self, sequence: int) -> None:
+    def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
@@ -367,7 +384,18 @@ class DiskLog:
                 self._host.log_written(self, 0)
             except OSError:
                 pass
-        self._remove_segments_before(min(sequence, self._segments.unwanted_before(self._retention, timestamp)))
+        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        self._remove_segments_before(min(sequence, unwanted))
+        self._pass(sequence if passed is None else passed)
+        if self._carried and sequence >= self.first:
+            self._host.remove(self._carried.take_out(self._carried.files))
+        if self._carried or self._segments.ends_before(min(self._passed, unwanted)):
+            self._host.wants_carry(self)
+
+    def _pass(self, passed: int) -> None:
+        if passed < self._passed:
+            self._epoch += 1
+        self._passed = passed
 
     def _is_active_unwanted(self, timestamp: int) -> bool:
         """Whether the active segment is worth to be let go, should everything in it be finished."""
@@ -397,7 +425,50 @@ class DiskLog:
         self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
         for segment in gone:
             self._host.descriptors.forget(segment.path)
-        self._host.remove(gone)
+        self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])
+
+    # Carrying forward
+
+    def begin_carry(self) -> CarryPlan | None:
+        """What is to be looked at; the plan is to be told of every message that waits. None: there is nothing."""
+        if self.dropped or self._error is not None:
+            return None
+        timestamp = self._host.age_clock() if self._retention.time else 0
+        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        front = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
+        if not front and not self._carried:
+            return None
+        segments = [Ended(*ended) for ended in front]
+        return CarryPlan(self, segments, self._carried.files, self.first, self._epoch)
+
+    def decide_carry(self, plan: CarryPlan, took: float) -> CarryJob | None:
+        """What a thread is to do, as `end_carry` takes it back. `took`: seconds of work to make the plan."""
+        job = plan.decide(self._carried.next_number, self.folder)
+        self._carry_pause = CARRY_INTERVAL if job is not None else min(2 * self._carry_pause, LONGEST_CARRY_INTERVAL)
+        self.carry_at = self._host.now() + max(self._carry_pause, took * CARRY_SHARE)
+        return job
+
+    def end_carry(self, job: CarryJob) -> None:
+        """What is needed is in the side file, which is durable. So what it was taken from may go."""
+        if self.dropped:
+            return
+        for load in job.loads:
+            self._reader.loaded(load)
+        if job.error is not None:
+            return
+        if len(job.target):
+            self._carried.add(job.target)
+        if job.done:
+            self._host.remove(self._carried.take_out(job.done))
+        if job.epoch == self._epoch:  # else a cursor went back meanwhile, and more may be needed than was known
+            self._remove_segments_before(min(job.end, self._passed))
+
+    def carried_messages(self) -> Iterator[tuple[int, int, int]]:
+        """(sequence, count, due) of what is in side files; due in milliseconds of the wall clock. Blocks on the disk."""
+        for header in self._carried.headers():
+            if header.base_sequence < self.first:
+                due = header.timestamp // 1_000_000 + header.delay_ms + 1 if header.delay_ms else 0
+                yield header.base_sequence, header.count, due
 
     # Reading
 
@@ -406,15 +477,23 @@ class DiskLog:
             self._cache.find(sequence)
             or find_batch(self._recent, sequence)
             or find_batch(self._unwritten, sequence)
-            or self._reader.batch_at(sequence)
+            or (self._reader if sequence >= self.first else self._carried).batch_at(sequence)
         )
 
     def next_readable(self, sequence: int) -> int:
-        return self._reader.next_readable(max(sequence, self.first))
+        if sequence < self.first:
+            if self._carried and self._carried.holds(sequence):
+                return sequence
+            sequence = self.first
+        return self._reader.next_readable(sequence)
 
-    def loaded(self, load: Load) -> None:
+    def loaded(self, load: AnyLoad) -> None:
         """Takes what a thread has read."""
-        if not self.dropped:
+        if self.dropped:
+            return
+        if isinstance(load, CarriedLoad):
+            self._carried.loaded(load)
+        elif isinstance(load, Load):
             self._reader.loaded(load)
 
     def stretches(self, *, synced: bool) -> list[Stretch]:
@@ -620,8 +699,8 @@ class DiskLog:
     def close(self) -> None:
         """Gives back descriptors; what was not written is gone."""
         self.close_descriptor()
-        for segment in self._segments:
-            self._host.descriptors.forget(segment.path)
+        for path in [*(segment.path for segment in self._segments), *(file.path for file in self._carried.files)]:
+            self._host.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
         """The topic is deleted. Publishers that still wait are told."""

@@ -50,7 +50,7 @@ class FakeLog:
     def outdated(self) -> int:
         return 0
 
-    def release(self, sequence: int) -> None:
+    def release(self, sequence: int, passed: int | None = None) -> None:
         pass
 
 

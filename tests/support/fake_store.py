@@ -63,7 +63,7 @@ class FakeLog:
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)
 
-    def release(self, sequence: int) -> None:
+    def release(self, sequence: int, passed: int | None = None) -> None:
         self.released = sequence
 
     def outdated(self) -> int:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from nsqd.broker.batch import Batch, Receipt
+from nsqd.log.carry import CarryJob
 from nsqd.log.cold import Load
 from nsqd.log.files import Buffers, Files
 from nsqd.log.settings import LogSettings
@@ -78,7 +79,23 @@ class OpenStore:
         for load in loads:
             load.perform(self.store.files)
             self.store.end_load(load)
-        return loads
+        return [load for load in loads if isinstance(load, Load)]
+
+    def carry(self) -> list[CarryJob]:
+        """What the committer does some time later: looks whether something can be carried forward, and does it."""
+        jobs = []
+        for log in tuple(self.store.carrying):
+            plan = log.begin_carry()
+            if plan is None:
+                continue
+            for sequences in self.store.exceptions_of(log.topic):
+                plan.need(sequences)
+            job = log.decide_carry(plan, 0.0)
+            if job is not None:
+                job.perform(self.store.files)
+                self.store.end_carry(job)
+                jobs.append(job)
+        return jobs
 
     def read(self, topic: str = "t", *, start: int | None = None) -> dict[int, bytes]:
         """Every message that can be read, by sequence."""

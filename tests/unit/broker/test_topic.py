@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, pub
+from common.wire.commands import dpub, fin, mpub, pub, req
+from nsqd.broker.changes import replay
 from nsqd.broker.topic import Refused
+from tests.support.fake_broker import FakeStore, make_broker
 from tests.support.node import Node
 
 
@@ -339,3 +343,58 @@ def test_nothing_is_outdated_that_a_channel_waits_for() -> None:
     node.broker.let_go(["t"])
     topic = node.broker.topic("t")
     assert (topic.handed_over, topic.outdated_count) == (0, 0)
+
+
+# What waits behind all cursors
+
+
+def test_exceptions_are_all_that_waits_or_is_in_flight() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a", b"b", b"c", b"d", b"e")
+    first, second, third, *_ = client.messages()
+    client.say(fin(first.id) + req(second.id, 60_000) + b"RDY 0\n" + req(third.id, 0))
+    topic = node.broker.topic("t")
+    assert topic.passed() == 5
+    assert sorted(chain.from_iterable(topic.exceptions())) == [1, 2, 3, 4]
+
+
+def test_exceptions_are_as_of_the_moment_they_were_asked_for() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a", b"b")
+    found = node.broker.topic("t").exceptions()
+    client.say(b"".join(fin(message.id) for message in client.messages()))
+    assert sorted(chain.from_iterable(found)) == [0, 1]
+
+
+def test_what_is_no_exception_any_more_is_in_the_journal_before() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a")
+    client.say(fin(client.messages()[0].id))
+    assert list(node.broker.topic("t").exceptions()) == []
+    assert node.store.unwritten[-1] == ("progress", "t", "c", 1, [0, 1])
+
+
+def test_ephemeral_channels_have_no_say_in_what_is_passed() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c#ephemeral")
+    publish(node, b"a")
+    topic = node.broker.topic("t")
+    assert topic.passed() == 1
+    assert list(topic.exceptions()) == []
+
+
+def test_what_waits_and_is_nowhere_is_counted_when_the_broker_starts() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a")
+    publish(node, b"b")
+    client.say(b"".join(req(message.id, 60_000) for message in client.messages()))
+    store = node.store.crash()
+    store.logs["t"].first = 1
+    broker = make_broker(FakeStore())
+    broker.restore(replay(store.journal), dict(store.logs))
+    assert broker.lost == {"t": 1}
+    assert broker.topic("t").channel("c").snapshot(clients=False).deferred_count == 1
