@@ -179,7 +179,9 @@ class AnyLoad(Protocol):
 class Load:
     """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
 
-    def __init__(self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None) -> None:
+    def __init__(
+        self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None, patient: bool = False
+    ) -> None:
         self.topic = topic
         self.sequence = sequence
         self.segment = segment
@@ -192,10 +194,18 @@ class Load:
         self._end_offset = segment.size
         self._end_sequence = end  # where the segment's records end
         self._start = start
+        self._patient = patient  # an I/O error may go away
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the disk has refused to read."""
+        return self.error is not None and self.error.errno == errno.EIO
 
     @property
     def is_passing(self) -> bool:
         """Whether it failed for a reason that goes away."""
+        if self.is_refused:
+            return self._patient
         return self.error is not None and self.error.errno not in LASTING_ERRORS
 
     def perform(self, files: Files) -> None:
@@ -206,7 +216,7 @@ class Load:
             self._give_up(error)
             return
         try:
-            self._read(files, salvaging(files, descriptor))
+            self._read(files, (strictly if self._patient else salvaging)(files, descriptor))
         except OSError as error:
             self._give_up(error)
         finally:
@@ -268,6 +278,15 @@ class Load:
         self.index = index
         entry = index.locate(self.sequence)
         return Start(*entry) if entry is not None else None
+
+
+def strictly(files: Files, descriptor: int) -> ReadAt:
+    """Reads a file; what it is too short for comes as zeros."""
+
+    def read(offset: int, size: int) -> bytes:
+        return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
+
+    return read
 
 
 def salvaging(files: Files, descriptor: int) -> ReadAt:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.log.cold import (
     NO_CACHED_READS,
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
+
+PATIENCE: Final = 3  # times that an I/O error may go away, seconds apart, before it is damage
 
 
 class HoldsBlocks(Protocol):
@@ -66,6 +68,7 @@ class ColdReader:
         self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
         self._blocks: ColdBlocks | None = None
         self._loading: set[int] = set()
+        self._refused: dict[int, int] = {}  # how often the disk has refused to read it
 
     def next_readable(self, sequence: int) -> int:
         for first, end in self._holes:
@@ -93,7 +96,10 @@ class ColdReader:
                 self._host.reads_cache = False
         if sequence not in self._loading:
             self._loading.add(sequence)
-            self._host.load(Load(self._topic, sequence, segment, end=self._end_of(segment), start=start))
+            patient = self._refused.get(sequence, 0) < PATIENCE
+            self._host.load(
+                Load(self._topic, sequence, segment, end=self._end_of(segment), start=start, patient=patient)
+            )
         return None
 
     def _opened_blocks(self) -> ColdBlocks:
@@ -135,6 +141,10 @@ class ColdReader:
     def loaded(self, load: Load) -> None:
         """Takes what a thread has read; the asker may come again."""
         self._loading.discard(load.sequence)
+        if load.is_passing and load.is_refused:
+            self._refused[load.sequence] = self._refused.get(load.sequence, 0) + 1
+        else:
+            self._refused.pop(load.sequence, None)
         segment = load.segment
         if segment not in self._segments:  # finished meanwhile
             return
@@ -163,6 +173,7 @@ class ColdReader:
         return True
 
     def forget_before(self, sequence: int) -> None:
+        self._refused = {refused: times for refused, times in self._refused.items() if refused >= sequence}
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 

@@ -7,6 +7,7 @@ same three steps also serve where no loop runs (the end of the store, and tests)
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -179,9 +180,9 @@ class Committer:
 
         async def perform(load: AnyLoad) -> None:
             await trio.to_thread.run_sync(load.perform, store.files, limiter=limiter)
-            if load.is_passing:
+            if load.is_passing and load.error is not None:
                 log.warning("cannot read now topic=%s error=%s", load.topic, load.error)
-                await trio.sleep(FLUSH_INTERVAL)
+                await trio.sleep(REPAIR_INTERVAL if load.error.errno == errno.EIO else FLUSH_INTERVAL)
             store.end_load(load)
 
         async with trio.open_nursery() as nursery:

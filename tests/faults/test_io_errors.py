@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from nsqd.log.cold_reader import PATIENCE
 from nsqd.log.settings import Ack
 from tests.faults.disk import DATA_PATH, Call, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore
@@ -78,8 +79,8 @@ CASES = [
 
 
 @asynccontextmanager
-async def running(disk: SimulatedDisk, ack: Ack) -> AsyncIterator[OpenStore]:
-    opened = OpenStore(DATA_PATH, disk, ack=ack, max_bytes_per_file=SEGMENT)
+async def running(disk: SimulatedDisk, ack: Ack, **settings: object) -> AsyncIterator[OpenStore]:
+    opened = OpenStore(DATA_PATH, disk, ack=ack, max_bytes_per_file=SEGMENT, **settings)
     opened.store.now = trio.current_time
     opened.store.snapshot_topic = lambda name: [("topic", name)]
     try:
@@ -146,3 +147,51 @@ def test_it_is_told_and_heals(case: Case, ack: Ack) -> None:
     store.kill()
     lasting = [body for body in promised if body != b"1" or case.provoke is not release_first]
     assert [body for body in found if body in promised] == lasting
+
+
+async def read_first(store: OpenStore, most: float) -> tuple[bool, float]:
+    """Asks again whenever something was loaded, as a channel does: whether it was there, and after how many seconds."""
+    started = trio.current_time()
+    while store.log().next_readable(0) == 0 and trio.current_time() - started < most:
+        if store.log().batch_at(0) is not None:
+            return True, trio.current_time() - started
+        await trio.sleep(0.1)
+    return False, trio.current_time() - started
+
+
+def test_read_that_fails_for_a_moment_costs_nothing() -> None:
+    disk = SimulatedDisk()
+
+    async def test() -> None:
+        async with running(disk, Ack.WRITTEN, mem_queue_size=0) as store:
+            store.publish(b"1")
+            store.publish(b"2")
+            disk.fail(errno.EIO, "read", "read cached", matches=in_log)
+            assert store.log().batch_at(0) is None
+            await trio.sleep(1.5)
+            assert store.log().batch_at(0) is None
+            disk.heal()
+            found, seconds = await read_first(store, 10.0)
+            assert found
+            assert seconds < 2.0
+            assert store.store.damage == []
+
+    run(test)
+
+
+def test_read_that_goes_on_failing_is_damage_and_holds_up_nobody() -> None:
+    disk = SimulatedDisk()
+
+    async def test() -> None:
+        async with running(disk, Ack.WRITTEN, mem_queue_size=0) as store:
+            store.publish(b"1")
+            store.publish(b"2")
+            disk.fail(errno.EIO, "read", "read cached", matches=in_log)
+            found, seconds = await read_first(store, 60.0)
+            assert not found
+            assert PATIENCE <= seconds < 3 * PATIENCE
+            assert [(damage.first, damage.end) for damage in store.store.damage] == [(0, 1)]
+            disk.heal()
+            assert store.log().batch_at(1) is not None
+
+    run(test)

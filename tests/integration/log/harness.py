@@ -13,6 +13,7 @@ from typing import Any
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.carry import CarryJob
 from nsqd.log.cold import Load
+from nsqd.log.cold_reader import PATIENCE
 from nsqd.log.files import Buffers, Files
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Recovered, Store
@@ -113,7 +114,7 @@ class OpenStore:
 
     def batch_at(self, log: DiskLog, sequence: int) -> Batch | None:
         """The batch, be it from disk; None if the sequence turns out to be damaged."""
-        for _ in range(3):
+        for _ in range(3 + PATIENCE):
             batch = log.batch_at(sequence)
             if batch is not None:
                 assert batch.base_sequence <= sequence < batch.end_sequence
