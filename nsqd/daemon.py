@@ -33,7 +33,7 @@ from nsqd.http.history import MOST_READERS
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import MOST_DESCRIPTORS, Store
+from nsqd.log.store import MOST_DESCRIPTORS, Recovered, Store
 from nsqd.tcp import client_maker, limits_of, rules_of
 from nsqd.turn import Turn
 
@@ -159,13 +159,16 @@ def _listening(options: Options) -> Iterator[Listening]:
 
 
 def _recovered_broker(store: Store, options: Options) -> Broker:
-    recovered = store.recover()
-    timestamp = time_ns()
+    return restored_broker(store, store.recover(), options, now=monotonic(), timestamp=time_ns())
+
+
+def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
+    """The broker as it was, from what the store has found."""
     ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
     broker = Broker(
         store,
         ids=ids,
-        now=monotonic(),
+        now=now,
         timestamp=timestamp,
         mem_queue_size=options.mem_queue_size,
         mem_queue_bytes=options.mem_queue_bytes,

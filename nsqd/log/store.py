@@ -256,7 +256,7 @@ class Store:
     def _tell_node(self, told: Told) -> None:
         data_path = self.data_path
         if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
-            self.journal.record_quietly([(_NODE, data_path.node, data_path.ids_reserved)])
+            self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def _highest_id(self) -> int:
         """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
@@ -413,7 +413,7 @@ class Store:
             # Ids go on: they repeat only if the process ends now *and* the clock is set back.
             self.broken(_ids_source, error_text("write", data_path.folder / NODE_JSON, error))
         else:
-            self.journal.record_quietly([(_NODE, data_path.node, data_path.ids_reserved)])
+            self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def set_topology(self, topology: object) -> None:
         """The names of everything, as plain values that nobody changes; written in the background."""
@@ -555,7 +555,7 @@ class Store:
 
     @staticmethod
     def _checkpoint_of(topic_log: DiskLog) -> Change:
-        return _CHECKPOINT, topic_log.topic, topic_log.log_id, *topic_log.checkpoint
+        return checkpoint_change(topic_log.topic, Checkpoint(topic_log.log_id, *topic_log.checkpoint))
 
     # What the committer's tasks call
 
@@ -606,7 +606,7 @@ class Store:
         names = [topic_log.topic for topic_log in self._disk_logs()]
         started = self.journal.start_rotation(names)
         if started:
-            self.journal.record_quietly([(_NODE, self.data_path.node, self.data_path.ids_reserved)])
+            self.journal.record_quietly([node_change(self.data_path.node, self.data_path.ids_reserved)])
             # No snapshot tells of what is gone, and a folder that still has its old name would come back.
             self.journal.record_quietly((_GONE, topic, log_id) for log_id, topic in self._gone.items())
         self._check_journal()
@@ -817,6 +817,14 @@ class Told:
     gone: set[str] = field(default_factory=set)  # the ids of deleted logs
     node: str = ""
     ids_reserved: int = 0
+
+
+def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Change:
+    return _CHECKPOINT, topic, *checkpoint
+
+
+def node_change(node: str, ids_reserved: int) -> Change:
+    return _NODE, node, ids_reserved
 
 
 def tell_apart(found: Iterable[Change]) -> Told:
