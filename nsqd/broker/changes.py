@@ -106,6 +106,16 @@ class ChannelState:
         self.skips.clear()
         self.waiting.clear()
 
+    @property
+    def needed(self) -> int:
+        """The first sequence that is neither passed nor skipped."""
+        needed = self.cursor
+        for start, end in self.skips:
+            if start > needed:
+                break
+            needed = max(needed, end)
+        return needed
+
     def doubt(self, sequence: int) -> None:
         """Reads again from there on; what waits has its place still, and is not read twice."""
         waiting = sorted(s for s in self.waiting if s >= sequence)
@@ -220,7 +230,7 @@ def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) 
     """Topics, and what of them [start, end) a channel still needs and the log does not have."""
     for name, first in firsts.items():
         if name in topics and topics[name].channels:
-            needed = min(channel.cursor for channel in topics[name].channels.values())
+            needed = min(channel.needed for channel in topics[name].channels.values())
             if needed < first:
                 yield name, needed, first
 

@@ -63,7 +63,7 @@ class Examination:
 
     def total_bytes(self) -> int:
         """About how much there is to read."""
-        folders = [self._folder, *map(self._data_path.topic_folder, self._topic_names())]
+        folders = [self._folder, *map(self._data_path.topic_folder, self._data_path.topic_names())]
         files = [folder / name for folder in folders for name in self._files.names_in(folder)]
         return sum(self._files.size_of(path) for path in files if path.suffix == ".log" or is_journal(path.name))
 
@@ -82,19 +82,16 @@ class Examination:
         states = replay(told.changes)
         yield from self._examine_topology(states)
         moved = {log_id for path in self._data_path.dropped_folders() if (log_id := self._data_path.read_log_id(path))}
-        for topic in self._topic_names():
+        for topic in self._data_path.topic_names():
             self.topics += 1
             examination = LogExamination(
                 self._files, self._data_path, topic, told, new_id=self._new_id, progress=self._progress
             )
             yield from examination.run(moved)
-            if examination.is_known:
-                yield from _compare_positions(topic, states.get(topic), examination.first, examination.tail)
+            if examination.is_known and topic in states:
+                yield from _compare_positions(states[topic], topic, examination)
         yield from self._lost_folders(told, moved)
         yield from self._leftovers(names)
-
-    def _topic_names(self) -> list[str]:
-        return self._data_path.topic_names() if self._files.exists(self._data_path.topics) else []
 
     # The journal
 
@@ -109,7 +106,7 @@ class Examination:
             end = JournalEnd(number, sound)
             if number == numbers[0] and self._journal_is_whole and (topics := unfinished_rotation(changes)):
                 yield self._journal_lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
-        if not numbers and any(map(self._data_path.has_segments, self._topic_names())):
+        if not numbers and any(map(self._data_path.has_segments, self._data_path.topic_names())):
             yield self._journal_lacks(max(self._journal_end.number, 1), "there is none")
         elif self._journal_is_whole and end < self._journal_end:
             yield self._journal_lacks(self._journal_end.number, f"{self._journal_end.size} bytes were on disk")
@@ -189,17 +186,16 @@ class Examination:
             return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
 
         is_bad = found.condition is not Condition.SOUND
-        mend = write if self._journal_is_whole else None  # else it may be all that is left
         if is_bad:
-            yield Finding(Severity.DAMAGE, f"{TOPOLOGY_JSON} is {found.condition}", file=TOPOLOGY_JSON, mend=mend)
+            yield Finding(Severity.DAMAGE, f"{TOPOLOGY_JSON} is {found.condition}", file=TOPOLOGY_JSON, mend=write)
         elif self._journal_is_whole and found.content.get("topology") != known:
             text = f"{TOPOLOGY_JSON} is not of the same moment as the journal, which is believed"
-            yield Finding(Severity.NOTE, text, file=TOPOLOGY_JSON, mend=mend)
+            yield Finding(Severity.NOTE, text, file=TOPOLOGY_JSON, mend=write)
 
     # What else is there
 
     def _lost_folders(self, told: Told, moved: set[str]) -> Iterator[Finding]:
-        names = self._topic_names()
+        names = self._data_path.topic_names()
         for topic, known in told.checkpoints.items():
             if topic not in names and known.sequence and known.log_id not in moved:
                 yield Finding(Severity.DAMAGE, "the log is missing", topic=topic, end=known.sequence)
@@ -231,13 +227,16 @@ def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
     }
 
 
-def _compare_positions(topic: str, state: TopicState | None, first: int, tail: int) -> Iterator[Finding]:
-    if state is None:
-        return
+def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> Iterator[Finding]:
+    """What channels still owe must be there."""
     for name, channel in state.channels.items():
-        if channel.cursor < first:
+        if channel.needed < found.first:
             text = f"channel {name} needs messages before the first segment"
-            yield Finding(Severity.DAMAGE, text, topic=topic, first=channel.cursor, end=first)
-    if state.cut(tail):
-        text = f"positions beyond the log's end at {tail}: the next start takes them back"
-        yield Finding(Severity.NOTE, text, topic=topic, first=tail, end=tail)
+            yield Finding(Severity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
+        lost = sorted(sequence for sequence in channel.waiting if not found.has(sequence))
+        if lost:
+            text = f"{len(lost)} messages that wait in channel {name} are in no segment and in no side file"
+            yield Finding(Severity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
+    if state.cut(found.tail):
+        text = f"positions beyond the log's end at {found.tail}: the next start takes them back"
+        yield Finding(Severity.NOTE, text, topic=topic)

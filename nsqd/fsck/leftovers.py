@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.fsck.finding import Finding, Severity
 from nsqd.log.cold import keep_aside
+from nsqd.log.files import remove_file
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -20,7 +21,7 @@ def is_kept_aside(name: str) -> bool:
 
 def leftover(files: Files, path: Path, topic: str = "") -> Finding:
     def remove() -> str:
-        files.unlink(path)
+        remove_file(files, path)  # another repair may have used up its name
         return "removed"
 
     return Finding(Severity.NOTE, "left over by an interrupted replacement", topic=topic, file=path.name, mend=remove)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from common.wire.log_record import HEADER_SIZE, decode_header
 from nsqd.fsck.finding import Finding, Severity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
+from nsqd.log.carried import CarriedFile, number_of_name, scan_carried
 from nsqd.log.cold import salvaging
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.segment import (
@@ -49,6 +50,7 @@ class LogExamination:
         self.first = 0
         self.tail = 0
         self.is_known = True
+        self.carried: list[CarriedFile] = []
         self._files = files
         self._folder = data_path.topic_folder(topic)
         self._topic = topic
@@ -86,6 +88,7 @@ class LogExamination:
             file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
             text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
             yield self._finding(Severity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
+        yield from self._examine_carried(names)
         yield from self._leftovers(names, segments)
 
     def _finding(
@@ -184,6 +187,21 @@ class LogExamination:
             text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
             yield self._finding(Severity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
 
+    def _examine_carried(self, names: list[str]) -> Iterator[Finding]:
+        for name in names:
+            if (number := number_of_name(name)) is None:
+                continue
+            found, holes = scan_carried(self._files, self._folder, number)
+            self._progress(found.size)
+            self.carried.append(found)
+            for hole in holes:
+                text = f"{hole.end_offset - hole.offset} bytes of a side file are damaged"
+                yield self._finding(Severity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
+
+    def has(self, sequence: int) -> bool:
+        """Whether the message of this sequence should be somewhere here."""
+        return sequence >= self.first or any(file.place_of(sequence) >= 0 for file in self.carried)
+
     # Indexes
 
     def _examine_index(
@@ -216,7 +234,7 @@ class LogExamination:
                 yield leftover(self._files, self._folder / name, self._topic)
             elif is_kept_aside(name):
                 yield self._finding(Severity.NOTE, "bytes that were kept aside", name)
-            elif not name.endswith((LOG_SUFFIX, INDEX_SUFFIX)) and name != LOG_JSON:
+            elif not name.endswith((LOG_SUFFIX, INDEX_SUFFIX)) and name != LOG_JSON and number_of_name(name) is None:
                 yield self._finding(Severity.NOTE, "not known to nsqd, and left alone", name)
 
 

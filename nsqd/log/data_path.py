@@ -173,14 +173,19 @@ class DataPath:
         return self.topics / (_TOPIC_PREFIX + topic)
 
     def topic_names(self) -> list[str]:
-        names = self._files.names_in(self.topics)
-        return [name.removeprefix(_TOPIC_PREFIX) for name in names if name.startswith(_TOPIC_PREFIX)]
+        return [it.removeprefix(_TOPIC_PREFIX) for it in self._folder_names() if it.startswith(_TOPIC_PREFIX)]
 
     def has_segments(self, topic: str) -> bool:
         return any(name.endswith(LOG_SUFFIX) for name in self._files.names_in(self.topic_folder(topic)))
 
     def dropped_folders(self) -> list[Path]:
-        return [self.topics / name for name in self._files.names_in(self.topics) if name.startswith(_DROPPED_PREFIX)]
+        return [self.topics / name for name in self._folder_names() if name.startswith(_DROPPED_PREFIX)]
+
+    def _folder_names(self) -> list[str]:
+        try:
+            return self._files.names_in(self.topics)
+        except FileNotFoundError:
+            return []
 
     def new_dropped_folder(self) -> Path:
         return self.topics / (_DROPPED_PREFIX + self._new_id())

@@ -829,9 +829,14 @@ def node_change(node: str, ids_reserved: int) -> Change:
 
 def tell_apart(found: Iterable[Change]) -> Told:
     told = Told()
+    doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
     for change in found:
         match change:
             case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
+                known = told.checkpoints.get(topic)
+                if topic in doubtful and known is not None and known.log_id not in {log_id, *told.gone}:
+                    told.changes.append(("cut", topic, 0))  # it is another log, and why so is lost
+                doubtful.discard(topic)
                 told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
             case [word, _, str(log_id)] if word == _GONE:
                 told.gone.add(log_id)
@@ -842,6 +847,7 @@ def tell_apart(found: Iterable[Change]) -> Told:
             case [word, _] if word == LOST:
                 # Perhaps that the end of a log had been cut off. Only what was synced before cannot have been.
                 told.changes += (("doubt", topic, known.sequence) for topic, known in told.checkpoints.items())
+                doubtful |= told.checkpoints.keys()
             case _:
                 told.changes.append(change)
     # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
