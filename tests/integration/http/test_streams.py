@@ -117,6 +117,19 @@ def test_an_empty_stream() -> None:
     run(source, test)
 
 
+def test_who_cannot_be_told_where_it_ends_gets_none() -> None:
+    source = Source(3)
+
+    async def test(web: Web) -> None:
+        stream = connected(web, b"GET /stream HTTP/1.0\r\n\r\n")
+        answer = b"".join([piece async for piece in stream])
+        assert answer.startswith(b"HTTP/1.1 505 HTTP Version Not Supported\r\n")
+        assert source.closed.is_set()
+        await stream.aclose()
+
+    run(source, test)
+
+
 def test_an_error_on_the_way_leaves_the_answer_unfinished(caplog: pytest.LogCaptureFixture) -> None:
     source = Source(3, broken=True)
 
