@@ -323,7 +323,9 @@ class HttpApi:
             response, logged = await self._answer(request)
         except ClientGone:
             return
-        if isinstance(response, Stream) and scope.get("http_version") == "1.0":  # it could not tell where the answer ends
+        if (
+            isinstance(response, Stream) and scope.get("http_version") == "1.0"
+        ):  # it could not tell where the answer ends
             await response.close()
             response = HttpError(505, "HTTP_VERSION_NOT_SUPPORTED").response
         if isinstance(response, Stream):

@@ -351,6 +351,24 @@ def test_seek_survives_kill_9(start_nsqd: StartNsqd) -> None:
     assert sorted(client.message().body for _ in range(6)) == [b"%d" % n for n in range(4, 10)]
 
 
+def test_what_retention_keeps_is_delivered_again(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-bytes-per-file=1000", "retention-bytes=1MB")
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    bodies = [b"%d" % n * 300 for n in range(10)]
+    client = nsqd.connect()
+    client.subscribe("t", "c", ready=10)
+    for body in bodies:
+        publish(nsqd, "t", body)
+        client.finish(client.message())
+    eventually(lambda: nsqd.channel("t")["in_flight_count"] == 0)
+    nsqd.restart()
+    assert nsqd.http("POST", "/channel/seek?topic=t&channel=c&from=earliest").json == {"cursor": 0}
+    client = nsqd.connect()
+    client.subscribe("t", "c", ready=10)
+    assert client.bodies(10) == bodies
+
+
 # What is gone, and what must never change
 
 
