@@ -28,6 +28,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, dropped, missing_fronts, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
+from nsqd.go_import.take_over import take_over
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, Reading, make_app
 from nsqd.http.history import MOST_READERS
 from nsqd.log.history import MOST_FILES, History
@@ -139,9 +140,21 @@ def _opened_store(options: Options) -> Iterator[Store]:
         ),
     )
     try:
+        _take_over_from_go(store, options)
         yield store
     finally:
         store.close()
+
+
+def _take_over_from_go(store: Store, options: Options) -> None:
+    take_over(
+        store.data_path,
+        store.files,
+        begin=options.import_go,
+        node_id=options.node_id,
+        max_msg_size=options.max_msg_size,
+        max_bytes_per_file=options.max_bytes_per_file,
+    )
 
 
 @contextmanager

@@ -210,6 +210,9 @@ class Options(BaseOptions):
         below=MAX_NODE_ID,
     )
     data_path: str = option("", "folder for messages; empty: the current one")
+    import_go: bool = option(
+        True, "at start, take over what a Go nsqd has left in the data path (nsqd.dat and its queues), once"
+    )
     log_prefix: str = option("[nsqd] ", "what each line of the log begins with")
     drain_timeout: Nanoseconds = option(
         5 * SECOND, "how long clients may take to end after a signal to stop", kind=DURATION, at_least=0
