@@ -21,6 +21,7 @@ class LogWriter:
     def __init__(self, files: Files, folder: Path, *, max_bytes: int) -> None:
         self.tail = 0
         self.bytes = 0
+        self.last_segment = (0, 0)  # its base and size, when it has ended
         self._files = files
         self._folder = folder
         self._max_bytes = max_bytes
@@ -69,6 +70,7 @@ class LogWriter:
         if segment is None or segment.index is None:
             return
         self._flush()
+        self.last_segment = (segment.base, segment.size)
         self._files.sync(self._descriptor)
         self.close()
         save_index(self._files, segment.index_path, segment.index.encode_unsaved(), saved=0)

@@ -7,14 +7,13 @@ done
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from common.startup import StartupError
-from nsqd.log.data_path import FORMAT, as_json
+from nsqd.log.data_path import FORMAT, Condition, as_json, read_small_file
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -38,16 +37,14 @@ class Marker:
 
 def read_marker(files: Files, folder: Path) -> Marker | None:
     path = folder / MARKER
-    if not files.exists(path):
+    found = read_small_file(files, path)
+    match found.content:
+        case {"step": str(step), "journal": str(journal), "topics": dict(topics), "renames": dict(renames)}:
+            return Marker(Step(step), journal, topics, renames)
+    if found.condition is Condition.MISSING:
         return None
-    try:
-        found = json.loads(files.read(path))
-        if found["format"] != FORMAT:
-            raise ValueError(f"format {found['format']!r}")
-        return Marker(Step(found["step"]), found["journal"], found["topics"], found["renames"])
-    except (ValueError, KeyError, TypeError) as error:
-        # Guessing could serve half of an import, or remove what was not made by one.
-        raise StartupError(f"failed to import from nsqd.dat: {path} is damaged; restore it: {error}") from error
+    # Guessing could serve half of an import, or remove what was not made by one.
+    raise StartupError(f"failed to import from nsqd.dat: {path} is damaged; restore it")
 
 
 def write_marker(files: Files, folder: Path, marker: Marker) -> None:

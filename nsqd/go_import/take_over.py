@@ -39,9 +39,11 @@ from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
 from nsqd.go_import.records import SMALLEST, Digest, number_of
 from nsqd.go_import.repeats import Seen, Survey
 from nsqd.log import journal_format
-from nsqd.log.data_path import topology_json, write_log_json
+from nsqd.log.data_path import NODE_JSON, Condition, topology_json, write_log_json
 from nsqd.log.files import error_text, remove_file
-from nsqd.log.journal import journal_numbers, journal_path
+from nsqd.log.journal import journal_name, journal_numbers
+from nsqd.log.recovery import Checkpoint
+from nsqd.log.store import checkpoint_change
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
@@ -144,6 +146,7 @@ class _Importer:
     def _import(self) -> None:
         started = time.monotonic()
         self._next_progress = started + _PROGRESS_EVERY
+        self._refuse_if_damaged()
         topics, marker = self._survey()
         write_marker(self._files, self._folder, marker)
         try:
@@ -210,6 +213,14 @@ class _Importer:
             log.warning("%s: %s", METADATA, remark)
         return list(metadata.topics.values())
 
+    def _refuse_if_damaged(self) -> None:
+        """Which ids are free is known when the recovery has mended it."""
+        if self._data_path.node_condition is not Condition.SOUND:
+            raise StartupError(
+                f"failed to import from {METADATA}: {self._folder / NODE_JSON} is {self._data_path.node_condition}; "
+                "start once with --import-go=false, which mends it"
+            )
+
     def _refuse_what_is_here(self, topics: list[_Topic]) -> None:
         both = sorted({topic.go.name for topic in topics} & set(self._data_path.topic_names()))
         if both:
@@ -249,7 +260,7 @@ class _Importer:
 
     def _next_journal(self) -> str:
         numbers = journal_numbers(self._files, self._folder)
-        return journal_path(self._folder, max(numbers, default=0) + 1).name
+        return journal_name(max(numbers, default=0) + 1)
 
     def _new_names(self, topics: Iterable[_Topic], taken: set[str]) -> dict[str, str]:
         """Go's files from what to what; a damaged one is named as Go names it. `nsqd.dat`, which starts all, is last."""
@@ -266,6 +277,8 @@ class _Importer:
         started = time.monotonic()
         name, layout = topic.go.name, topic.layout
         folder = self._data_path.topic_folder(name)
+        # First of all: what the journal tells of an earlier log of this name is not about this one.
+        self._add_to_journal([checkpoint_change(name, Checkpoint(topic.log_id, 0, 0, 0))])
         self._add_to_journal(layout.changes())
         write_log_json(self._files, folder, name, topic.log_id, durable=True)
         writer = LogWriter(self._files, folder, max_bytes=self._max_bytes)
@@ -279,6 +292,11 @@ class _Importer:
         finally:
             writer.close()
         self._files.sync_folder(folder)
+        self._add_to_journal(
+            [
+                checkpoint_change(name, Checkpoint(topic.log_id, *writer.last_segment, writer.tail))
+            ]  # all of it is synced
+        )
         log.info(
             "imported topic=%s messages=%d channels=%d bytes=%d seconds=%.1f",
             name,
@@ -332,7 +350,7 @@ class _Importer:
 
     def _name_channels(self, topics: Iterable[_Topic]) -> None:
         """The second place where channels are named. What is too much in it does no harm."""
-        found = self._data_path.read_topology()
+        found = self._data_path.read_topology().content.get("topology")
         named = dict(found) if isinstance(found, dict) else {}
         for topic in topics:
             channels = {channel: {"paused": paused} for channel, paused in topic.go.channels.items()}

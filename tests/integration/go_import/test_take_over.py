@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from common.startup import StartupError
-from nsqd.go_import.marker import MARKER
+from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
+from nsqd.log.files import Files
 from nsqd.log.record import Header
+from nsqd.log.recovery import Checkpoint
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Store
+from nsqd.log.store import Store, checkpoint_change
 from tests.integration.go_import.harness import Queues, import_, some, write
 from tests.support.go_data import GoData, Message, deliverable, expected, message_id
 
@@ -175,11 +178,32 @@ def test_a_damaged_marker_is_one_clear_line(tmp_path: Path) -> None:
         import_(tmp_path)
 
 
+def test_while_it_is_not_known_which_ids_are_free_nothing_is_imported(tmp_path: Path) -> None:
+    import_(tmp_path)
+    (tmp_path / "node.json").write_bytes(b"{}")
+    write(tmp_path, {"t": {"c": some()}})
+    with pytest.raises(StartupError, match=r"node.json is damaged; start once with --import-go=false"):
+        import_(tmp_path)
+
+
+def test_a_deleted_topic_of_the_same_name_does_no_harm(tmp_path: Path) -> None:
+    """The journal has told of another log, and that one's folder has gone."""
+    store = Store.open(tmp_path, LogSettings())
+    store.recover()
+    store.journal.record(("topic", "t"), urgent=True)
+    store.journal.record(checkpoint_change("t", Checkpoint("another", 0, 5000, 77)), urgent=True)
+    store.close()
+    write(tmp_path, {"t": {"c": some()}})
+    import_(tmp_path)
+    assert deliverable(tmp_path).given == expected({"t": {"c": some()}})
+
+
 def test_topics_that_an_import_did_not_make_are_not_removed(tmp_path: Path) -> None:
     write(tmp_path, {"t": {"c": some()}})
     import_(tmp_path)
-    marker = json.loads((tmp_path / MARKER).read_bytes()) | {"step": "running", "topics": {"t": "another"}}
-    (tmp_path / MARKER).write_text(json.dumps(marker))
+    marker = read_marker(Files(), tmp_path)
+    assert marker is not None
+    write_marker(Files(), tmp_path, replace(marker, step=Step.RUNNING, topics={"t": "another"}))
     with pytest.raises(StartupError, match="is not what the interrupted import has made"):
         import_(tmp_path)
     assert list((tmp_path / "topics" / "t.t").glob("*.log"))
