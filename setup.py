@@ -20,6 +20,7 @@ COMPILED: Final = (
     "common/wire/commands.py",
     "common/wire/faults.py",
     "common/wire/frames.py",
+    "common/wire/log_record.py",
     "common/wire/message.py",
     "common/wire/mpub.py",
     "common/wire/record.py",
@@ -28,6 +29,7 @@ COMPILED: Final = (
     "nsqd/protocol.py",
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",
+    "nsqd/log/reserve.py",
     "nsqd/log/tail_cache.py",
     "nsqd/log/topic_log.py",
     # The shells that every turn passes through.

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from bench import builds, drain, everything, fanout, latency, lookup, memory, recovery, redelivery, throughput
+from bench import builds, drain, everything, fanout, history, latency, lookup, memory, recovery, redelivery, throughput
 from bench.machine import load_average
 from bench.report import Benchmark, Report, print_table, write_result
 from bench.work import Failed, Work
@@ -28,6 +28,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         recovery.BENCHMARK,
         redelivery.BENCHMARK,
         lookup.BENCHMARK,
+        history.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"

@@ -63,6 +63,10 @@ class Broker:
         ]
         return topics
 
+    def log(self, topic: str) -> dict[str, Any]:
+        """What `/topic/log` says."""
+        return dict(json.loads(self.get(f"/topic/log?topic={topic}")))
+
     def channel_depth(self, topic: str, channel: str) -> int:
         return int(self._channel(topic, channel)["depth"])
 

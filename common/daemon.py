@@ -74,6 +74,7 @@ def run_daemon(
         log.critical("%s", error)
         return 1
     logs.configure(prefix=chosen.log_prefix, level=chosen.log_level, log_format=chosen.log_format)
+    logs.leave_out_what_is_never_shown()
     raise_file_limit()
     tune_garbage_collection()
     _heed_signals()

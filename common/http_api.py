@@ -10,7 +10,8 @@ a route of the *same* method by case, doubled slashes, dots or a trailing slash 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from functools import lru_cache
@@ -43,6 +44,8 @@ HTML: Final = (b"content-type", b"text/html; charset=utf-8")
 # go-nsq decides by this header whether a body is the bare object or the envelope of NSQ before 1.0.
 V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 
+# In the scope: what ends the connection at once.
+ABORT: Final = "nsq.abort"
 # In the scope of a request whose peer will not be answered once it has sent its end (`Request.wait_until_gone`).
 ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
 
@@ -67,17 +70,32 @@ class Response:
     close: bool = False  # the rest of the request will not be read
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """An answer that is made while it is sent. `next_piece` gives None at its end; `close` is called once, in any case."""
+
+    headers: Headers
+    next_piece: Callable[[], Awaitable[bytes | None]]
+    close: Callable[[], Awaitable[None]]
+    status: int = 200
+
+
 class HttpError(Exception):
     """What a handler raises, or returns, to answer with `{"message":"<code>"}`."""
 
-    def __init__(self, status: int, code: str, *, close: bool = False) -> None:
+    def __init__(
+        self, status: int, code: str, *, close: bool = False, details: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(status, code)
         self.status = status
         self.code = code
         self.close = close
+        self.details = details  # what stands beside the message
 
     @property
     def response(self) -> Response:
+        if self.details:
+            return Response(self.status, dumps({"message": self.code, **self.details}), (JSON, V1), close=self.close)
         return _error_response(self.status, self.code, self.close)
 
 
@@ -242,16 +260,28 @@ class Request:
             dropped += len(message.get("body", b""))
             self._complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
 
-    async def wait_until_gone(self) -> None:
-        """Returns when the peer has closed the connection; for a handler that lets it wait, which cancels this in the end."""
-        # A peer that has half-closed gets its answer, but who is to wait for long must not be served when nobody is there.
-        self._scope[ENDS_WITH_PEER] = True
+    def abort(self) -> None:
+        """Ends the connection without a word: what was sent of the answer is not whole."""
+        abort: Callable[[], None] | None = self._scope.get(ABORT)
+        if abort is not None:
+            abort()
+
+    async def wait_until_lost(self) -> None:
+        """Returns when nothing can be sent to the peer any more."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
 
+    async def wait_until_gone(self) -> None:
+        """Returns when the peer has closed the connection; for a handler that lets it wait, which cancels this in the end."""
+        # A peer that has half-closed gets its answer, but who is to wait for long must not be served when nobody is there.
+        self._scope[ENDS_WITH_PEER] = True
+        await self.wait_until_lost()
 
-Handler = Callable[[Request], Awaitable[Response]]
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]
+# Looks after a connection while an answer is streamed; the second is how many pieces were sent so far.
+Attend = Callable[[Request, Callable[[], int]], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +298,8 @@ class HttpApi:
     """The ASGI application of some routes.
 
     `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
-    bounds it in time. Without it nothing is dropped. `always` is the answer to everything, routes or not.
+    bounds it in time. Without it nothing is dropped. `attend` notices that the peer of a stream leaves, or takes nothing.
+    `always` is the answer to everything, routes or not.
     """
 
     def __init__(
@@ -277,8 +308,10 @@ class HttpApi:
         *,
         log: Logger,
         linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+        attend: Attend | None = None,
         always: Response | None = None,
     ) -> None:
+        self._attend = attend
         self._table = _Table(routes)
         self._always = always
         self._log = log
@@ -293,12 +326,20 @@ class HttpApi:
             response, logged = await self._answer(request)
         except ClientGone:
             return
-        await self._send(request, response, send)
+        if (
+            isinstance(response, Stream) and scope.get("http_version") == "1.0"
+        ):  # it could not tell where the answer ends
+            await response.close()
+            response = HttpError(505, "HTTP_VERSION_NOT_SUPPORTED").response
+        if isinstance(response, Stream):
+            await self._stream(request, response, send)
+        else:
+            await self._send(request, response, send)
         if logged:
             duration = format_duration(perf_counter_ns() - started)
             self._log.info("%d %s %s (%s) %s", response.status, request.method, request.uri, request.remote, duration)
 
-    async def _answer(self, request: Request) -> tuple[Response, bool]:
+    async def _answer(self, request: Request) -> tuple[Response | Stream, bool]:
         """The answer, and whether NSQ logs it."""
         if self._always is not None:
             return self._always, False
@@ -318,7 +359,7 @@ class HttpApi:
         refusal = HttpError(405, "METHOD_NOT_ALLOWED").response
         return Response(refusal.status, refusal.body, (allow, *refusal.headers)), True
 
-    async def _handle(self, handler: Handler, request: Request) -> Response:
+    async def _handle(self, handler: Handler, request: Request) -> Response | Stream:
         try:
             return await handler(request)
         except HttpError as error:
@@ -341,6 +382,29 @@ class HttpApi:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         else:
             await send({"type": "http.response.body", "body": response.body, "more_body": False})
+
+    async def _stream(self, request: Request, stream: Stream, send: Send) -> None:
+        sent = 0
+        attend = self._attend or _look_away
+        try:
+            async with attend(request, lambda: sent):
+                await send({"type": "http.response.start", "status": stream.status, "headers": list(stream.headers)})
+                while (piece := await stream.next_piece()) is not None and not request.is_gone:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    sent += 1
+                if not request.is_gone:
+                    await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except Exception as error:  # the peer sees that the answer is not whole
+            self._log.exception("an answer was broken off - %s", error)
+            request.abort()
+            await request.wait_until_lost()
+        finally:
+            await stream.close()
+
+
+@asynccontextmanager
+async def _look_away(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
+    yield
 
 
 class _Table:

@@ -1,6 +1,6 @@
-"""One request on a connection of its own, on trio: all that a daemon asks of another one.
+"""Questions over HTTP, on trio: all that a daemon asks of another one. GETs may share connections that are kept.
 
-A client library would bring a connection pool, redirects, cookies and a second event-loop layer into each daemon: some
+A client library would bring redirects, cookies, a cleverer pool and a second event-loop layer into each daemon: some
 megabytes and a good part of the start-up time of a broker, for one question for each new topic. The parser is the one
 that serves requests (httptools).
 """
@@ -28,6 +28,9 @@ _TO_GET: Final = frozenset((301, 302, 303))  # as every client has always unders
 _REDIRECTS: Final = _TO_GET | {307, 308}
 
 Headers = Sequence[tuple[str, str]]
+_ONLY_ONE: Final = ("Connection", "close")
+
+_Place = tuple[str, int, ssl.SSLContext | None]
 
 
 class HttpFailed(Exception):
@@ -45,6 +48,69 @@ class Answer:
     location: str = ""  # where else to ask
 
 
+class HttpClient:
+    """As many connections as there are questions at once; between questions they stay until `close_idle`. Seconds."""
+
+    def __init__(self, *, connect_timeout: float = inf, timeout: float = inf) -> None:
+        self._connect_timeout = connect_timeout
+        self._timeout = timeout  # for all of one question
+        self._idle: dict[_Place, list[trio.abc.Stream]] = {}
+
+    @property
+    def idle(self) -> int:
+        """How many connections wait for a question."""
+        return sum(map(len, self._idle.values()))
+
+    async def get(
+        self,
+        host: str,
+        port: int,
+        target: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        headers: Headers = (),
+    ) -> Answer:
+        """The answer, whatever its status. Raises HttpFailed."""
+        request = _request("GET", join_host_port(host, port), target, headers, b"")
+        with _failing(self._timeout):
+            return await self._ask((host, port, tls), request)
+
+    async def close_idle(self) -> None:
+        """Those that are busy close when they have been answered. Waits for nothing, and cannot be cancelled."""
+        idle, self._idle = self._idle, {}
+        with trio.CancelScope(shield=True):
+            for streams in idle.values():
+                for stream in streams:
+                    await trio.aclose_forcefully(stream)
+
+    async def _ask(self, place: _Place, request: bytes) -> Answer:
+        kept = self._idle.setdefault(place, [])
+        while kept:
+            answer = _Parsed()
+            try:
+                return await self._ask_on(kept.pop(), place, request, answer)
+            except (OSError, trio.BrokenResourceError, HttpFailed):
+                if answer.has_begun:
+                    raise
+                # It was closed while nobody looked. Asking twice does no harm: it is a GET.
+        stream = await _connect(*place, self._connect_timeout)
+        return await self._ask_on(stream, place, request, _Parsed())
+
+    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _Parsed) -> Answer:
+        idle = self._idle
+        stays = False
+        try:
+            await stream.send_all(request)
+            await _receive(stream, answer)
+            stays = answer.may_be_followed and idle is self._idle
+            return answer.whole()
+        finally:
+            if stays:
+                idle[place].append(stream)
+            else:
+                await trio.aclose_forcefully(stream)
+
+
 async def get(
     host: str,
     port: int,
@@ -55,10 +121,10 @@ async def get(
     connect_timeout: float = inf,
     timeout: float = inf,
 ) -> Answer:
-    """The answer, whatever its status. Seconds; `timeout` is for all of it. Raises HttpFailed."""
-    request = _request("GET", join_host_port(host, port), target, headers, b"")
+    """A single question. The answer, whatever its status. Raises HttpFailed."""
+    request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(timeout):
-        return await _exchange(host, port, request, tls, connect_timeout)
+        return await _exchange((host, port, tls), request, connect_timeout)
 
 
 async def fetch(
@@ -77,8 +143,8 @@ async def fetch(
         for _ in range(_MOST_REDIRECTS + 1):
             parts = _split(url, location)
             host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-            request = _request(method, *_addressed(parts), [*_credentials(parts), *headers], body)
-            answer = await _exchange(host, port, request, tls if parts.scheme == "https" else None, connect_timeout)
+            request = _request(method, *_addressed(parts), [_ONLY_ONE, *_credentials(parts), *headers], body)
+            answer = await _exchange((host, port, tls if parts.scheme == "https" else None), request, connect_timeout)
             if answer.status not in _REDIRECTS or not answer.location:
                 return answer
             if answer.status in _TO_GET:
@@ -115,7 +181,7 @@ def _credentials(parts: SplitResult) -> Headers:
 
 
 def _request(method: str, host: str, target: str, headers: Headers, body: bytes) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}", "Connection: close"]
+    lines = [f"{method} {target} HTTP/1.1", f"Host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers]
     if body:
         lines.append(f"Content-Length: {len(body)}")
@@ -130,19 +196,23 @@ def _failing(timeout: float) -> Iterator[None]:
             yield
     except trio.TooSlowError as error:
         raise HttpTimeout("timeout") from error
-    except (OSError, trio.BrokenResourceError, ssl.CertificateError, UnicodeError) as error:
-        raise HttpFailed(_cause(error)) from error  # the last: a name that none can have, a..b
+    # ValueError: what cannot be a host's name at all, or a port.
+    except (OSError, ValueError, OverflowError, trio.BrokenResourceError) as error:
+        raise HttpFailed(_cause(error)) from error
     except httptools.HttpParserError as error:
         raise HttpFailed(f"malformed HTTP response: {error}") from error
 
 
-async def _exchange(host: str, port: int, request: bytes, tls: ssl.SSLContext | None, connect_timeout: float) -> Answer:
-    stream = await _connect(host, port, tls, connect_timeout)
+async def _exchange(place: _Place, request: bytes, connect_timeout: float) -> Answer:
+    """On a connection of its own."""
+    stream = await _connect(*place, connect_timeout)
+    answer = _Parsed()
     try:
         await stream.send_all(request)
-        return await _receive(stream)
+        await _receive(stream, answer)
     finally:
         await trio.aclose_forcefully(stream)
+    return answer.whole()
 
 
 def _cause(error: BaseException) -> str:
@@ -161,35 +231,52 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: floa
     return trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
 
 
-async def _receive(stream: trio.abc.Stream) -> Answer:
-    answer = _Parsed()
-    parser = httptools.HttpResponseParser(answer)
+async def _receive(stream: trio.abc.Stream, answer: _Parsed) -> None:
     while not answer.complete:
         data = await stream.receive_some(_READ_SIZE)
         if not data:
             if answer.ends_with_the_connection:
-                break
+                return
             raise HttpFailed("connection closed within the response")
-        parser.feed_data(data)
+        answer.feed(data)
         if answer.size > _MOST_BYTES:
             raise HttpFailed(f"response of more than {_MOST_BYTES} bytes")
-    return Answer(parser.get_status_code(), b"".join(answer.pieces), answer.location.decode("latin-1"))
 
 
 class _Parsed:
-    """What httptools calls back."""
+    """An answer as it comes; what begins with `on_` is what httptools calls back."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.size = 0
         self.location = b""
+        self.has_begun = False  # a byte of it is there
         self.complete = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._messages = 0
+        self._stays_open = False
         self._has_head = False
         self._has_end = False  # says where it ends
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Raises HttpParserError."""
+        self.has_begun = True
+        self._parser.feed_data(data)
+
+    def whole(self) -> Answer:
+        return Answer(int(self._parser.get_status_code()), b"".join(self.pieces), self.location.decode("latin-1"))
 
     @property
     def ends_with_the_connection(self) -> bool:
         return self._has_head and not self._has_end
+
+    @property
+    def may_be_followed(self) -> bool:
+        """By another one on this connection; not where the server says more than it was asked."""
+        return self._stays_open and self._messages == 1
+
+    def on_message_begin(self) -> None:
+        self._messages += 1
 
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
@@ -206,3 +293,4 @@ class _Parsed:
 
     def on_message_complete(self) -> None:
         self.complete = True
+        self._stays_open = bool(self._parser.should_keep_alive())  # afterwards the parser does not know any more

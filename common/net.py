@@ -17,6 +17,8 @@ from common.startup import StartupError
 # Go asks the kernel for its own maximum, whose default is this; the kernel cuts it down where it is less.
 BACKLOG: Final = 4096
 
+_KEEP_ALIVE: Final = 15  # seconds; the kernel's own two hours would leave a machine that is gone in every list
+
 # Python has no single type for what getsockname() gives.
 SocketName = Any
 
@@ -84,6 +86,13 @@ def close_listener(listener: socket.socket) -> None:
     if path:
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """Lets the kernel ask whether the other machine is still there, as often as Go does: after 15 s of silence."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE)
 
 
 def format_peer(connection: socket.socket) -> str:

@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 import trio
 
-from common.net import format_name
+from common.net import format_name, keep_alive
 
 log = logging.getLogger(__name__)
 
@@ -161,7 +161,7 @@ class Poller:
                 try:
                     if listener.family != socket.AF_UNIX:
                         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                        keep_alive(sock)
                     self.add(sock, format_name(name), make_handler)
                 except OSError as error:  # reset before we could look at it
                     log.info("client(%s) - %s", format_name(name), error)

@@ -29,12 +29,12 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from common.http_api import BAD_REQUEST, ENDS_WITH_PEER, HEADERS_TOO_LARGE, HttpDate, canonical
+from common.http_api import ABORT, BAD_REQUEST, ENDS_WITH_PEER, HEADERS_TOO_LARGE, HttpDate, canonical
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from common.http_api import Message, Receive, Scope, Send
+    from common.http_api import Message, Receive, Request, Scope, Send
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
 
@@ -50,6 +50,7 @@ GRACE: Final = 5.0  # seconds that a busy connection gets to finish its answer
 # How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
 LINGER: Final = 0.5
 HANDSHAKE: Final = 10.0  # how long a peer may take to agree on TLS
+STALL: Final = 60.0  # how long a stream waits for a peer that takes nothing
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
 
@@ -65,6 +66,28 @@ async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(drop_rest(), LINGER)
     except TimeoutError:
         pass
+
+
+@asynccontextmanager
+async def attend(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
+    """For `HttpApi`, while it streams: notices that the peer has left, and drops one that takes nothing for long."""
+    tasks = (
+        asyncio.ensure_future(request.wait_until_lost()),
+        asyncio.ensure_future(_drop_when_stalled(request, sent)),
+    )
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
+    before = -1
+    while (now := sent()) != before:
+        before = now
+        await asyncio.sleep(STALL)
+    request.abort()
 
 
 @asynccontextmanager
@@ -242,6 +265,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = 0
+        self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()

@@ -1,4 +1,4 @@
-"""The command `nsqd`."""
+"""The command `nsqd`, and `nsqd fsck`."""
 
 from __future__ import annotations
 
@@ -10,4 +10,8 @@ from nsqd.options import Options
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["fsck"]:
+        from nsqd.fsck import cli as fsck  # a broker has no use for it
+
+        sys.exit(fsck.main(sys.argv[2:]))
     sys.exit(run_daemon("nsqd", Options, run))

@@ -12,7 +12,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
@@ -21,27 +21,34 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
 from common.options import MILLISECOND, seconds
 from common.poller import Connection, Handler, MakeHandler, Poller
+from common.resolver import Resolver
 from common.systemd import READY, STOPPING, notify
 from common.version import core_of
 from nsqd import auth_servers, lookup, protocol, timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, dropped, replay
+from nsqd.broker.changes import complete, dropped, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.store import NotSynced
 from nsqd.drain import Drain, drain_on_signal
+from nsqd.go_import.take_over import take_over
 from nsqd.http import (
     NodeInfo,
     Publishing,
     QuickHttp,
     QuickRoutes,
+    Reading,
     SecureHttp,
     TunnelEnd,
     make_app,
     refuse_plain,
 )
+from nsqd.http.history import MOST_READERS
 from nsqd.http.memory import memory_now
+from nsqd.log.history import MOST_FILES, History
+from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import MOST_DESCRIPTORS, DataPathError, NotSynced, Store
+from nsqd.log.store import MOST_DESCRIPTORS, Recovered, Store
 from nsqd.options import TlsRequired
 from nsqd.statsd import StatsdLines, full_prefix, packets
 from nsqd.statsd_push import push_to_statsd
@@ -51,11 +58,15 @@ from nsqd.turn import Turn
 from nsqd.upgrade import Upgrades
 
 if TYPE_CHECKING:
+    from nsqd.http.history import InThread
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
 
-_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + auth_servers.AT_ONCE + 128
+_RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
+_READING_THREADS: Final = 4  # for those who read history
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +96,7 @@ async def run(
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
     make_tls = layer_maker(options)
     auth_settings = auth_servers.settings_of(options)
+    trio.socket.set_custom_hostname_resolver(Resolver())
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
         log.info("core: %s", core_of(protocol))
@@ -101,14 +113,17 @@ async def run(
         settings = LiveSettings(options, lookupds)
         drain = Drain(broker, deadline=seconds(options.drain_deadline), say_goodbye=partial(lookupds.configure, ()))
         # The store outlives everyone who writes, the web everyone who may hand it a connection.
+        reading = Reading(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
+        store.on_moved = reading.log_moved
         async with (
             _running_store(store, broker, turn),
-            _web(broker, turn, settings, drain, listening) as (web_server, routes),
+            _web(broker, turn, settings, drain, listening, reading) as (web_server, routes),
         ):
             async with trio.open_nursery() as services:
                 services.start_soon(poller.run)
                 services.start_soon(timers.expire_messages, broker, turn)
                 services.start_soon(timers.save_progress, broker, turn, store)
+                services.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
                 if authorities is not None:
                     services.start_soon(authorities.run)
                 make_client = client_maker(
@@ -137,6 +152,7 @@ async def run(
                 notify(STOPPING)
                 _say_what_closes(listening)
                 services.cancel_scope.cancel()
+            reading.stop()
             turn.begin()
             poller.close_all()
             turn.finish()
@@ -200,13 +216,28 @@ def _opened_store(options: Options) -> Iterator[Store]:
             sync_every=options.sync_every,
             sync_timeout=seconds(options.sync_timeout),
             ack=options.ack,
+            disk_reserve=options.disk_reserve,
             topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
+            retention=Retention(options.retention_time, options.retention_bytes),
+            topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
         ),
     )
     try:
+        _take_over_from_go(store, options)
         yield store
     finally:
         store.close()
+
+
+def _take_over_from_go(store: Store, options: Options) -> None:
+    take_over(
+        store.data_path,
+        store.files,
+        begin=options.import_go,
+        node_id=options.node_id,
+        max_msg_size=options.max_msg_size,
+        max_bytes_per_file=options.max_bytes_per_file,
+    )
 
 
 @contextmanager
@@ -234,13 +265,16 @@ def _tcp_only(address: str) -> str:
 
 
 def _recovered_broker(store: Store, options: Options) -> Broker:
-    recovered = store.recover()
-    timestamp = time_ns()
+    return restored_broker(store, store.recover(), options, now=monotonic(), timestamp=time_ns())
+
+
+def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
+    """The broker as it was, from what the store has found."""
     ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
     broker = Broker(
         store,
         ids=ids,
-        now=monotonic(),
+        now=now,
         timestamp=timestamp,
         mem_queue_size=options.mem_queue_size,
         mem_queue_bytes=options.mem_queue_bytes,
@@ -253,14 +287,26 @@ def _recovered_broker(store: Store, options: Options) -> Broker:
     broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
     states = replay(recovered.changes)
-    journal_is_whole = not any(damage.topic == "" for damage in recovered.damage)
+    journal_is_whole = recovered.journal_is_whole
     # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
     deleted = dropped(recovered.changes) if journal_is_whole else set()
     firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
-    untold = complete(states, recovered.topology, firsts, journal_is_whole=journal_is_whole)
+    untold = complete(
+        states,
+        recovered.topology,
+        firsts,
+        journal_is_whole=journal_is_whole,
+        carried=lambda topic: recovered.logs[topic].carried_messages(),
+    )
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
+    for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
+        store.lacks_front(name, start, end)
     broker.restore(states, recovered.logs, untold=untold)
+    if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
+        store.set_topology(broker.topology())
+    for name, count in broker.lost.items():
+        log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
     return broker
 
 
@@ -278,13 +324,15 @@ async def _running_store(store: Store, broker: Broker, turn: Turn) -> AsyncItera
     store.on_loaded = loaded
     store.on_settled = settled
     store.snapshot_topic = broker.snapshot_topic
+    store.exceptions_of = broker.exceptions
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
         try:
             await store.sync()
         except NotSynced as error:
-            raise DataPathError(f"failed to write to data-path: {error}") from error
+            # A disk that is full can be consumed empty. Until the journal is on it, publishing is refused.
+            store.distrust_journal(str(error))
         yield
         nursery.cancel_scope.cancel()
 
@@ -301,7 +349,7 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 @asynccontextmanager
 async def _web(
-    broker: Broker, turn: Turn, settings: LiveSettings, drain: Drain, listening: Listening
+    broker: Broker, turn: Turn, settings: LiveSettings, drain: Drain, listening: Listening, reading: Reading
 ) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
     options = settings.options
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -311,10 +359,29 @@ async def _web(
         http_port=listening.http_port,
     )
     app = make_app(
-        broker, turn, settings, publishing, node, start_drain=drain.start, run_trio=web.run_trio, linger=web.linger
+        broker,
+        turn,
+        settings,
+        publishing,
+        node,
+        start_drain=drain.start,
+        run_trio=web.run_trio,
+        reading=reading,
+        linger=web.linger,
+        attend=web.attend,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield web_server, QuickRoutes(broker, publishing)
+
+
+def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
+    async def in_thread(function: Callable[[], T]) -> T:
+        # What comes back through trio-asyncio lies in cycles until the collector runs, which is seldom: not a megabyte each.
+        result: list[T] = []
+        await web.run_trio(partial(trio.to_thread.run_sync, lambda: result.append(function()), limiter=limiter))
+        return result.pop()
+
+    return in_thread
 
 
 def _http_maker(poller: Poller, routes: QuickRoutes, web_server: web.Web) -> MakeHandler:

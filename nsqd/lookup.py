@@ -16,13 +16,14 @@ import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from math import inf
 from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 from urllib.parse import quote_plus
 
 import trio
 
-from common import http_client
+from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout
 from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 PING_INTERVAL: Final = 15.0  # all times in seconds
 IO_LIMIT: Final = 1.0  # for connecting, each write, and the wait for each reply
 RESOLVE_INTERVAL: Final = 15.0  # how soon a name's new addresses are found
-FIRST_TRY_LIMIT: Final = 2.0  # how long a new topic waits for peers that have not been tried yet
+FIRST_TRY_LIMIT: Final = 2.0  # how long new topics wait for a peer of which nothing has been heard yet
 SHORTEST_BACKOFF: Final = 0.25
 LONGEST_BACKOFF: Final = 8.0  # a peer that is back is complete within one PING_INTERVAL, resolving and resync included
 _SILENCE: Final = 15.0  # for how long a peer whose HTTP side timed out is not asked again
@@ -50,7 +51,10 @@ _SILENCE: Final = 15.0  # for how long a peer whose HTTP side timed out is not a
 _AT_ONCE: Final = 256
 _MOST_LOGGED: Final = 32  # commands of one stretch; a resync is one line
 _QUESTIONS_AT_ONCE: Final = 32
+_KEPT_OPEN: Final = 5.0  # how long connections of HTTP wait for the next new topic
 _READ_SIZE: Final = 64 * 1024
+
+_ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 
 Place = tuple[str, int]  # an IP address and a port
 Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the name is for the certificate
@@ -77,6 +81,7 @@ class Peer:
         registration: Registration,
         *,
         connect: Callable[[], Awaitable[trio.abc.Stream]],
+        find_twin: Callable[[PeerAddress], Peer | None],
         me: bytes,
         most: int,
     ) -> None:
@@ -84,10 +89,13 @@ class Peer:
         self.reachable_at: PeerAddress | None = None  # still known while it is disconnected
         self.silent_until = -inf
         self.connected = False
+        self.left = trio.Event()  # it is not connected any more
         self.tried = trio.Event()  # the first attempt to connect has ended
+        self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
         self.scope = trio.CancelScope()
         self._registration = registration
         self._connect = connect
+        self._find_twin = find_twin
         self._me = me
         self._most = most  # bytes of a reply
         self._news = trio.Event()
@@ -101,15 +109,20 @@ class Peer:
         """Until its scope is cancelled."""
         with self.scope:
             while True:
+                twin: Peer | None = None
                 try:
-                    await self._visit()
+                    twin = await self._visit()
                 # trio's stream errors and a nursery's group of one come together here.
                 except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError, BadReply, Refused) as group:
                     self._failed(_first_cause(group))
                 finally:
                     self.connected = False
+                    self.left.set()
                     self._registration.disconnected()
                     self.tried.set()
+                if twin is not None:
+                    log.info("LOOKUPD(%s): is %s, and is told there", self.name, twin.name)
+                    await twin.left.wait()
                 await trio.sleep(self._backoff())
 
     def _failed(self, error: BaseException) -> None:
@@ -123,29 +136,37 @@ class Peer:
         # Not all nodes at once when an nsqlookupd has been restarted.
         return longest * random.uniform(0.5, 1.0)
 
-    async def _visit(self) -> NoReturn:
+    async def _visit(self) -> Peer | None:
+        """Until the connection breaks, which raises; or it is found that another peer is the same nsqlookupd."""
         log.log(logging.DEBUG if self._failures else logging.INFO, "LOOKUP connecting to %s", self.name)
         stream = await self._connect()
         try:
             async with trio.open_nursery() as nursery:
                 conversation = _Conversation(stream, self._most)
                 nursery.start_soon(conversation.listen)
-                await self._introduce(conversation)
-                await self._register(conversation)
+                address = await self._introduce(conversation)
+                twin = self._find_twin(address)
+                if twin is None:
+                    await self._register(conversation)
+                nursery.cancel_scope.cancel()
         finally:
             await trio.aclose_forcefully(stream)
+        return twin
 
-    async def _introduce(self, conversation: _Conversation) -> None:
+    async def _introduce(self, conversation: _Conversation) -> PeerAddress:
         (reply,) = await conversation.ask(encode_command("IDENTIFY", body=self._me), before=MAGIC)
-        self.reachable_at = identified(reply)
+        address = self.reachable_at = identified(reply)
         self.tried.set()
-        host, http_port = self.reachable_at.broadcast_address, self.reachable_at.http_port
-        log.info("LOOKUPD(%s): connected http=%s", self.name, join_host_port(host, http_port))
-        if not host:
+        log.info(
+            "LOOKUPD(%s): connected http=%s", self.name, join_host_port(address.broadcast_address, address.http_port)
+        )
+        if not address.broadcast_address:
             log.error("LOOKUPD(%s): no broadcast address", self.name)
+        return address
 
     async def _register(self, conversation: _Conversation) -> NoReturn:
         self.connected = True
+        self.left = trio.Event()
         self._registration.connected()
         next_ping = trio.current_time() + PING_INTERVAL
         while True:
@@ -230,6 +251,18 @@ class _Source:
         self.resolved = trio.Event()  # or it was tried
         self.scope = trio.CancelScope()
         self.peers: dict[Place, Peer] = {}
+        self.first_try_ends = trio.current_time() + FIRST_TRY_LIMIT
+
+    def connected_at(self, address: PeerAddress, *, is_ipv6: bool) -> Peer | None:
+        """The nsqlookupd that gives itself this address, if we are connected with it over this family.
+
+        Where a name has addresses of both families, two of them often lead to one machine; a node that registers
+        over both would be listed twice.
+        """
+        for place, peer in self.peers.items():
+            if _is_ipv6(place) is is_ipv6 and peer.connected and peer.reachable_at == address:
+                return peer
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +286,14 @@ class Lookup:
         settings: Settings,
         *,
         dial: Dial | None = None,
-        resolve: Resolve | None = None,
+        resolve_with: Resolve | None = None,
     ) -> None:
         self._broker = broker
         self._turn = turn
         self._settings = settings
         self._dial = dial or self._connect
-        self._resolve = resolve or _resolve
+        self._resolve = resolve_with or resolve
+        self._http = HttpClient(connect_timeout=settings.connect_timeout, timeout=settings.request_timeout)
         self._sources: dict[str, _Source] = {}
         self._configured = trio.Event()
         self._asked_for = trio.Event()  # a topic is in broker.unasked
@@ -318,12 +352,8 @@ class Lookup:
                     try:
                         found = await self._resolve(host, port)
                     except OSError as error:
-                        log.log(
-                            logging.DEBUG if source.resolved.is_set() else logging.WARNING,
-                            "LOOKUP(%s): %s",
-                            source.text,
-                            error,
-                        )
+                        level = logging.DEBUG if source.resolved.is_set() else logging.WARNING
+                        log.log(level, "LOOKUP(%s): %s", source.text, error)
                         found = [*source.peers]
                     self._adjust(source, host, found, nursery)
                     source.resolved.set()
@@ -338,48 +368,62 @@ class Lookup:
         known = {place for other in self._sources.values() for place in other.peers}
         for place in found:
             if place not in known:
-                peer = source.peers[place] = self._peer(source.text, host, place)
+                peer = source.peers[place] = self._peer(source, host, place)
                 log.info("LOOKUP(%s): adding peer", peer.name)
                 nursery.start_soon(peer.run)
 
-    def _peer(self, text: str, host: str, place: Place) -> Peer:
+    def _peer(self, source: _Source, host: str, place: Place) -> Peer:
         address = join_host_port(*place)
         return Peer(
-            text if text == address else f"{text} at {address}",
+            address if source.text == address else f"{source.text} at {address}",
             Registration(self._broker.topics),
             connect=lambda: self._dial(place, host),
+            find_twin=partial(source.connected_at, is_ipv6=not _is_ipv6(place)),
             me=self._settings.me,
             most=self._settings.most,
         )
 
     async def _connect(self, place: Place, name: str) -> trio.abc.Stream:
         tls = self._settings.tls
-        connection = trio.socket.socket(trio.socket.AF_INET6 if ":" in place[0] else trio.socket.AF_INET)
+        connection = trio.socket.socket(trio.socket.AF_INET6 if _is_ipv6(place) else trio.socket.AF_INET)
         try:
             with trio.move_on_after(IO_LIMIT) as limit:
                 await connection.connect(place)
             if limit.cancelled_caught:
                 raise TimeoutError(f"dial {join_host_port(*place)}: i/o timeout")
+            stream = trio.SocketStream(connection)
+            return stream if tls is None else trio.SSLStream(stream, tls, server_hostname=name)
+        except ValueError as error:  # of ssl: no name that a certificate could have
+            connection.close()
+            raise OSError(str(error)) from error
         except BaseException:
             connection.close()
             raise
-        stream = trio.SocketStream(connection)
-        return stream if tls is None else trio.SSLStream(stream, tls, server_hostname=name)
 
     # Learning
 
     async def _learn_channels(self) -> None:
         broker = self._broker
         slots = trio.Semaphore(_QUESTIONS_AT_ONCE)
-        async with trio.open_nursery() as nursery:
-            while True:
-                self._asked_for = trio.Event()
-                topics, broker.unasked = broker.unasked, {}
-                for topic in topics:
-                    await slots.acquire()
-                    nursery.start_soon(self._learn_channels_of, topic, slots)
-                if not broker.unasked:
-                    await self._asked_for.wait()
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._asked_for = trio.Event()
+                    topics, broker.unasked = broker.unasked, {}
+                    for topic in topics:
+                        await slots.acquire()
+                        nursery.start_soon(self._learn_channels_of, topic, slots)
+                    if not broker.unasked:
+                        await self._wait_for_topics()
+        finally:
+            await self._http.close_idle()
+
+    async def _wait_for_topics(self) -> None:
+        with trio.move_on_after(_KEPT_OPEN):
+            await self._asked_for.wait()
+            return
+        await self._http.close_idle()
+        await self._asked_for.wait()
 
     async def _learn_channels_of(self, topic: Topic, slots: trio.Semaphore) -> None:
         try:
@@ -403,7 +447,7 @@ class Lookup:
         async def ask(peer: Peer, address: PeerAddress) -> None:
             try:
                 names.update(await self._ask(peer, address, topic_name))
-            except (http_client.HttpFailed, Refused) as error:
+            except (HttpFailed, Refused) as error:
                 failures.append(f"{peer.name}: {error}")
 
         async with trio.open_nursery() as nursery:
@@ -416,11 +460,14 @@ class Lookup:
 
     async def _wait_until_tried(self) -> None:
         """nsqd has just started, or has just been told of them: they may not have said yet how to reach them."""
-        with trio.move_on_after(FIRST_TRY_LIMIT):
-            for source in [*self._sources.values()]:
-                await source.resolved.wait()
-            for peer in [*self.peers]:
-                await peer.tried.wait()
+        for source in [*self._sources.values()]:
+            if not source.resolved.is_set():
+                with trio.move_on_at(source.first_try_ends):
+                    await source.resolved.wait()
+        for peer in [*self.peers]:
+            if not peer.tried.is_set():
+                with trio.move_on_at(peer.first_try_ends):
+                    await peer.tried.wait()
 
     async def _ask(self, peer: Peer, address: PeerAddress, topic_name: str) -> set[str]:
         if trio.current_time() < peer.silent_until:
@@ -429,9 +476,9 @@ class Lookup:
         try:
             answer = await self._get(address.broadcast_address, port, topic_name, tls)
             if answer.status == 403 and (https_port := https_port_in(answer.body)):
-                tls = tls or ssl.create_default_context()
+                tls = tls or self._public_tls
                 answer = await self._get(address.broadcast_address, https_port, topic_name, tls)
-        except http_client.HttpTimeout:
+        except HttpTimeout:
             # Thousands of topics may wait for an answer, as after a start.
             peer.silent_until = trio.current_time() + _SILENCE
             raise
@@ -439,18 +486,14 @@ class Lookup:
             raise Refused(f"answered with status {answer.status}")
         return channels_in(answer.body)
 
-    async def _get(self, host: str, port: int, topic_name: str, tls: ssl.SSLContext | None) -> http_client.Answer:
+    @cached_property
+    def _public_tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context()  # which reads all the certificates that the system has
+
+    async def _get(self, host: str, port: int, topic_name: str, tls: ssl.SSLContext | None) -> Answer:
         target = f"/channels?topic={quote_plus(topic_name)}"
         log.info("CI: querying nsqlookupd http%s://%s%s", "s" if tls else "", join_host_port(host, port), target)
-        return await http_client.get(
-            host,
-            port,
-            target,
-            tls=tls,
-            headers=(("Accept", "application/vnd.nsq; version=1.0"),),
-            connect_timeout=self._settings.connect_timeout,
-            timeout=self._settings.request_timeout,
-        )
+        return await self._http.get(host, port, target, tls=tls, headers=_ACCEPT)
 
 
 def settings_of(options: Options, *, hostname: str) -> Settings:
@@ -492,9 +535,14 @@ def _host_and_port(text: str) -> Place:
     return address.host or "localhost", address.port
 
 
-async def _resolve(host: str, port: int) -> list[Place]:
-    found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
-    places: list[Place] = [(str(name[0]), int(name[1])) for _, _, _, _, name in found]
-    # Where a name has addresses of both families, they lead to the same machines, and a node that is registered
-    # twice with one of them would be listed twice.
-    return [place for place in dict.fromkeys(places) if ":" not in place[0]] or [*dict.fromkeys(places)]
+async def resolve(host: str, port: int) -> list[Place]:
+    """All addresses of a name. OSError when it has none."""
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
+    except UnicodeError as error:  # a label that is empty or too long, a letter that no name may have
+        raise OSError(f"no such host: {error}") from error
+    return list(dict.fromkeys((str(name[0]), int(name[1])) for _, _, _, _, name in found))
+
+
+def _is_ipv6(place: Place) -> bool:
+    return ":" in place[0]

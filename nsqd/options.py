@@ -12,11 +12,13 @@ from hashlib import md5
 from typing import Final
 from zlib import crc32
 
+from common.durations import parse_duration
 from common.options import (
     BOOLEAN,
     DURATION,
     FLOATS,
     HOUR,
+    INTEGER,
     MICROSECOND,
     MILLISECOND,
     MINUTE,
@@ -33,6 +35,12 @@ from common.options import (
 from common.startup import StartupError
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
+
+_SIZES: Final[dict[str, int]] = {
+    "": 1,
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
+}
 
 
 class Ack(StrEnum):
@@ -97,11 +105,52 @@ def _convert_topic_acks(value: object) -> tuple[str, ...]:
     return sum(map(_parse_topic_ack, STRINGS.convert(value)), ())
 
 
+def _parse_size(text: str) -> int:
+    number, unit = text.rstrip("kKMGTiB"), text.lstrip("0123456789")
+    if not number.isascii() or not number.isdigit() or unit not in _SIZES:
+        raise ValueError("must be a number of bytes, also with kB, MB, GB, TB or KiB, MiB, GiB, TiB")
+    return int(number) * _SIZES[unit]
+
+
+def _convert_size(value: object) -> int:
+    return _parse_size(str(value))
+
+
+def _parse_topic_retention(text: str) -> tuple[str, ...]:
+    topic, _, _ = text.rpartition("=")
+    if not topic or _retention_in(text) is None:
+        raise ValueError("must be TOPIC=DURATION or TOPIC=SIZE, as in logs=24h or logs=10GB")
+    return (text,)
+
+
+def _retention_in(entry: str) -> tuple[Nanoseconds, int] | None:
+    """The time or the bytes in an entry of --topic-retention; the other of the two is zero."""
+    _, _, word = entry.rpartition("=")
+    try:
+        return 0, _parse_size(word)
+    except ValueError:
+        pass
+    try:
+        duration = parse_duration(word)
+    except ValueError:
+        return None
+    return (duration, 0) if duration >= 0 else None
+
+
+def _convert_topic_retentions(value: object) -> tuple[str, ...]:
+    return sum(map(_parse_topic_retention, STRINGS.convert(value)), ())
+
+
 TLS_REQUIRED: Final = own_words(
     "value", _parse_tls_required, show=lambda it: it.word, render=lambda it: str(it.value), is_bare=True
 )
 TLS_VERSION: Final = own_words("value", _parse_tls_version, show=lambda it: it.word, render=lambda it: str(it.value))
 TOPIC_ACKS: Final[Kind[tuple[str, ...]]] = replace(STRINGS, parse=_parse_topic_ack, convert=_convert_topic_acks)
+
+SIZE: Final[Kind[int]] = replace(INTEGER, word="size", parse=_parse_size, convert=_convert_size)
+TOPIC_RETENTIONS: Final[Kind[tuple[str, ...]]] = replace(
+    STRINGS, parse=_parse_topic_retention, convert=_convert_topic_retentions
+)
 
 
 def default_node_id() -> int:
@@ -163,6 +212,9 @@ class Options(BaseOptions):
         below=MAX_NODE_ID,
     )
     data_path: str = option("", "folder for messages; empty: the current one")
+    import_go: bool = option(
+        True, "at start, take over what a Go nsqd has left in the data path (nsqd.dat and its queues), once"
+    )
     log_prefix: str = option("[nsqd] ", "what each line of the log begins with")
     drain_timeout: Nanoseconds = option(
         5 * SECOND, "how long clients may take to end after a signal to stop", kind=DURATION, at_least=0
@@ -187,6 +239,29 @@ class Options(BaseOptions):
         kind=one_of(*Ack),
     )
     topic_ack: tuple[str, ...] = option((), "another --ack for one topic: TOPIC=memory|written|synced", kind=TOPIC_ACKS)
+    disk_reserve: int = option(
+        -1,
+        "bytes of the disk that publishing leaves free; what frees space goes on below; -1: 5% of the file system, "
+        "at most 256 MiB; 0: none",
+        at_least=-1,
+    )
+    retention_time: Nanoseconds = option(
+        0,
+        "how long messages stay after every channel has finished them; 0: until --retention-bytes, or not at all",
+        kind=DURATION,
+        at_least=0,
+    )
+    retention_bytes: int = option(
+        0,
+        "how much of a topic stays after every channel has finished it; 0: as --retention-time says, or nothing",
+        kind=SIZE,
+        at_least=0,
+    )
+    topic_retention: tuple[str, ...] = option(
+        (),
+        "another retention for one topic, also while it has no channel: TOPIC=DURATION or TOPIC=SIZE, or both in turn",
+        kind=TOPIC_RETENTIONS,
+    )
     queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
     queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")
 
@@ -311,6 +386,17 @@ class Options(BaseOptions):
     @property
     def prefers_near_consumers(self) -> bool:
         return TOPOLOGY_AWARE in self.enable_experiment
+
+    @property
+    def topic_retentions(self) -> dict[str, tuple[Nanoseconds, int]]:
+        """Time and bytes for each topic of `--topic-retention`; of each kind the last one counts."""
+        found: dict[str, tuple[Nanoseconds, int]] = {}
+        for entry in self.topic_retention:
+            topic, _, _ = entry.rpartition("=")
+            time, size = _retention_in(entry) or (0, 0)
+            before = found.get(topic, (0, 0))
+            found[topic] = (time or before[0], size or before[1])
+        return found
 
     @property
     def defer_limit(self) -> Nanoseconds:

@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from nsqd.turn import Turn
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own it keeps FINs less than 100 ms behind
+_TOPICS_AT_ONCE: Final = 100  # a fraction of a millisecond
+
+
+class AnyTurn(Protocol):
+    def begin(self) -> float: ...
+
+    def finish(self) -> None: ...
 
 
 class ProgressStore(Protocol):
@@ -43,3 +50,15 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
             store.set_topology(broker.topology())
         broker.record_progress()
         store.write_journal(force=True)
+
+
+async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None) -> None:
+    """Lets logs go of what has become too old, also those of topics where nothing happens."""
+    while interval is not None:
+        await trio.sleep(interval)
+        names = list(broker.topics)
+        for start in range(0, len(names), _TOPICS_AT_ONCE):
+            turn.begin()
+            broker.let_go(names[start : start + _TOPICS_AT_ONCE])
+            turn.finish()
+            await trio.lowlevel.checkpoint()

@@ -12,6 +12,8 @@ from common.nsq_json import dumps
 from nsqlookupd.registry import NEVER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone
 
 
@@ -22,14 +24,33 @@ def lookup_json(answer: Lookup) -> bytes:
     return answer.rendered
 
 
-def nodes_json(registry: Registry) -> bytes:
-    entries = b",".join([_node_entry(registry, peer) for peer in registry.active_peers()])
-    return b'{"producers":[%b]}' % entries
+def nodes_json(registry: Registry) -> Iterator[bytes]:
+    """In pieces, as after a change of all it takes a while; each node as it is when its piece is taken."""
+    yield b'{"producers":['
+    comma = b""
+    for peer in registry.active_peers():
+        yield comma + _node_entry(registry, peer)
+        comma = b","
+    yield b"]}"
 
 
-def debug_json(registry: Registry) -> bytes:
-    rows = registry.registrations()
-    return dumps({":".join(row): [_debug_entry(peer, it) for peer, it in peers] for row, peers in rows})
+def debug_json(registry: Registry) -> Iterator[bytes]:
+    """In pieces, for there can be hundreds of thousands of entries; each row as it is when its piece is taken."""
+    entries: dict[Peer, bytes] = {}
+
+    def entry(peer: Peer, tombstone: Tombstone | None) -> bytes:
+        if tombstone is not None:
+            return dumps(_debug_entry(peer, tombstone))
+        if peer not in entries:
+            entries[peer] = dumps(_debug_entry(peer, None))
+        return entries[peer]
+
+    yield b"{"
+    comma = b""
+    for row, peers in registry.registrations():
+        yield b"%b%b:[%b]" % (comma, dumps(":".join(row)), b",".join([entry(*it) for it in peers]))
+        comma = b","
+    yield b"}"
 
 
 def _lookup_entry(peer: Peer) -> bytes:

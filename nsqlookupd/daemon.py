@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import platform
+import resource
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -18,20 +19,24 @@ from common import web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
-from common.poller import Poller
 from common.version import NSQ_VERSION
+from common.waiting import Waiting
 from common.wire.lookup import PeerAddress
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
-from nsqlookupd.tcp import Backlog, TlsClients, client_maker
+from nsqlookupd.tcp import Limits, PlainClients, TlsClients
 from nsqlookupd.tls import server_context
 from nsqlookupd.turn import Turn
-from nsqlookupd.waiting import Waiting
 
 if TYPE_CHECKING:
+    import ssl
+
     from nsqlookupd.options import Options
 
 log = logging.getLogger(__name__)
+
+_FOR_HTTP: Final = 4096  # descriptors; half of them where there are few
+_SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd says who it is at once, people and probes may be slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,39 +58,25 @@ async def run(
     with _listening(options) as listening:
         log.info("%s", version_line("nsqlookupd"))
         waiting = Waiting()
-        registry = Registry(
-            inactive_timeout=seconds(options.inactive_producer_timeout),
-            tombstone_lifetime=seconds(options.tombstone_lifetime),
-            # Who asks with an index from before our restart must not be taken to know what is there now.
-            first_index=time_ns() // MILLISECOND * 1000,
-            on_change=waiting.wake,
-        )
+        registry = _registry(options, waiting)
         turn = Turn(registry)
-        backlog = Backlog(turn)
-        poller = Poller(backlog)
-        turn.flush = poller.flush
-        address = _address(options, listening)
-        tls_clients = TlsClients(registry, turn, address, context) if context is not None else None
+        clients = _clients(options, registry, turn, _address(options, listening), context)
         is_ready = True
         app = make_app(
             registry,
             turn,
             waiting,
             max_wait=seconds(options.max_lookup_wait),
-            connections=lambda: len(poller) + len(tls_clients or ()),
+            connections=lambda: len(clients),
             is_ready=lambda: is_ready,
             linger=web.linger,
         )
         # Connections of nsqd outlive the answers over HTTP: the last ones must not say that nobody is there.
         async with trio.open_nursery() as connections:
-            connections.start_soon(poller.run)
-            connections.start_soon(backlog.work_off)
             connections.start_soon(turn.keep_time)
+            await connections.start(clients.run)
             async with trio.open_nursery() as services:
-                if tls_clients is not None:
-                    connections.start_soon(tls_clients.accept, listening.tcp)
-                else:
-                    services.start_soon(poller.accept, listening.tcp, client_maker(registry, backlog, address))
+                services.start_soon(clients.accept, listening.tcp)
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
                 await services.start(partial(web.serve, app, [listening.http], ssl=context))
                 log.info("HTTP: listening on %s", format_listener(listening.http))
@@ -98,7 +89,33 @@ async def run(
                 waiting.release()
                 services.cancel_scope.cancel()
             connections.cancel_scope.cancel()
-            poller.close_all()
+
+
+# Parts
+
+
+def _registry(options: Options, waiting: Waiting) -> Registry:
+    return Registry(
+        inactive_timeout=seconds(options.inactive_producer_timeout),
+        tombstone_lifetime=seconds(options.tombstone_lifetime),
+        # Who asks with an index from before our restart must not be taken to know what is there now.
+        first_index=time_ns() // MILLISECOND * 1000,
+        on_change=waiting.wake,
+    )
+
+
+def _clients(
+    options: Options, registry: Registry, turn: Turn, address: PeerAddress, context: ssl.SSLContext | None
+) -> PlainClients | TlsClients:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = Limits(
+        # What is left is for HTTP, for consumers must find the nodes however many connections somebody opens here.
+        most=descriptors - min(_FOR_HTTP, descriptors // 2),
+        silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
+    )
+    if context is None:
+        return PlainClients(registry, turn, address, limits)
+    return TlsClients(registry, turn, address, limits, context)
 
 
 def _address(options: Options, listening: Listening) -> PeerAddress:

@@ -14,11 +14,12 @@ from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
 from common.version import NSQ_VERSION, suite_version
 from common.wire.names import is_valid_name
 from nsqlookupd.answers import debug_json, lookup_json, nodes_json
+from nsqlookupd.slices import in_slices
 
 if TYPE_CHECKING:
     from common.prometheus import Metric
+    from common.waiting import Waiting
     from nsqlookupd.registry import Registry
-    from nsqlookupd.waiting import Waiting
 
 log = logging.getLogger(__name__)
 
@@ -106,10 +107,10 @@ class _Questions:
 
     async def nodes(self, request: Request) -> Response:
         self._begin_and_finish()
-        return _json(nodes_json(self._registry))
+        return _json(await in_slices(nodes_json(self._registry)))
 
     async def debug(self, request: Request) -> Response:
-        return _json(debug_json(self._registry))
+        return _json(await in_slices(debug_json(self._registry)))
 
     def _begin_and_finish(self) -> None:
         """A turn in which nothing happens but time."""

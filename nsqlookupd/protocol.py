@@ -46,14 +46,18 @@ class LookupProtocol:
     """`id` is the peer's address as text; `address` is what IDENTIFY is answered with."""
 
     def __init__(self, registry: Registry, *, id: str, address: PeerAddress, note: Note) -> None:
+        self.id = id
         self.state = State.MAGIC
         self._registry = registry
-        self._id = id
         self._address = address
         self._note = note
         self._reader = LookupCommandReader()
         self._outgoing: list[bytes] = []
         self._peer: Peer | None = None
+
+    @property
+    def is_identified(self) -> bool:
+        return self._peer is not None
 
     @property
     def unread(self) -> int:
@@ -100,13 +104,13 @@ class LookupProtocol:
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
-        self._note("info", "PROTOCOL(V1): [%s] exiting ioloop", self._id)
-        self._note("info", "client(%s) - %s", self._id, reason)
+        self._note("info", "PROTOCOL(V1): [%s] exiting ioloop", self.id)
+        self._note("info", "client(%s) - %s", self.id, reason)
         if self._peer is not None:
             peer, self._peer = self._peer, None
             gone = self._registry.disconnect(peer)
             # NSQ has all of these at INFO: hundreds of lines for one event that the line above tells.
-            self._note("info", "DB: client(%s) UNREGISTER of all that it had: %d", self._id, len(gone))
+            self._note("info", "DB: client(%s) UNREGISTER of all that it had: %d", self.id, len(gone))
             self._note_removed(gone, level="debug")
 
     # Reading
@@ -115,10 +119,10 @@ class LookupProtocol:
         magic = self._reader.take(len(MAGIC))
         if magic is None:
             return False
-        self._note("info", "CLIENT(%s): desired protocol magic '%s'", self._id, _shown(magic))
+        self._note("info", "CLIENT(%s): desired protocol magic '%s'", self.id, _shown(magic))
         if magic != MAGIC:
             self._outgoing.append(encode_reply(Fault.BAD_PROTOCOL.encode()))
-            self._note("error", "client(%s) bad protocol magic '%s'", self._id, _shown(magic))
+            self._note("error", "client(%s) bad protocol magic '%s'", self.id, _shown(magic))
             self.state = State.CLOSED
             return False
         self.state = State.COMMAND
@@ -148,11 +152,11 @@ class LookupProtocol:
         if body is None:
             return False
         identity = decode_identify(body)
-        self._peer = self._registry.connect(self._id, identity)
+        self._peer = self._registry.connect(self.id, identity)
         self._note(
             "info",
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
-            self._id,
+            self.id,
             identity.broadcast_address,
             identity.tcp_port,
             identity.http_port,
@@ -168,7 +172,7 @@ class LookupProtocol:
     def _ping(self) -> None:
         if self._peer is not None:
             silence = self._registry.ping(self._peer)
-            self._note("info", "CLIENT(%s): pinged (last ping %s)", self._id, format_duration(round(silence * SECOND)))
+            self._note("info", "CLIENT(%s): pinged (last ping %s)", self.id, format_duration(round(silence * SECOND)))
         self._outgoing.append(_OK)
 
     def _register(self, words: list[bytes]) -> None:
@@ -183,7 +187,7 @@ class LookupProtocol:
             for row in removed:
                 if row.category == "channel":
                     self._note(
-                        "warning", "client(%s) unexpected UNREGISTER category:%s key:%s subkey:%s", self._id, *row
+                        "warning", "client(%s) unexpected UNREGISTER category:%s key:%s subkey:%s", self.id, *row
                     )
         self._note_removed([row for row in removed if channel or row.category == "topic"])
         self._outgoing.append(_OK)
@@ -207,18 +211,18 @@ class LookupProtocol:
 
     def _fail(self, error: ProtocolError) -> None:
         self._outgoing.append(encode_reply(error.data))
-        self._note("error", "[%s] - %s", self._id, error)
+        self._note("error", "[%s] - %s", self.id, error)
         self.close("protocol error")
 
     # Notes
 
     def _note_added(self, rows: list[Registration]) -> None:
         for row in rows:
-            self._note("info", "DB: client(%s) REGISTER category:%s key:%s subkey:%s", self._id, *row)
+            self._note("info", "DB: client(%s) REGISTER category:%s key:%s subkey:%s", self.id, *row)
 
     def _note_removed(self, rows: list[Registration], level: str = "info") -> None:
         for row in rows:
-            self._note(level, "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self._id, *row)
+            self._note(level, "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
 
 
 def _shown(magic: bytes) -> str:

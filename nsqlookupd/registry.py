@@ -388,20 +388,23 @@ class Registry:
         return Node(peer, tuple(topic.name for topic in topics), tuple(topic.is_hidden(peer) for topic in topics))
 
     def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]]]:
-        """Every row that has producers, sorted, each producer with its tombstone, also one that is over."""
-        rows: dict[Registration, list[tuple[Peer, Tombstone | None]]] = {}
-        if self._peers:
-            rows[CLIENT] = [(peer, None) for peer in sorted(self._peers, key=_order)]
-        for topic in self._topics.values():
-            tombstones = topic.tombstones or {}
-            if topic.producers:
-                peers = sorted(topic.producers, key=_order)
-                rows[Registration("topic", topic.name)] = [(peer, tombstones.get(peer)) for peer in peers]
-            for channel in topic.channels.values():
+        """Every row that has producers, sorted, each producer with its tombstone, also one that is over.
+
+        Whoever takes a row after things have changed gets it as it is then.
+        """
+        topics = sorted(self._topics.values(), key=_place_in_debug)
+        for topic in topics:
+            for channel in sorted(topic.channels.values(), key=_name):
                 if channel.peers:
-                    peers = sorted(channel.peers, key=_order)
-                    rows[Registration("channel", topic.name, channel.name)] = [(peer, None) for peer in peers]
-        yield from sorted(rows.items())
+                    row = Registration("channel", topic.name, channel.name)
+                    yield row, [(peer, None) for peer in sorted(channel.peers, key=_order)]
+        if self._peers:
+            yield CLIENT, [(peer, None) for peer in sorted(self._peers, key=_order)]
+        for topic in topics:
+            if topic.producers:
+                tombstones = topic.tombstones or {}
+                peers = sorted(topic.producers, key=_order)
+                yield Registration("topic", topic.name), [(peer, tombstones.get(peer)) for peer in peers]
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -464,5 +467,9 @@ def _order(peer: Peer) -> tuple[str, int, str]:
     return peer.order
 
 
-def _name(topic: Topic) -> str:
-    return topic.name
+def _name(it: Topic | Channel) -> str:
+    return it.name
+
+
+def _place_in_debug(topic: Topic) -> str:
+    return f"{topic.name}:"  # a name is followed by a colon there, which some of its letters come before

@@ -12,17 +12,19 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
-from common.net import format_peer
+from common.net import format_peer, keep_alive
+from common.poller import Poller
 from nsqlookupd.protocol import LookupProtocol, State
 
 if TYPE_CHECKING:
-    from common.poller import Connection, Handler, MakeHandler
+    from common.poller import Connection, Handler
     from common.wire.lookup import PeerAddress
     from nsqlookupd.registry import Registry
     from nsqlookupd.turn import Turn
@@ -36,7 +38,16 @@ _MOST_UNREAD: Final = 128 * 1024  # bytes of commands that wait before no more a
 _WRITE_TIMEOUT: Final = 10.0  # a peer reads its answers within 1 s if it is an nsqd
 _HANDSHAKE_TIMEOUT: Final = 10.0
 _MOST_RECEIVED: Final = 65536  # bytes at once
+_ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """More connections than `most` wait in the listener's backlog."""
+
+    most: int
+    silence: float  # seconds without a word that a connection has which has not said who it is
 
 
 def note(level: str, text: str, *arguments: object) -> None:
@@ -77,8 +88,12 @@ class Backlog:
             self.begin()
             while self._waiting and monotonic() < self._stop:
                 client = self._waiting.popleft()
-                if client.work():
-                    self._waiting.append(client)
+                try:
+                    if client.work():
+                        self._waiting.append(client)
+                except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
+                    log.exception("client(%s) - internal error, connection dropped", client.id)
+                    client.drop()
             if not self._waiting:
                 self._is_filled = trio.Event()
             self.finish()
@@ -87,18 +102,21 @@ class Backlog:
 class LookupClient:
     """A handler for the poller."""
 
-    def __init__(self, protocol: LookupProtocol, backlog: Backlog, wake: Callable[[], None]) -> None:
+    def __init__(self, protocol: LookupProtocol, backlog: Backlog, wake: Callable[[], None], silence: float) -> None:
+        self.id = protocol.id
+        self.aborted = False
         self._protocol = protocol
         self._backlog = backlog
         self._wake = wake
+        self._silence = silence
+        self._last_heard = monotonic()
         self._is_waiting = False  # in the backlog
         self._has_ended = False
-        self.aborted = False
 
     write_timeout: Final = _WRITE_TIMEOUT
-    next_deadline: Final = inf
 
     def receive(self, data: bytes, now: float) -> None:
+        self._last_heard = now
         self._protocol.receive(data)
         self._work_or_wait()
 
@@ -124,7 +142,19 @@ class LookupClient:
         if not self.finished and not self._is_waiting:
             self._backlog.add(self)  # when a switch fails, hundreds go at once, each with all that it had
 
-    def tick(self, now: float) -> None: ...
+    def tick(self, now: float) -> None:
+        log.info("client(%s) - has not said who it is, connection dropped", self.id)
+        self.drop()
+
+    def drop(self) -> None:
+        self.aborted = True
+        self._is_waiting = False
+        self._wake()
+
+    @property
+    def next_deadline(self) -> float:
+        """Who has identified itself may be silent for ever: it counts as inactive then, and comes back with a ping."""
+        return inf if self._protocol.is_identified or self.aborted else self._last_heard + self._silence
 
     @property
     def reading(self) -> bool:
@@ -152,60 +182,114 @@ class LookupClient:
         return True
 
 
-def client_maker(registry: Registry, backlog: Backlog, address: PeerAddress) -> MakeHandler:
-    """Makes the handler of each new connection."""
+class PlainClients:
+    """All connections of nsqd, on the poller."""
 
-    def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+    def __init__(self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits) -> None:
+        self._registry = registry
+        self._address = address
+        self._limits = limits
+        self._backlog = Backlog(turn)
+        self._poller = Poller(self._backlog, most_connections=limits.most)
+        turn.flush = self._poller.flush
+
+    def __len__(self) -> int:
+        return len(self._poller)
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Takes connections until cancelled; `run` serves them."""
+        await self._poller.accept(listener, self._make_client)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled, which closes them all."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._poller.run)
+                nursery.start_soon(self._backlog.work_off)
+                task_status.started()
+        finally:
+            self._poller.close_all()
+
+    def _make_client(self, connection: Connection, wake: Callable[[], None]) -> Handler:
         log.info("TCP: new client(%s)", connection.peer)
-        return LookupClient(LookupProtocol(registry, id=connection.peer, address=address, note=note), backlog, wake)
-
-    return make
+        protocol = LookupProtocol(self._registry, id=connection.peer, address=self._address, note=note)
+        return LookupClient(protocol, self._backlog, wake, self._limits.silence)
 
 
 class TlsClients:
     """The same over TLS: a task for each connection, as only the commands matter here and not the last microsecond."""
 
-    def __init__(self, registry: Registry, turn: Turn, address: PeerAddress, context: ssl.SSLContext) -> None:
+    def __init__(
+        self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits, context: ssl.SSLContext
+    ) -> None:
         self._registry = registry
         self._turn = turn
         self._address = address
+        self._limits = limits
         self._context = context
+        self._slots = trio.Semaphore(limits.most)
+        self._clients: trio.Nursery
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     async def accept(self, listener: socket.socket) -> None:
-        """Serves until cancelled."""
-        trio_listener = trio.SocketListener(trio.socket.from_stdlib_socket(listener.dup()))
-        await trio.serve_listeners(self._serve, [trio_listener])
+        """Takes connections until cancelled; `run` serves them."""
+        async with trio.SocketListener(trio.socket.from_stdlib_socket(listener.dup())) as accepting:
+            while True:
+                await self._slots.acquire()
+                try:
+                    transport = await accepting.accept()
+                except OSError as error:  # out of descriptors
+                    log.warning("accept failed: %s", error)
+                    self._slots.release()
+                    await trio.sleep(_ACCEPT_PAUSE)
+                else:
+                    self._clients.start_soon(self._serve, transport)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled, which closes them all."""
+        async with trio.open_nursery() as self._clients:
+            task_status.started()
+            await trio.sleep_forever()
 
     async def _serve(self, transport: trio.SocketStream) -> None:
         peer = format_peer(cast(socket.socket, transport.socket))  # it has all that is asked here
         log.info("TCP: new client(%s)", peer)
         protocol = LookupProtocol(self._registry, id=peer, address=self._address, note=note)
-        stream = trio.SSLStream(transport, self._context, server_side=True)
         self._count += 1
         try:
-            with trio.fail_after(_HANDSHAKE_TIMEOUT):
-                await stream.do_handshake()
-            await self._talk(stream, protocol)
+            await self._converse(transport, protocol)
         except trio.TooSlowError:
             log.info("client(%s) - does not go on, connection dropped", peer)
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("client(%s) - %s", peer, error.__cause__ or error)
         except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
             log.exception("client(%s) - internal error, connection dropped", peer)
         finally:
             self._count -= 1
-            self._turn.begin()
-            protocol.close("EOF")
-            self._turn.finish()
-            await trio.aclose_forcefully(stream)
+            self._slots.release()
+
+    async def _converse(self, transport: trio.SocketStream, protocol: LookupProtocol) -> None:
+        stream = trio.SSLStream(transport, self._context, server_side=True)
+        try:
+            keep_alive(cast(socket.socket, transport.socket))
+            with trio.fail_after(_HANDSHAKE_TIMEOUT):
+                await stream.do_handshake()
+            await self._talk(stream, protocol)
+        finally:
+            try:
+                self._turn.begin()
+                protocol.close("EOF")
+                self._turn.finish()
+            finally:
+                await trio.aclose_forcefully(stream)
 
     async def _talk(self, stream: trio.SSLStream[trio.SocketStream], protocol: LookupProtocol) -> None:
         while protocol.state is not State.CLOSED:
-            data = await stream.receive_some(_MOST_RECEIVED)
+            with trio.fail_after(inf if protocol.is_identified else self._limits.silence):
+                data = await stream.receive_some(_MOST_RECEIVED)
             protocol.receive(data)
             is_more = True
             while is_more:

@@ -16,6 +16,7 @@ from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
 
 if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
     from nsqd.broker.changes import TopicState
     from nsqd.broker.channel import Channel
     from nsqd.broker.latency import LatencySettings
@@ -85,6 +86,7 @@ class Broker:
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
         self.lighter: dict[Topic, None] = {}  # need less of their log, once the journal has written why
         self.alarms = Alarms()
+        self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
         self.shape_unsaved = False  # topics, channels or pauses changed
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
         self.urgent_changes = 0  # for the journal, ever
@@ -189,7 +191,13 @@ class Broker:
             channel.record_progress()
         lighter, self.lighter = self.lighter, {}
         for topic in {channel.topic: None for channel in changed} | lighter:
-            topic.log.release(topic.low_water())
+            topic.let_go()
+
+    def let_go(self, names: Iterable[str]) -> None:
+        """Time has passed, so that retention may want less of the logs of these topics."""
+        for name in names:
+            if (topic := self.topics.get(name)) is not None:
+                topic.let_go()
 
     def forget(self, channel: Channel) -> None:
         self.restless.pop(channel, None)
@@ -242,6 +250,11 @@ class Broker:
         topic = self.topics.get(name)
         return topic.snapshot_changes() if topic is not None and not topic.ephemeral else ()
 
+    def exceptions(self, name: str) -> Iterable[Iterable[int]]:
+        """The sequences that channels of the topic need besides what lies ahead of their cursors, in pieces, as of now."""
+        topic = self.topics.get(name)
+        return topic.exceptions() if topic is not None else ()
+
     def restore(
         self, states: Mapping[str, TopicState], logs: Mapping[str, TopicLog], *, untold: Collection[str] = ()
     ) -> None:
@@ -268,13 +281,18 @@ class Broker:
                         self.record_topic(topic, change)
             if topic.learning:
                 self._learn_channels(topic)
-            log.release(topic.low_water())  # the end may have come between a last FIN and the removal of its segment
+            topic.let_go()  # the end may have come between a last FIN and the removal of its segment
 
     # Two clocks
 
     def wall_milliseconds(self, due: int) -> int:
         """The wall time of a due time in monotonic microseconds."""
         return (self.timestamp // 1000 + due - int(self.now * 1_000_000)) // 1000 + 1
+
+    def due_ms(self, batch: Batch) -> int | None:
+        """The wall time of a deferred batch, counted from its publication; None: it has come."""
+        due_ms = batch.timestamp // 1_000_000 + batch.delay_ms + 1
+        return due_ms if due_ms * 1_000_000 > self.timestamp else None
 
     def due_from_wall(self, wall_ms: int) -> int:
         return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000)

@@ -16,10 +16,12 @@ follows what changes, never how much is waiting.
     park      t, start, count, delay_ms      a deferred batch beyond a frozen H: its clock does not run yet
     unpark    t                              all parked batches were handed over (as `defer`) or emptied away
     cut       t, tail                        nothing at or after `tail` was ever written
+    doubt     t, sequence                    something is lost here: what is told of this and later may have been cut
     channel   t, c, cursor                   a channel begins
     nochannel t, c                           and ends
     hold      t, c, paused
     empty     t, c, cursor                   everything before the cursor is done with, exceptions too
+    seek      t, c, cursor                   so is all that was known; the cursor stands here, perhaps further back
     skip      t, c, start, end               never delivered here
     defer     t, start, count, due_ms        handed over to every channel that existed; cursors pass over it
     progress  t, c, cursor, [a, b, ...]      the cursor moved here; [a, b) and so on were finished
@@ -32,7 +34,7 @@ Times are wall-clock milliseconds, because they outlive the process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,6 +100,29 @@ class ChannelState:
         self.cursor = max(cursor, self.cursor)
         self.skips.clear()
         self.waiting.clear()
+
+    def seek(self, cursor: int) -> None:
+        self.cursor = cursor
+        self.skips.clear()
+        self.waiting.clear()
+
+    @property
+    def needed(self) -> int:
+        """The first sequence that is neither passed nor skipped."""
+        needed = self.cursor
+        for start, end in self.skips:
+            if start > needed:
+                break
+            needed = max(needed, end)
+        return needed
+
+    def doubt(self, sequence: int) -> None:
+        """Reads again from there on; what waits has its place still, and is not read twice."""
+        waiting = sorted(s for s in self.waiting if s >= sequence)
+        self.skips = deque((start, min(end, sequence)) for start, end in self.skips if start < sequence)
+        self.cursor, self.born = min(self.cursor, sequence), min(self.born, sequence)
+        for place in waiting:
+            self.skip(place, place + 1)
 
     def cut(self, tail: int) -> bool:
         """Forgets everything at or after the tail; says whether there was anything."""
@@ -170,13 +195,19 @@ def dropped(changes: Iterable[Change]) -> set[str]:
 
 
 def complete(
-    topics: dict[str, TopicState], named: object, firsts: Mapping[str, int], *, journal_is_whole: bool
+    topics: dict[str, TopicState],
+    named: object,
+    firsts: Mapping[str, int],
+    *,
+    journal_is_whole: bool,
+    carried: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
 ) -> set[str]:
     """Adds what the journal has lost and the second place, `named`, still knows; says which topics that were.
 
     `firsts` are the logs that exist, and where they begin: from there such a channel reads again, because duplicates are
     better than loss. A whole journal is believed about every topic that it knows: it is newer. What such a topic had learned
-    is not in the second place: it asks again, which costs it a moment.
+    is not in the second place: it asks again, which costs it a moment. `carried` tells what a log has besides, from before
+    its beginning: (sequence, count, due_ms), due_ms 0 at once.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():
@@ -188,9 +219,20 @@ def complete(
                 mended.add(name)
                 state = topic.channels[channel] = ChannelState(firsts[name])
                 state.paused = details["paused"]
+                for start, count, due_ms in carried(name):
+                    state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None
     return mended
+
+
+def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Topics, and what of them [start, end) a channel still needs and the log does not have."""
+    for name, first in firsts.items():
+        if name in topics and topics[name].channels:
+            needed = min(channel.needed for channel in topics[name].channels.values())
+            if needed < first:
+                yield name, needed, first
 
 
 def _apply(topics: dict[str, TopicState], change: Any) -> None:
@@ -211,6 +253,7 @@ def _apply(topics: dict[str, TopicState], change: Any) -> None:
             topic.learned = True
         case ["freeze", _, sequence]:
             topic.frozen_at = sequence
+            topic.parked = [parked for parked in topic.parked if parked[0] >= sequence]
         case ["flow", _]:
             topic.frozen_at = None
         case ["park", _, start, count, delay_ms]:
@@ -219,6 +262,9 @@ def _apply(topics: dict[str, TopicState], change: Any) -> None:
             topic.parked.clear()
         case ["cut", _, tail]:
             topic.cut(tail)
+        case ["doubt", _, sequence]:
+            for channel in topic.channels.values():
+                channel.doubt(sequence)
         case ["channel", _, name, cursor]:
             topic.channels.setdefault(name, ChannelState(cursor))
         case ["nochannel", _, name]:
@@ -245,6 +291,8 @@ def _apply_to_channel(channel: ChannelState, change: Any) -> None:
             channel.paused = paused
         case ["empty", _, _, cursor]:
             channel.empty(cursor)
+        case ["seek", _, _, cursor]:
+            channel.seek(cursor)
         case ["skip", _, _, start, end]:
             channel.skip(start, end)
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
+_DEFERRED_AT_ONCE: Final = 2_000  # messages of the past that are not due yet; they are passed over one by one
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 
 
@@ -101,6 +102,10 @@ class Channel:
         """Nothing before this sequence is needed here any more."""
         lows = [self.cursor, self.in_flight.lowest(), self.retries.pins.lowest(), self.deferred.pins.lowest()]
         return min(low for low in lows if low is not None)
+
+    def exceptions(self) -> Iterator[Iterable[int]]:
+        """The sequences of what waits or is in flight, as of now, in pieces that take a fraction of a millisecond."""
+        return chain(self.in_flight.sequences(), self.retries.sequences(), self.deferred.sequences())
 
     # Handing over
 
@@ -243,7 +248,7 @@ class Channel:
 
     def _take_new(self, consumer: Consumer, limit: int, now: float) -> int:
         source, end = self._source, self.topic.handed_over
-        taken = 0
+        taken = deferred = 0
         while taken < limit and consumer.room > 0:
             cursor = self._advance_over_gaps()
             if cursor >= end:
@@ -253,9 +258,18 @@ class Channel:
                 batch = self._batch = source.batch_at(cursor)
                 if batch is None:
                     break
-            stop = min(batch.end_sequence, end, cursor + limit - taken)
+            stop = min(batch.end_sequence, end)
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
+            if batch.delay_ms and (due_ms := self._broker.due_ms(batch)) is not None:
+                self.cursor = stop
+                self._defer_again(cursor, stop, due_ms)
+                deferred += stop - cursor
+                if deferred < _DEFERRED_AT_ONCE:
+                    continue
+                self._come_back(now)
+                break
+            stop = min(stop, cursor + limit - taken)
             self.cursor = stop
             if stop == batch.end_sequence:
                 self._batch = None
@@ -264,6 +278,25 @@ class Channel:
         if taken:
             self._broker.changed[self] = None
         return taken
+
+    def _defer_again(self, start: int, end: int, due_ms: int) -> None:
+        """The cursor has come back to where messages still wait for their time: publication plus delay, never earlier.
+
+        Others are ahead of the cursor only in skip ranges, which `defer` has made.
+        """
+        due = self._broker.due_from_wall(due_ms)
+        entries: list[int] = []
+        for sequence in range(start, end):
+            self.deferred.add(due, sequence, 0)
+            entries += (sequence, 0, due_ms)
+        self._record_urgent("wait", entries)
+        self._set_alarm()
+
+    def _come_back(self, now: float) -> None:
+        """There is more to do, but others have their turn first."""
+        if now < self.alarm:
+            self.alarm = now
+            self._broker.alarms.add(now, self)
 
     def _advance_over_gaps(self) -> int:
         while True:
@@ -424,6 +457,18 @@ class Channel:
 
     def empty(self) -> None:
         """Everything handed over so far is done with: waiting, in flight, deferred."""
+        self._forget_all(self.topic.handed_over)
+        self._record("empty", self.cursor)
+
+    def seek(self, cursor: int) -> None:
+        """As `empty`, and then it goes on at `cursor`, which lies anywhere from the log's first sequence to H."""
+        assert self.kept is None, "what is ephemeral has no past"
+        self._counted_from = min(self._counted_from, cursor)
+        self._forget_all(cursor)
+        self._record("seek", cursor)
+        self.topic.let_go()  # at once: a segment that is needed again must not go
+
+    def _forget_all(self, cursor: int) -> None:
         self.in_flight.clear()
         self.retries.clear()
         self.deferred.clear()
@@ -432,11 +477,10 @@ class Channel:
         if self.kept is not None:
             self.kept.clear()
         self._batch = None
-        self.cursor = self._saved_cursor = self.topic.handed_over
+        self.cursor = self._saved_cursor = cursor
         self.alarm = inf
         for consumer in self.consumers:
             consumer.in_flight = 0
-        self._record("empty", self.cursor)
         self._broker.changed[self] = None  # the log may let go of it
         self.wants_attention()
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Final
 
 _ATTEMPTS_BITS: Final = 16
 _ATTEMPTS_MASK: Final = (1 << _ATTEMPTS_BITS) - 1
 _SEQUENCE_BITS: Final = 64
 _SEQUENCE_MASK: Final = (1 << _SEQUENCE_BITS) - 1
+_PIECE: Final = 4_000  # positions, a fraction of a millisecond
 _LENGTH_BITS: Final = 40
 _LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
 
@@ -159,6 +161,11 @@ class Retries:
         queue = self._queue.copy()
         return ((packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK) for packed in queue)
 
+    def sequences(self) -> Iterator[list[int]]:
+        """Of all that wait now, in pieces."""
+        queue = iter(self._queue.copy())
+        return iter(lambda: [packed >> _ATTEMPTS_BITS for packed in islice(queue, _PIECE)], [])
+
     def add(self, sequence: int, attempts: int) -> None:
         self._queue.append(sequence << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)
         self.pins.add(sequence)
@@ -206,6 +213,14 @@ class Deferred:
     def copy(self) -> Iterator[tuple[int, int, int]]:
         """What iteration would give now."""
         return map(_unpack_deferred, self._heap.copy())
+
+    def sequences(self) -> Iterator[list[int]]:
+        """Of all that wait now, in pieces."""
+        heap = iter(self._heap.copy())
+        return iter(
+            lambda: [packed >> _ATTEMPTS_BITS & _SEQUENCE_MASK for packed in islice(heap, _PIECE)],
+            [],
+        )
 
     def add(self, due: int, sequence: int, attempts: int) -> None:
         heappush(self._heap, (due << _SEQUENCE_BITS | sequence) << _ATTEMPTS_BITS | attempts & _ATTEMPTS_MASK)

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 Change = tuple[object, ...]
 
 
+class NotSynced(Exception):
+    """Something could not be made durable; the text is the operating system's."""
+
+
 class BatchSource(Protocol):
     """What a channel reads its messages from: the topic's log, or what the channel has kept."""
 
@@ -57,8 +61,16 @@ class TopicLog(BatchSource, Protocol):
         the tail is again what it was; after a failed sync it stays, because it may have been delivered already.
         """
 
-    def release(self, sequence: int) -> None:
-        """No channel needs anything before `sequence` any more."""
+    def release(self, sequence: int, passed: int | None = None) -> None:
+        """No channel needs anything before `sequence`, and what retention does not want may go.
+
+        `passed`, which is not before it, is where the last cursor stands: between the two only single messages are
+        needed, that wait or are in flight. Both may be lower than last time: a channel has gone back. That is to be told
+        at once.
+        """
+
+    def outdated(self) -> int:
+        """Up to here a retention that was set for this very topic lets go also of what no channel ever got."""
 
 
 class Store(Protocol):

@@ -21,7 +21,7 @@ from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.changes import TopicState
+    from nsqd.broker.changes import ChannelState, TopicState
     from nsqd.broker.store import Change, TopicLog
 
 
@@ -54,6 +54,7 @@ class Topic:
         self.handed_over = log.tail
         self.message_count = 0
         self.message_bytes = 0
+        self.outdated_count = 0  # messages that retention dropped before a channel got them
         self._written_tail = log.tail
         self._singles: list[bytes] = []  # PUBs of this turn; they become one batch
         self._singles_bytes = 0
@@ -233,6 +234,39 @@ class Topic:
         self._record("flow")
         self._advance(self.broker.now)
 
+    def let_go(self) -> None:
+        """Tells the log what it need not keep any more."""
+        if not self.channels and not self.learning:
+            self._drop_outdated()
+        self.log.release(self.low_water(), self.passed())
+
+    def _drop_outdated(self) -> None:
+        """What waited for a first channel for longer than this topic's own retention has it."""
+        outdated = min(self.log.outdated(), self._written_tail)
+        if outdated <= self.handed_over:
+            return
+        dropped = outdated - self.handed_over
+        self.outdated_count += dropped
+        self.handed_over = outdated
+        self._parked = [parked for parked in self._parked if parked[0] >= outdated]
+        # The log unlinks nothing before the journal that says this is synced.
+        self._record("freeze", outdated)
+        self.broker.note(
+            f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
+            f"{self.outdated_count} since the start"
+        )
+
+    def passed(self) -> int:
+        """Before this sequence channels need single messages only; see `exceptions`."""
+        return min([self.handed_over, *(c.cursor for c in self.channels.values() if c.kept is None)])
+
+    def exceptions(self) -> Iterator[Iterable[int]]:
+        """The sequences of all that waits or is in flight, as of now, in pieces. The journal knows what is missing in them."""
+        channels = [channel for channel in self.channels.values() if channel.kept is None]
+        for channel in channels:
+            channel.record_progress()
+        return chain.from_iterable([channel.exceptions() for channel in channels])
+
     def low_water(self) -> int:
         """Nothing before this sequence is needed by any channel, or would be by a new one."""
         low = self.handed_over
@@ -240,6 +274,11 @@ class Topic:
             if channel.kept is None:
                 low = min(low, channel.low_water())
         return low
+
+    @property
+    def last_place(self) -> int:
+        """The highest cursor that a channel can be given: H, or where a first channel would bring it."""
+        return self.handed_over if self.paused or self.learning else self._written_tail
 
     # Channels
 
@@ -360,7 +399,17 @@ class Topic:
                 self.handed_over = state.frozen_at
         self._parked = list(state.parked)
         for name, channel_state in state.channels.items():
-            self.channels[name].restore(channel_state, self.broker.due_from_wall)
+            self.channels[name].restore(self._without_lost(channel_state), self.broker.due_from_wall)
+
+    def _without_lost(self, state: ChannelState) -> ChannelState:
+        """Takes out, and counts, what waits and is nowhere any more: neither in the log nor beside it."""
+        first, next_readable = self.log.first, self.log.next_readable
+        lost = [sequence for sequence in state.waiting if sequence < first and next_readable(sequence) != sequence]
+        if lost:
+            for sequence in lost:
+                del state.waiting[sequence]
+            self.broker.lost[self.name] = self.broker.lost.get(self.name, 0) + len(lost)
+        return state
 
     # Seen from outside
 

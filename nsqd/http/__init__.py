@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from nsqd.http.api import NodeInfo, make_app, refuse_plain
+from nsqd.http.history import Reading
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
 from nsqd.http.secure import SecureHttp, TunnelEnd
 
-__all__ = ["NodeInfo", "Publishing", "QuickHttp", "QuickRoutes", "SecureHttp", "TunnelEnd", "make_app", "refuse_plain"]
+__all__ = [
+    "NodeInfo",
+    "Publishing",
+    "QuickHttp",
+    "QuickRoutes",
+    "Reading",
+    "SecureHttp",
+    "TunnelEnd",
+    "make_app",
+    "refuse_plain",
+]

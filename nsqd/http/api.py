@@ -10,7 +10,7 @@ import logging
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import time_ns
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -33,10 +33,13 @@ from common.http_api import (
 from common.options import change, table_of
 from common.prometheus import CONTENT_TYPE, exposition
 from common.version import NSQ_VERSION
-from common.wire.names import is_valid_name
+from common.wire.names import is_ephemeral, is_valid_name
+from nsqd.broker.store import NotSynced
 from nsqd.http.debug import debug_routes
+from nsqd.http.history import HistoryEndpoints, Reading, find_sequence, place_argument
 from nsqd.http.memory import memory_now
 from nsqd.http.metrics import nsqd_metrics
+from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
 from nsqd.http.quick import OK, ping_answer
 from nsqd.http.stats_json import stats_json
 from nsqd.http.stats_text import stats_text
@@ -44,6 +47,7 @@ from nsqd.http.stats_text import stats_text
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
+    from common.http_api import Attend
     from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
@@ -103,19 +107,24 @@ def make_app(
     *,
     start_drain: Callable[[], None],
     run_trio: Bridge,
+    reading: Reading,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
+    attend: Attend | None = None,
 ) -> HttpApi:
-    """The ASGI application. `run_trio` and `linger` are `common.web`'s, or a test's."""
+    """The ASGI application. `run_trio`, `linger` and `attend` are `common.web`'s, or a test's."""
     calls = _Calls(broker, turn, run_trio)
     endpoints = _Endpoints(calls, settings, publishing, node, start_drain)
     topics = _TopicEndpoints(calls)
-    channels = _ChannelEndpoints(calls)
+    channels = _ChannelEndpoints(calls, reading)
+    history = HistoryEndpoints(broker, reading, monotonic)
     routes = [
         Route("GET", "/ping", endpoints.ping),
         Route("GET", "/info", endpoints.info),
         Route("GET", "/stats", endpoints.stats),
         Route("POST", "/pub", endpoints.pub, logged=False),
         Route("POST", "/mpub", endpoints.mpub, logged=False),
+        Route("GET", "/topic/log", history.log),
+        Route("GET", "/topic/read", history.read),
         Route("POST", "/topic/create", topics.create),
         Route("POST", "/topic/delete", topics.delete),
         Route("POST", "/topic/empty", topics.empty),
@@ -124,6 +133,7 @@ def make_app(
         Route("POST", "/channel/create", channels.create),
         Route("POST", "/channel/delete", channels.delete),
         Route("POST", "/channel/empty", channels.empty),
+        Route("POST", "/channel/seek", channels.seek),
         Route("POST", "/channel/pause", channels.pause),
         Route("POST", "/channel/unpause", channels.unpause),
         Route("GET", "/config/:option", endpoints.get_option),
@@ -134,7 +144,7 @@ def make_app(
         Route("GET", "/readyz", endpoints.ready, logged=False),
         Route("POST", "/drain", endpoints.drain),
     ]
-    return HttpApi(routes, log=log, linger=linger)
+    return HttpApi(routes, log=log, linger=linger, attend=attend)
 
 
 def refuse_plain(https_port: int) -> HttpApi:
@@ -169,17 +179,26 @@ class _Calls:
             yield
             promise = broker.promise() if broker.urgent_changes != changes_before else None
         if promise is not None and promise.error is not None:
-            log.error("a change is not on disk error=%s", promise.error)
-            raise HttpError(500, "INTERNAL_ERROR")
+            raise _not_on_disk(promise.error)
 
     async def durable(self) -> None:
-        await self._run_trio(self._turn.durable)
+        """What a turn has decided is on disk. 500 if the disk does not take it."""
+        try:
+            await self._run_trio(self._turn.durable)
+        except NotSynced as error:
+            raise _not_on_disk(error) from error
 
     async def settled(self, receipt: Receipt) -> None:
         if not receipt.settled:
             event = trio.Event()
             receipt.when_settled(event.set)
             await self._run_trio(event.wait)
+
+
+def _not_on_disk(cause: object) -> HttpError:
+    """The change is made all the same, and is written when the disk works again; NSQ has no other word for it."""
+    log.error("a change is not on disk error=%s", cause)
+    return HttpError(500, "INTERNAL_ERROR")
 
 
 class _Endpoints:
@@ -340,15 +359,46 @@ class _TopicEndpoints:
 
 
 class _ChannelEndpoints:
-    def __init__(self, calls: _Calls) -> None:
+    def __init__(self, calls: _Calls, reading: Reading) -> None:
         self._calls = calls
         self._broker = calls.broker
+        self._reading = reading
 
     async def create(self, request: Request) -> Response:
         topic_name, name = _channel_name(request)
+        place = place_argument(request)
+        if place is None:
+            with self._calls.journaled_turn():
+                _find_topic(self._broker, topic_name).channel(name)
+            return EMPTY
+        _check_lasting(topic_name, name)
+        _find_topic(self._broker, topic_name)
+        pinned = await self._pinned(topic_name, place)
         with self._calls.journaled_turn():
-            _find_topic(self._broker, topic_name).channel(name)
+            topic = _find_topic(self._broker, topic_name)
+            if name not in topic.channels:
+                cursor = _cursor(topic, pinned)
+                topic.channel(name).seek(cursor)
         return EMPTY
+
+    async def seek(self, request: Request) -> Response:
+        topic_name, name = _channel_name(request)
+        place = place_argument(request)
+        if place is None:
+            raise HttpError(400, "MISSING_ARG_FROM")
+        _check_lasting(topic_name, name)
+        _find_channel(self._broker, topic_name, name)
+        pinned = await self._pinned(topic_name, place)
+        with self._calls.journaled_turn():
+            channel = _find_channel(self._broker, topic_name, name)
+            cursor = _cursor(channel.topic, pinned)
+            channel.seek(cursor)
+        await self._calls.durable()
+        return json({"cursor": cursor})
+
+    async def _pinned(self, topic: str, place: Place) -> Pinned:
+        """Finding a time needs the disk, and nothing in a turn may wait."""
+        return Found(await find_sequence(self._reading, topic, place)) if isinstance(place, AtTime) else place
 
     async def delete(self, request: Request) -> Response:
         topic_name, name = _channel_name(request)
@@ -371,10 +421,7 @@ class _ChannelEndpoints:
     async def _do(self, request: Request, action: Callable[[Channel], None]) -> Response:
         topic_name, name = _channel_name(request)
         with self._calls.journaled_turn():
-            channel = _find_topic(self._broker, topic_name).channels.get(name)
-            if channel is None:
-                raise HttpError(404, "CHANNEL_NOT_FOUND")
-            action(channel)
+            action(_find_channel(self._broker, topic_name, name))
         await self._calls.durable()
         return EMPTY
 
@@ -406,6 +453,36 @@ def _find_topic(broker: Broker, name: str) -> Topic:
     if topic is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
     return topic
+
+
+def _find_channel(broker: Broker, topic: str, name: str) -> Channel:
+    channel = _find_topic(broker, topic).channels.get(name)
+    if channel is None:
+        raise HttpError(404, "CHANNEL_NOT_FOUND")
+    return channel
+
+
+def _check_lasting(topic: str, channel: str) -> None:
+    if is_ephemeral(topic):
+        raise HttpError(
+            400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
+        )
+    if is_ephemeral(channel):
+        raise HttpError(400, "EPHEMERAL_CHANNEL", details={"reason": "an ephemeral channel keeps no place in history"})
+
+
+def _cursor(topic: Topic, place: Pinned) -> int:
+    """The cursor for a place, from the first message that is left to where new ones come."""
+    first, last = topic.log.first, topic.last_place
+    if isinstance(place, Edge):
+        return first if place is Edge.EARLIEST else last
+    if isinstance(place, Found):
+        return min(max(place.sequence, first), last)
+    if place < first:
+        raise HttpError(410, "GONE", details={"first": first, "last": last})
+    if place > last:
+        raise HttpError(400, "BEYOND_END", details={"first": first, "last": last})
+    return place
 
 
 def _show_option(options: Options, key: str) -> Response:

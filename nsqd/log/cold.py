@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from nsqd.log.files import close_quietly
+from nsqd.log.files import close_quietly, remove_file
 from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 128 * 1024
 COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
 _PAGE: Final = 4096
-_LASTING_ERRORS: Final = (errno.ENOENT, errno.EIO)  # all others may go away: rights, descriptors, a mount
+NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of the file system
+LASTING_ERRORS: Final = (errno.ENOENT, errno.EIO)  # all others may go away: rights, descriptors, a mount
 
 
 class Damaged(Exception):
@@ -151,10 +153,35 @@ def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence
         size = max(READ_SIZE, found.needed)
 
 
+class InFile(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+class AnyLoad(Protocol):
+    """A read that needs a thread, of a segment or of a side file."""
+
+    topic: str
+    holes: list[Hole]
+    aside: list[Path]  # copies of the bytes in the holes
+    error: OSError | None
+
+    @property
+    def segment(self) -> InFile: ...
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether it failed for a reason that goes away."""
+
+    def perform(self, files: Files) -> None: ...
+
+
 class Load:
     """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
 
-    def __init__(self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None) -> None:
+    def __init__(
+        self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None, patient: bool = False
+    ) -> None:
         self.topic = topic
         self.sequence = sequence
         self.segment = segment
@@ -167,11 +194,19 @@ class Load:
         self._end_offset = segment.size
         self._end_sequence = end  # where the segment's records end
         self._start = start
+        self._patient = patient  # an I/O error may go away
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the disk has refused to read."""
+        return self.error is not None and self.error.errno == errno.EIO
 
     @property
     def is_passing(self) -> bool:
         """Whether it failed for a reason that goes away."""
-        return self.error is not None and self.error.errno not in _LASTING_ERRORS
+        if self.is_refused:
+            return self._patient
+        return self.error is not None and self.error.errno not in LASTING_ERRORS
 
     def perform(self, files: Files) -> None:
         segment = self.segment
@@ -181,7 +216,7 @@ class Load:
             self._give_up(error)
             return
         try:
-            self._read(files, salvaging(files, descriptor))
+            self._read(files, (strictly if self._patient else salvaging)(files, descriptor))
         except OSError as error:
             self._give_up(error)
         finally:
@@ -245,6 +280,15 @@ class Load:
         return Start(*entry) if entry is not None else None
 
 
+def strictly(files: Files, descriptor: int) -> ReadAt:
+    """Reads a file; what it is too short for comes as zeros."""
+
+    def read(offset: int, size: int) -> bytes:
+        return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
+
+    return read
+
+
 def salvaging(files: Files, descriptor: int) -> ReadAt:
     """Reads a file; what the disk refuses, or the file is too short for, comes as zeros. The checksums will tell."""
 
@@ -276,6 +320,8 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
         if not files.exists(target):
             _copy(files, path, offset, end_offset, target)
     except OSError:
+        with suppress(OSError):  # half a copy would pass for one
+            remove_file(files, target)
         return None
     return target
 

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.cold import ColdBlock, ColdBlocks, Damaged, Load, ReadDescriptors, Start, read_block, salvaging
+from nsqd.log.cold import (
+    NO_CACHED_READS,
+    AnyLoad,
+    ColdBlock,
+    ColdBlocks,
+    Damaged,
+    Load,
+    ReadDescriptors,
+    Start,
+    read_block,
+    salvaging,
+)
 from nsqd.log.record import HEADER_SIZE, Header, decode_header
 from nsqd.log.segment import Hole, ReadAt, Segment, Walk
 
@@ -16,7 +26,12 @@ if TYPE_CHECKING:
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
 
-_NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+PATIENCE: Final = 3  # times that an I/O error may go away, seconds apart, before it is damage
+
+
+class HoldsBlocks(Protocol):
+    def forget_idle(self) -> bool:
+        """Drops what was read if it is not being read any more; says whether nothing is left."""
 
 
 class ReadingHost(Protocol):
@@ -26,13 +41,13 @@ class ReadingHost(Protocol):
     descriptors: ReadDescriptors
     reads_cache: bool  # whether the file system tells what the page cache holds
 
-    def load(self, load: Load) -> None:
+    def load(self, load: AnyLoad) -> None:
         """Has a thread perform it, and then the log take it back with `loaded`."""
 
-    def reads_cold(self, reader: ColdReader) -> None:
+    def reads_cold(self, reader: HoldsBlocks) -> None:
         """The reader holds blocks, until `forget_idle` says that it does not any more."""
 
-    def damaged(self, topic: str, load: Load) -> None: ...
+    def damaged(self, topic: str, load: AnyLoad) -> None: ...
 
 
 class ColdReader:
@@ -53,6 +68,7 @@ class ColdReader:
         self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
         self._blocks: ColdBlocks | None = None
         self._loading: set[int] = set()
+        self._refused: dict[int, int] = {}  # how often the disk has refused to read it
 
     def next_readable(self, sequence: int) -> int:
         for first, end in self._holes:
@@ -76,11 +92,14 @@ class ColdReader:
         except BlockingIOError:
             pass
         except OSError as error:  # the thread will tell what it is
-            if error.errno in _NO_CACHED_READS:
+            if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False
         if sequence not in self._loading:
             self._loading.add(sequence)
-            self._host.load(Load(self._topic, sequence, segment, end=self._end_of(segment), start=start))
+            patient = self._refused.get(sequence, 0) < PATIENCE
+            self._host.load(
+                Load(self._topic, sequence, segment, end=self._end_of(segment), start=start, patient=patient)
+            )
         return None
 
     def _opened_blocks(self) -> ColdBlocks:
@@ -122,6 +141,10 @@ class ColdReader:
     def loaded(self, load: Load) -> None:
         """Takes what a thread has read; the asker may come again."""
         self._loading.discard(load.sequence)
+        if load.is_passing and load.is_refused:
+            self._refused[load.sequence] = self._refused.get(load.sequence, 0) + 1
+        else:
+            self._refused.pop(load.sequence, None)
         segment = load.segment
         if segment not in self._segments:  # finished meanwhile
             return
@@ -150,6 +173,7 @@ class ColdReader:
         return True
 
     def forget_before(self, sequence: int) -> None:
+        self._refused = {refused: times for refused, times in self._refused.items() if refused >= sequence}
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 

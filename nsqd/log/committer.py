@@ -7,6 +7,7 @@ same three steps also serve where no loop runs (the end of the store, and tests)
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,10 +19,11 @@ from nsqd.log.data_path import topology_json
 from nsqd.log.files import Files, error_text, remove_file
 
 if TYPE_CHECKING:
-    from nsqd.log.cold import Load
+    from nsqd.log.cold import AnyLoad
     from nsqd.log.journal import JournalSync
     from nsqd.log.store import Store
     from nsqd.log.sync_job import SyncJob
+    from nsqd.log.topic_log import DiskLog
 
 log = logging.getLogger(__name__)
 
@@ -29,15 +31,13 @@ FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and unurgent c
 TOPOLOGY_INTERVAL: Final = 0.2
 SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
+CARRY_INTERVAL: Final = 1.0  # between two looks at who is due
+CARRY_SLICE: Final = 0.005  # and of looking at what is needed
 IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
 REPAIR_INTERVAL: Final = 1.0
 LOADING_THREADS: Final = 4
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
-
-
-class NotSynced(Exception):
-    """Something could not be made durable; the text is the operating system's."""
 
 
 class Wakeup:
@@ -103,8 +103,11 @@ class Round:
         while self.folders:
             try:
                 files.remove_folder(self.folders[0])
-            except OSError as error:  # the next start tries again
+            except FileNotFoundError:
+                pass
+            except OSError as error:
                 self.error = error_text("remove", self.folders[0], error)
+                return
             del self.folders[0]
 
 
@@ -121,6 +124,7 @@ class Committer:
         self.rotation_wakeup = Wakeup()
         self.repair_wakeup = Wakeup()
         self.idle_wakeup = Wakeup()
+        self.carry_wakeup = Wakeup()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         tasks: tuple[Callable[[], Awaitable[object]], ...] = (
@@ -131,6 +135,7 @@ class Committer:
             self._rotate,
             self._repair,
             self._tidy,
+            self._carry,
         )
         async with trio.open_nursery() as nursery:
             for task in tasks:
@@ -173,11 +178,11 @@ class Committer:
         store = self._store
         limiter = trio.CapacityLimiter(LOADING_THREADS)
 
-        async def perform(load: Load) -> None:
+        async def perform(load: AnyLoad) -> None:
             await trio.to_thread.run_sync(load.perform, store.files, limiter=limiter)
-            if load.is_passing:
+            if load.is_passing and load.error is not None:
                 log.warning("cannot read now topic=%s error=%s", load.topic, load.error)
-                await trio.sleep(FLUSH_INTERVAL)
+                await trio.sleep(REPAIR_INTERVAL if load.error.errno == errno.EIO else FLUSH_INTERVAL)
             store.end_load(load)
 
         async with trio.open_nursery() as nursery:
@@ -224,8 +229,8 @@ class Committer:
             await self.repair_wakeup.wait()
             while store.is_broken:
                 await trio.sleep(REPAIR_INTERVAL)
-                if await trio.to_thread.run_sync(self._disk_takes_data):
-                    store.repair()
+                has_space = store.needs_space and await trio.to_thread.run_sync(self._disk_takes_data)
+                store.repair(has_space=has_space)
 
     def _disk_takes_data(self) -> bool:
         """Runs in a thread: whether something can be written at all."""
@@ -250,3 +255,32 @@ class Committer:
                 await trio.sleep(IDLE_AFTER)
                 if self._store.give_back_what_is_idle():
                     break
+
+    async def _carry(self) -> None:
+        store = self._store
+        while True:
+            await self.carry_wakeup.wait()
+            while store.carrying:
+                for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
+                    await self._carry_forward(topic_log)
+                await trio.sleep(CARRY_INTERVAL)
+
+    async def _carry_forward(self, topic_log: DiskLog) -> None:
+        store = self._store
+        plan = topic_log.begin_carry()
+        if plan is None:
+            store.carrying.pop(topic_log, None)  # until a channel makes progress
+            return
+        took = 0.0
+        began = store.now()
+        for sequences in store.exceptions_of(topic_log.topic):
+            plan.need(sequences)
+            if (spent := store.now() - began) >= CARRY_SLICE:
+                await trio.sleep(CARRY_SLICE)
+                took += spent
+                began = store.now()
+        job = topic_log.decide_carry(plan, took + store.now() - began)
+        if job is not None:
+            with trio.CancelScope(shield=True):  # as with a round
+                await trio.to_thread.run_sync(job.perform, store.files)
+                store.end_carry(job)

@@ -6,31 +6,67 @@
     topics/t.<name>/    one topic's log
     topics/x.<random>/  a deleted one, on its way out
 
-Files of other programs, a Go nsqd's among them, are left alone.
+The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
+from the journal, topology.json too, log.json from the log's checkpoint in the journal. What cannot be read is kept
+aside. Files of other programs, a Go nsqd's among them, are left alone.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+from google_crc32c import value as crc32c
 
 from common.startup import StartupError
 from nsqd.log.files import Files, error_text
+from nsqd.log.segment import LOG_SUFFIX
 
 TOPICS: Final = "topics"
 NODE_JSON: Final = "node.json"
 TOPOLOGY_JSON: Final = "topology.json"
 LOG_JSON: Final = "log.json"
+JOURNAL_PREFIX: Final = "journal."
 FORMAT: Final = 1
 
 _TOPIC_PREFIX: Final = "t."  # "." and ".." are legal names of topics
 _DROPPED_PREFIX: Final = "x."
+_CHECKSUM: Final = "crc"
+
+
+class Condition(StrEnum):
+    """Of a small file."""
+
+    SOUND = "sound"
+    MISSING = "missing"
+    DAMAGED = "damaged"
 
 
 class DataPathError(StartupError):
     """The data path cannot be used; the text is one line for the operator."""
+
+
+class JournalEnd(NamedTuple):
+    """How far the journal was synced: a file of a higher number, or so many bytes of this one."""
+
+    number: int = 0
+    size: int = 0
+
+
+class NodeFile(NamedTuple):
+    """What node.json says."""
+
+    node: str
+    ids_reserved: int
+    journal: JournalEnd
+
+
+class SmallFile(NamedTuple):
+    condition: Condition
+    content: dict[str, Any]
 
 
 class DataPath:
@@ -39,6 +75,9 @@ class DataPath:
         self.topics = folder / TOPICS
         self.node = ""
         self.ids_reserved = 0
+        self.journal_end = JournalEnd()
+        self.is_new = False  # nothing of ours was in it
+        self.node_condition = Condition.SOUND
         self._files = files
         self._new_id = new_id
         self._lock = -1
@@ -75,21 +114,31 @@ class DataPath:
             raise DataPathError(f"failed to lock data-path: {error_text('open', self.folder, error)}") from error
 
     def _open_node(self) -> None:
-        path = self.folder / NODE_JSON
-        if not self._files.exists(path):
+        found = read_node(self._files, self.folder)
+        if isinstance(found, NodeFile):
+            self.node, self.ids_reserved, self.journal_end = found
+            return
+        self.is_new = found is Condition.MISSING and not self._has_data()
+        if self.is_new:
+            # Later a missing one is damage, so there is one from the beginning.
+            if not self._files.exists(self.folder / TOPOLOGY_JSON):
+                self.write_topology(topology_json({}))
             self.node = self._new_id()
             self._write_node()
-            return
-        found = self.read_json(path)
-        if found is None or not isinstance(found.get("node"), str) or not isinstance(found.get("ids_reserved"), int):
-            # Guessing would give the node a new identity and could give ids out twice.
-            raise DataPathError(
-                f"failed to open data-path: {path} is damaged; restore it, or move it away to begin anew"
-            )
-        if found.get("format") != FORMAT:
-            raise DataPathError(f"failed to open data-path: {path} has format {found.get('format')!r}, not {FORMAT}")
-        self.node = found["node"]
-        self.ids_reserved = found["ids_reserved"]
+        else:
+            self.node_condition = found
+
+    def _has_data(self) -> bool:
+        names = self._files.names_in(self.folder)
+        return TOPICS in names or any(map(is_journal, names))
+
+    def name_node(self, node: str, ids_reserved: int) -> Path | None:
+        """Settles who this is, when node.json does not tell, or should not be believed; says where the old file is."""
+        kept = keep_small_file_aside(self._files, self.folder / NODE_JSON)
+        self.node = node or self._new_id()
+        self.ids_reserved = ids_reserved
+        self._write_node()
+        return kept
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -102,21 +151,17 @@ class DataPath:
         self.ids_reserved = max(self.ids_reserved, until)
         self._write_node()
 
+    def note_journal_end(self, end: JournalEnd) -> None:
+        """Next time a journal that ends before will be known to be an older one. Raises OSError."""
+        if end != self.journal_end:
+            self.journal_end = end
+            self._write_node()
+
     def _write_node(self) -> None:
-        node = {"format": FORMAT, "node": self.node, "ids_reserved": self.ids_reserved}
-        self._files.replace(self.folder / NODE_JSON, as_json(node))
+        write_node(self._files, self.folder, NodeFile(self.node, self.ids_reserved, self.journal_end))
 
-    def read_json(self, path: Path) -> dict[str, Any] | None:
-        """The object in a file; None: there is none, or it cannot be understood."""
-        try:
-            found = json.loads(self._files.read(path))
-        except (OSError, ValueError):
-            return None
-        return found if isinstance(found, dict) else None
-
-    def read_topology(self) -> object | None:
-        found = self.read_json(self.folder / TOPOLOGY_JSON)
-        return found.get("topology") if found is not None else None
+    def read_topology(self) -> SmallFile:
+        return read_small_file(self._files, self.folder / TOPOLOGY_JSON)
 
     def write_topology(self, topology: bytes) -> None:
         """Blocks on the disk."""
@@ -128,27 +173,108 @@ class DataPath:
         return self.topics / (_TOPIC_PREFIX + topic)
 
     def topic_names(self) -> list[str]:
-        names = self._files.names_in(self.topics)
-        return [name.removeprefix(_TOPIC_PREFIX) for name in names if name.startswith(_TOPIC_PREFIX)]
+        return [it.removeprefix(_TOPIC_PREFIX) for it in self._folder_names() if it.startswith(_TOPIC_PREFIX)]
+
+    def has_segments(self, topic: str) -> bool:
+        return any(name.endswith(LOG_SUFFIX) for name in self._files.names_in(self.topic_folder(topic)))
 
     def dropped_folders(self) -> list[Path]:
-        return [self.topics / name for name in self._files.names_in(self.topics) if name.startswith(_DROPPED_PREFIX)]
+        return [self.topics / name for name in self._folder_names() if name.startswith(_DROPPED_PREFIX)]
+
+    def _folder_names(self) -> list[str]:
+        try:
+            return self._files.names_in(self.topics)
+        except FileNotFoundError:
+            return []
 
     def new_dropped_folder(self) -> Path:
         return self.topics / (_DROPPED_PREFIX + self._new_id())
 
     def read_log_id(self, folder: Path) -> str | None:
-        found = self.read_json(folder / LOG_JSON)
-        log_id = found.get("log") if found is not None else None
-        return log_id if isinstance(log_id, str) else None
+        return read_log_id(self._files, folder)
 
 
-def as_json(value: object) -> bytes:
+def is_journal(name: str) -> bool:
+    digits = name.removeprefix(JOURNAL_PREFIX)
+    return digits != name and digits.isascii() and digits.isdigit()
+
+
+# Small files
+
+
+def as_json(value: Mapping[str, object]) -> bytes:
+    """With a checksum as the last member, over what it would be without one."""
+    return _plain_json({**value, _CHECKSUM: f"{crc32c(_plain_json(value)):08x}"})
+
+
+def _plain_json(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+def read_small_file(files: Files, path: Path) -> SmallFile:
+    """An object that `as_json` has written. Raises DataPathError if a later version of ours has."""
+    try:
+        data = files.read(path)
+    except FileNotFoundError:
+        return SmallFile(Condition.MISSING, {})
+    except OSError:
+        return SmallFile(Condition.DAMAGED, {})
+    content = _decoded(data)
+    if content is None:
+        return SmallFile(Condition.DAMAGED, {})
+    if content.get("format") != FORMAT:
+        raise DataPathError(f"failed to open data-path: {path} has format {content.get('format')!r}, not {FORMAT}")
+    return SmallFile(Condition.SOUND, content)
+
+
+def _decoded(data: bytes) -> dict[str, Any] | None:
+    """None unless it is, byte for byte, what would be written for what it says."""
+    try:
+        found = json.loads(data)
+        if not isinstance(found, dict):
+            return None
+        found.pop(_CHECKSUM, None)
+        return found if as_json(found) == data else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def keep_small_file_aside(files: Files, path: Path) -> Path | None:
+    """Makes room for a new one; the first damaged one of a name is kept."""
+    kept = path.with_name(path.name + ".damaged")
+    try:
+        if not files.exists(path):
+            return None
+        if not files.exists(kept):
+            files.rename(path, kept)
+    except OSError:
+        return None
+    return kept
+
+
+def read_node(files: Files, folder: Path) -> NodeFile | Condition:
+    found = read_small_file(files, folder / NODE_JSON)
+    match found.content:
+        case {"node": str(node), "ids_reserved": int(ids_reserved), "journal": [int(number), int(size)]}:
+            return NodeFile(node, ids_reserved, JournalEnd(number, size))
+    return found.condition if found.condition is Condition.MISSING else Condition.DAMAGED
+
+
+def write_node(files: Files, folder: Path, node: NodeFile) -> None:
+    text = {"format": FORMAT, "node": node.node, "ids_reserved": node.ids_reserved, "journal": list(node.journal)}
+    files.replace(folder / NODE_JSON, as_json(text))
 
 
 def topology_json(topology: object) -> bytes:
     return as_json({"format": FORMAT, "topology": topology})
+
+
+def read_log_id(files: Files, folder: Path) -> str | None:
+    """The log of this topic, or of one that was here and is on its way out."""
+    content = read_small_file(files, folder / LOG_JSON).content
+    log_id = content.get("log")
+    is_its_own = not folder.name.startswith(_TOPIC_PREFIX) or folder.name == f"{_TOPIC_PREFIX}{content.get('topic')}"
+    return log_id if isinstance(log_id, str) and is_its_own else None
 
 
 def write_log_json(files: Files, folder: Path, topic: str, log_id: str, *, durable: bool) -> None:

@@ -6,6 +6,7 @@ decides anything; all methods raise OSError as the system does.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import logging
@@ -23,6 +24,9 @@ Buffers = Sequence[bytes]
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 MOST_BUFFERS: Final = 1024  # IOV_MAX on Linux: what one pwritev takes
+
+_FALLOC_FL_KEEP_SIZE: Final = 1
+_libc: Final = ctypes.CDLL(None, use_errno=True)  # os.posix_fallocate would make the file longer
 
 
 class Files:
@@ -66,6 +70,21 @@ class Files:
 
     def truncate(self, descriptor: int, size: int) -> None:
         os.ftruncate(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        """Has the file system set space aside for later writes; the file does not get longer."""
+        if _libc.fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(offset), ctypes.c_int64(size)):
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+
+    def free_bytes(self, folder: Path) -> int:
+        """What we may still write to the folder's file system."""
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+    def total_bytes(self, folder: Path) -> int:
+        found = os.statvfs(folder)
+        return found.f_blocks * found.f_frsize
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)

@@ -16,16 +16,22 @@ It counts from its end on, as of its beginning: the changes in between come afte
 
 from __future__ import annotations
 
+import errno
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from nsqd.log import journal_format
 from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.data_path import JOURNAL_PREFIX, JournalEnd, is_journal
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
+from nsqd.log.journal_format import Frame
+from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
 from nsqd.log.recovery import Damage
 
 if TYPE_CHECKING:
@@ -37,9 +43,15 @@ ROTATE_AT: Final = 16 * 1024 * 1024
 ROTATE_AT_GROWTH: Final = 4  # times what it was after the last rotation
 MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyond, snapshots tell what they told
 
-PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
+# Set aside ahead of what is written, so that a full disk can be consumed empty: space is given back only when the journal
+# says why. Ten changes a second of some hundred bytes are minutes, and each segment that goes makes room for more.
+AHEAD: Final = 1024 * 1024
+ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had nothing to set aside
 
-_PREFIX: Final = "journal."
+# topics: of each a snapshot is to come. If one did not, the file before is still needed.
+ROTATION: Final = "rotation"
+
+PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
 
 
 @dataclass(slots=True)
@@ -50,6 +62,8 @@ class JournalSync:
     folder: Path | None
     obsolete: list[Path]  # removed after the sync
     rotated: bool
+    whole: bool  # everything that was recorded before is in the files
+    end: JournalEnd
     error: str | None = None
 
     def perform(self, disk: Files) -> None:
@@ -75,6 +89,37 @@ class JournalSync:
 class JournalContents:
     changes: list[Change] = field(default_factory=list)
     damage: list[Damage] = field(default_factory=list)
+    is_whole: bool = True
+
+    def lacks(self, number: int, why: str) -> None:
+        self.is_whole = False
+        text = f"the journal, or a part of it, is missing or older than it was: {why}"
+        self.damage.append(Damage("", journal_name(number), 0, 0, 0, "", text))
+
+
+def journal_name(number: int) -> str:
+    return f"{JOURNAL_PREFIX}{number:06}"
+
+
+def journal_path(folder: Path, number: int) -> Path:
+    return folder / journal_name(number)
+
+
+def journal_numbers(files: Files, folder: Path) -> list[int]:
+    """Of the journal's files, ascending."""
+    return sorted(int(name.removeprefix(JOURNAL_PREFIX)) for name in files.names_in(folder) if is_journal(name))
+
+
+def unfinished_rotation(changes: Iterable[Change]) -> set[str]:
+    """Topics whose snapshots should be in the file that tells these changes, and are not."""
+    lacking: set[str] = set()
+    for change in changes:
+        match change:
+            case [word, topics] if word == ROTATION:
+                lacking.update(cast("Iterable[str]", topics))
+            case ["snapshot" | "end" | "drop", str(topic), *_]:
+                lacking.discard(topic)
+    return lacking
 
 
 class Journal:
@@ -91,15 +136,20 @@ class Journal:
         self.urgent = False  # something waits that must be written in this turn
         self.size = 0
         self.error: str | None = None
+        self.synced_end = JournalEnd()
         self._folder = folder
         self._files = files
         self._on_waiting = on_waiting
         self._on_written = on_written
         self._number = 0
         self._descriptor = -1
+        self._allocate_at = 0  # at this size
+        self._write_failed = False  # and what it should have written waits
+        self._is_unproven = False  # until something was synced
         self._changes: list[Change] = []
         self._only_quiet = True
         self._size_after_rotation = 0
+        self._rotate_at = ROTATE_AT
         self._to_sync: list[Path] = []
         self._folder_is_new = False
         self._old: list[Path] = []  # replaced when the rotation that is going on has ended
@@ -140,7 +190,7 @@ class Journal:
         self._changes = []
         self.urgent = False
         only_quiet, self._only_quiet = self._only_quiet, True
-        if not only_quiet:
+        if not only_quiet or self._is_unproven:
             self._needs_sync()
         return True
 
@@ -167,14 +217,41 @@ class Journal:
             self._files.write_fully(self._descriptor, frames, self.size)
         except OSError as error:
             self.error = error_text("write", self._path(self._number), error)
+            self._write_failed = True
             self._cut_back()
             return False
         self.size += sum(map(len, frames))
-        if not self._must_rotate:
+        self._write_failed = False
+        self._heal()
+        if self.size >= self._allocate_at:
+            self._allocate()
+        return True
+
+    def _heal(self) -> None:
+        """Takes the error back when everything that was in doubt is in the file."""
+        if not (self._write_failed or self._must_rotate or self._is_unproven):
             self.error = None
+
+    def distrust(self, error: str) -> None:
+        """It stays until all that waits now is written and synced."""
+        self.error = error
+        self._is_unproven = True
+        if self._number:
+            self._needs_sync()
+
+    def _allocate(self, size: int = AHEAD) -> bool:
+        """Has space set aside behind the end; False: there is not so much."""
+        self._allocate_at = self.size + AHEAD // 2
+        try:
+            self._files.allocate(self._descriptor, self.size, size)
+        except OSError as error:
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # else the file system has no such thing
+            self._allocate_at = self.size + ASK_AGAIN_AFTER if is_full else sys.maxsize
+            return not is_full
         return True
 
     def _cut_back(self) -> None:
+        self._allocate_at = 0  # what is set aside goes with it
         try:
             if self._descriptor >= 0:
                 self._files.truncate(self._descriptor, self.size)
@@ -184,13 +261,14 @@ class Journal:
     # Files
 
     def _path(self, number: int) -> Path:
-        return self._folder / f"{_PREFIX}{number:06}"
+        return journal_path(self._folder, number)
 
     def _open(self) -> None:
         if self._number == 0:
             self._number = 1
             self._folder_is_new = True
         self._descriptor = self._files.open_to_write(self._path(self._number))
+        self._allocate_at = 0
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -202,42 +280,50 @@ class Journal:
     def recover(self) -> JournalContents:
         """Reads everything, cuts off a torn tail, and goes on writing where the last file ends."""
         contents = JournalContents()
-        numbers = sorted(
-            int(digits)
-            for name in self._files.names_in(self._folder)
-            if (digits := name.removeprefix(_PREFIX)) != name and digits.isascii() and digits.isdigit()
-        )
+        numbers = journal_numbers(self._files, self._folder)
         for number in numbers:
             self.size = self._recover_file(self._path(number), contents, is_last=number == numbers[-1])
+            if number == numbers[0] and (topics := unfinished_rotation(contents.changes)) and contents.is_whole:
+                contents.lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
         if numbers:
             self._number = numbers[-1]
             self._size_after_rotation = self.size
-            self._must_rotate = len(numbers) > 1
+            # What is damaged in the middle stays in the file, and every start would report it anew.
+            self._must_rotate = len(numbers) > 1 or (LOST, "") in contents.changes
             self._old = [self._path(number) for number in numbers[:-1]]
             self._to_sync = [self._path(number) for number in numbers]
         return contents
 
     def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> int:
-        data = read_salvaging(self._files, path)
-        position = 0
-        while position < len(data):
-            frame = journal_format.decode(data, position)
-            if frame is None:
-                frame = journal_format.find(data, position + 1)
-                if frame is None:
-                    self._set_aside(path, position, len(data), "torn", contents)
-                    if is_last:
-                        self._truncate(path, position)
-                    return position
-                self._set_aside(path, position, frame.position, "damaged", contents)
-            contents.changes += frame.changes
-            position = frame.end
-        return position
+        descriptor = self._files.open_to_read(path)
+        try:
+            size = self._files.size(descriptor)
+            for found in walk_frames(salvaging(self._files, descriptor), size):
+                if isinstance(found, Frame):
+                    contents.changes += found.changes
+                    continue
+                self._set_aside(path, found, contents)
+                if found.is_tail:
+                    size = found.position
+                else:
+                    contents.changes.append((LOST, ""))
+        finally:
+            self._files.close(descriptor)
+        if is_last and size < self._files.size_of(path):
+            self._truncate(path, size)
+        return size
 
-    def _set_aside(self, path: Path, start: int, end: int, word: str, contents: JournalContents) -> None:
-        kept = keep_aside(self._files, path, word, start, end)
-        text = f"{word}: {end - start} bytes of the journal are skipped"
-        contents.damage.append(Damage("", path.name, start, 0, 0, str(kept) if kept else "", text))
+    def _set_aside(self, path: Path, bad: BadBytes, contents: JournalContents) -> None:
+        word = "torn" if bad.is_tail else "damaged"
+        kept = keep_aside(self._files, path, word, bad.position, bad.end)
+        text = f"{word}: {bad.end - bad.position} bytes of the journal are skipped"
+        contents.is_whole = False
+        contents.damage.append(Damage("", path.name, bad.position, 0, 0, str(kept) if kept else "", text))
+
+    @property
+    def end(self) -> JournalEnd:
+        """Where it ends now."""
+        return JournalEnd(self._number, self.size)
 
     def _truncate(self, path: Path, size: int) -> None:
         descriptor = self._files.open_to_write(path)
@@ -251,7 +337,7 @@ class Journal:
 
     @property
     def wants_rotation(self) -> bool:
-        limit = max(ROTATE_AT, ROTATE_AT_GROWTH * self._size_after_rotation)
+        limit = max(self._rotate_at, ROTATE_AT_GROWTH * self._size_after_rotation)
         return self._topics is None and (self._must_rotate or self.size > limit)
 
     @property
@@ -273,12 +359,22 @@ class Journal:
             self.close()
             self._number, self._descriptor, self.size = old, old_descriptor, old_size
             return False
+        if self.error is None and not self._allocate(AHEAD + self._size_after_rotation):
+            self.close()
+            with suppress(OSError):
+                remove_file(self._files, self._path(self._number))
+            self._number, self._descriptor, self.size = old, old_descriptor, old_size
+            self._rotate_at = self.size + ASK_AGAIN_AFTER
+            return False
         if old_descriptor >= 0:
             close_quietly(self._files, old_descriptor)
+        self._rotate_at = ROTATE_AT
         self._rest = None
+        self._write_failed = bool(self._changes)
         self._old.append(self._path(old))
         self._folder_is_new = True
         self._topics = deque(topics)
+        self.record_quietly([(ROTATION, list(self._topics))])
         self._needs_sync()
         return True
 
@@ -331,6 +427,8 @@ class Journal:
             folder=self._folder if self._folder_is_new else None,
             obsolete=self._old if rotated else [],
             rotated=rotated,
+            whole=not self._write_failed,
+            end=self.end,
         )
         self._to_sync = []
         self._folder_is_new = False
@@ -347,8 +445,10 @@ class Journal:
             self.error = sync.error
             self._start_over()
             self._folder_is_new = self._folder_is_new or sync.folder is not None
-        elif not self._must_rotate:
-            self.error = None
+        else:
+            self.synced_end = sync.end
+            self._is_unproven = self._is_unproven and not sync.whole
+            self._heal()
         self._old = sync.obsolete + self._old  # what was not removed
 
 
@@ -363,11 +463,3 @@ def _next_piece(changes: Iterator[Change]) -> tuple[list[Change], bool]:
         if weight >= PIECE_WEIGHT:
             return piece, False
     return piece, True
-
-
-def read_salvaging(files: Files, path: Path) -> bytes:
-    descriptor = files.open_to_read(path)
-    try:
-        return salvaging(files, descriptor)(0, files.size(descriptor))
-    finally:
-        files.close(descriptor)

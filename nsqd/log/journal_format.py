@@ -48,15 +48,12 @@ def decode(buffer: bytes, position: int) -> Frame | None:
     return Frame(msgpack.unpackb(packed, use_list=False), position, start + length)
 
 
-def find(buffer: bytes, start: int) -> Frame | None:
-    """The first sound frame from `start` on."""
-    position = buffer.find(MAGIC, start)
-    while position >= 0:
-        frame = decode(buffer, position)
-        if frame is not None:
-            return frame
-        position = buffer.find(MAGIC, position + 1)
-    return None
+def length_of(header: bytes) -> int | None:
+    """Of the msgpack behind a frame's header, or None: it is none."""
+    if len(header) < FRAME_HEADER:
+        return None
+    magic, length, _ = _frame.unpack_from(header)
+    return int(length) if magic == MAGIC else None
 
 
 def _checksum(packed: bytes) -> int:

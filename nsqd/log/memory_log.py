@@ -47,6 +47,9 @@ class MemoryLog:
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)
 
-    def release(self, sequence: int) -> None:
+    def outdated(self) -> int:
+        return 0
+
+    def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
         self.first = self._cache.start if self._cache.messages else self.tail

@@ -1,63 +1,46 @@
-"""The layout of a record: one batch on disk.
-
-    magic      4   the last byte is the version of this format
-    header crc 4   CRC32C of the rest of the header, so that a reader finds the next record after damage
-    length     4   of key and payload together
-    crc        4   CRC32C of key and payload
-    sequence   8   of the first message
-    id         8   of the first message; ids are consecutive
-    timestamp  8   nanoseconds
-    delay      8   milliseconds; 0: not deferred
-    count      4   messages
-    flags      2   none yet
-    key length 2   idempotence key, before the payload
-    key, payload   the payload is the batch's own: (size:4, body) * count
-
-All numbers are big-endian. Within a segment each record's sequence is where the one before ended. A later version of
-the format changes the magic's last byte; a reader that does not know it takes the record for damage and keeps it.
-"""
+"""Batches as records (see common/wire/log_record.py), and the walk that recovery consists of."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
 from enum import Enum, auto
 from struct import Struct
 from typing import Final, NamedTuple
 
 from google_crc32c import value as crc32c
 
+from common.wire.log_record import (
+    HEADER_SIZE,
+    MAGIC,
+    Header,
+    decode_header,
+    decode_payload,
+    find_header,
+    message_offsets,
+)
 from nsqd.broker.batch import Batch
 
-MAGIC: Final = b"\xf1NS\x01"
-HEADER_SIZE: Final = 56
+__all__ = [
+    "HEADER_SIZE",
+    "INDEX_INTERVAL",
+    "MAGIC",
+    "Header",
+    "Scan",
+    "Stop",
+    "decode_batch",
+    "decode_header",
+    "encode",
+    "encode_header",
+    "find_header",
+    "message_offsets",
+    "scan",
+    "walk_record",
+]
+
 INDEX_INTERVAL: Final = 64 * 1024
 
 _pack_checked: Final = Struct(">IIQQqQIHH").pack
 _pack_front: Final = Struct(">4sI").pack
 _unpack: Final = Struct(">4sIIIQQqQIHH").unpack_from
-_size_prefix: Final = Struct(">I")
-
-
-class Header(NamedTuple):
-    payload_length: int  # with the key
-    payload_crc: int
-    base_sequence: int
-    base_id: int
-    timestamp: int
-    delay_ms: int
-    count: int  # type: ignore[assignment]  # tuple.count is of no use here
-    flags: int
-    key_length: int
-
-    @property
-    def size(self) -> int:
-        """Of the whole record."""
-        return HEADER_SIZE + self.payload_length
-
-    @property
-    def end_sequence(self) -> int:
-        return self.base_sequence + self.count
 
 
 def encode(batch: Batch, key: bytes = b"") -> tuple[bytes, ...]:
@@ -84,51 +67,15 @@ def encode_header(batch: Batch, payload: bytes, key_length: int = 0) -> bytes:
     return _pack_front(MAGIC, crc32c(checked)) + checked
 
 
-def decode_header(buffer: bytes, position: int) -> Header | None:
-    """The header at `position`, or None: there is no sound one."""
-    if len(buffer) - position < HEADER_SIZE:
-        return None
-    magic, header_crc, *fields = _unpack(buffer, position)
-    if magic != MAGIC or crc32c(buffer[position + 8 : position + HEADER_SIZE]) != header_crc:
-        return None
-    header = Header(*fields)
-    return header if header.count and header.key_length <= header.payload_length else None
-
-
 def decode_batch(header: Header, buffer: bytes, position: int) -> Batch | None:
     """The batch whose record lies wholly in `buffer` at `position`, or None if its checksum or layout is wrong."""
-    start = position + HEADER_SIZE
-    payload = buffer[start : start + header.payload_length]
-    if len(payload) != header.payload_length or crc32c(payload) != header.payload_crc:
+    payload = decode_payload(header, buffer, position)
+    if payload is None:
         return None
-    if header.key_length:
-        payload = payload[header.key_length :]
     offsets = message_offsets(payload, header.count)
     if offsets is None:
         return None
     return Batch(header.base_sequence, header.base_id, header.timestamp, payload, offsets, header.delay_ms)
-
-
-def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
-    """Where each message starts, and the end; None unless exactly `count` sized messages fill the payload."""
-    length = len(payload)
-    if length < 4 * count or not count:
-        return None
-    (first,) = _size_prefix.unpack_from(payload)
-    size = first + 4
-    # Batches of equal sizes are common, and proven by four slices instead of a walk; their offsets are a range.
-    if size * count == length and all(payload[i::size] == payload[i : i + 1] * count for i in range(4)):
-        return range(0, length + 1, size)
-    unpack = _size_prefix.unpack_from
-    offsets = array("Q", [0])
-    position = 0
-    last = length - 4
-    for _ in range(count):
-        if position > last:
-            return None
-        position += 4 + unpack(payload, position)[0]
-        offsets.append(position)
-    return offsets.tolist() if position == length else None
 
 
 class Stop(Enum):
@@ -194,15 +141,15 @@ def scan(
     return Scan(position, sequence, Stop.END, 0)
 
 
-def find_header(buffer: bytes, start: int, *, not_before: int) -> tuple[int, Header] | None:
-    """The first sound header from `start` on whose sequence is at least `not_before`.
-
-    The sequence keeps a message that contains an older record of this log from being taken for one.
-    """
-    position = buffer.find(MAGIC, start)
-    while position >= 0:
-        header = decode_header(buffer, position)
-        if header is not None and header.base_sequence >= not_before:
-            return position, header
-        position = buffer.find(MAGIC, position + 1)
-    return None
+def walk_record(buffer: bytes, position: int, *, not_before: int) -> tuple[int, int, int] | None:
+    """(sequence, count, size) of the record that lies wholly at `position`, its checksums proven; None: there is none."""
+    if len(buffer) - position < HEADER_SIZE:
+        return None
+    fields = _unpack(buffer, position)
+    start = position + HEADER_SIZE
+    end = start + fields[2]
+    if fields[0] != MAGIC or end > len(buffer) or fields[4] < not_before or not fields[8]:
+        return None
+    if crc32c(buffer[position + 8 : start]) != fields[1] or crc32c(buffer[start:end]) != fields[3]:
+        return None
+    return fields[4], fields[8], end - position

@@ -7,13 +7,15 @@ and kept aside. Bad bytes with something sound behind are damage: kept aside, re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from nsqd.log.carried import number_of_name, scan_carried
 from nsqd.log.cold import keep_aside, salvaging
-from nsqd.log.data_path import DataPath, write_log_json
+from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.record import HEADER_SIZE, decode_header
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 class Damage:
     """Something on disk that is not what was written there."""
 
-    topic: str  # "" for the journal
+    topic: str  # "" for what belongs to none
     file: str
     offset: int
     first: int  # the sequences [first, end) cannot be read
@@ -58,14 +60,21 @@ class Checkpoint(NamedTuple):
 def recover_log(
     files: Files, data_path: DataPath, topic: str, checkpoint: Checkpoint | None, new_id: Callable[[], str]
 ) -> tuple[LogState, list[Damage]]:
+    """`checkpoint` is the last that the journal knows of this topic's log, if that was not deleted."""
     folder = data_path.topic_folder(topic)
     log_id = data_path.read_log_id(folder)
+    if log_id is not None and (checkpoint is None or checkpoint.log_id == log_id):
+        return _Recovery(files, folder, topic, log_id, checkpoint).run(new_id)
     if log_id is None:
-        log_id = checkpoint.log_id if checkpoint is not None else new_id()
-        write_log_json(files, folder, topic, log_id, durable=True)
-    elif checkpoint is not None and checkpoint.log_id != log_id:
-        checkpoint = None  # of an earlier topic of this name
-    return _Recovery(files, folder, topic, log_id, checkpoint).run(new_id)
+        recovery = _Recovery(
+            files, folder, topic, checkpoint.log_id if checkpoint is not None else new_id(), checkpoint
+        )
+        recovery.name_again(has_segments=data_path.has_segments(topic))
+    else:
+        # One of the two is an older copy. What was seen under either name must not be taken for what comes now.
+        recovery = _Recovery(files, folder, topic, new_id(), None)
+        recovery.name_anew(f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}")
+    return recovery.run(new_id)
 
 
 class _Recovery:
@@ -82,9 +91,32 @@ class _Recovery:
         state.segments = self._find_segments()
         if state.segments:
             self._read_segments()
+        self._read_carried()
         if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
             self._ends_early(new_id())
         return state, self._damage
+
+    def name_again(self, *, has_segments: bool) -> None:
+        """log.json does not tell which log this is."""
+        kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
+        self.save_identity()
+        # Without segments it is new: a power cut may have come before the file was synced.
+        if kept is not None or self._checkpoint is not None or has_segments:
+            word = "missing" if kept is None else "damaged"
+            self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}, and is written anew")
+
+    def name_anew(self, why: str) -> None:
+        kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
+        self.save_identity()
+        self._state.is_stranger = True
+        self._note(LOG_JSON, 0, 0, 0, kept, f"{why}: it gets a new id, and its channels read it from its beginning")
+
+    def save_identity(self) -> None:
+        """A disk that is full is no reason not to start: the log is read, and takes nothing until it is named."""
+        try:
+            write_log_json(self._files, self._folder, self._topic, self._state.log_id, durable=True)
+        except OSError as error:
+            self._state.unsaved_identity = error
 
     def _find_segments(self) -> list[Segment]:
         names = self._files.names_in(self._folder)
@@ -93,9 +125,20 @@ class _Recovery:
         for name in names:
             orphan = name.endswith(INDEX_SUFFIX) and name.removesuffix(INDEX_SUFFIX) not in known
             if orphan or name.endswith(".tmp"):
-                self._files.unlink(self._folder / name)
+                with suppress(OSError):  # it is only in the way
+                    self._files.unlink(self._folder / name)
         paths = [self._folder / segment_name(base) for base in bases]
         return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
+
+    def _read_carried(self) -> None:
+        for name in self._files.names_in(self._folder):
+            if (number := number_of_name(name)) is None:
+                continue
+            found, holes = scan_carried(self._files, self._folder, number)
+            self._state.carried.append(found)
+            for hole in holes:
+                kept = keep_aside(self._files, found.path, "damaged", hole.offset, hole.end_offset)
+                self._note(name, hole.offset, hole.first, hole.end, kept, "damage is skipped")
 
     def _read_segments(self) -> None:
         segments = self._state.segments
@@ -150,7 +193,8 @@ class _Recovery:
         if next_base is not None:  # the active one's is saved as it goes on
             data, saved = segment.index.encode_unsaved(), segment.index.saved
             if data:
-                save_index(files, segment.index_path, data, saved=saved)
+                with suppress(OSError):  # no space, say; it can always be made again
+                    save_index(files, segment.index_path, data, saved=saved)
             segment.index = None
         return walk.sequence
 
@@ -206,7 +250,7 @@ class _Recovery:
         text = f"the log ends at {state.tail}, but {self._checkpoint.sequence} was on disk"
         self._note(file, offset, state.tail, self._checkpoint.sequence, None, text)
         state.log_id = log_id
-        write_log_json(self._files, self._folder, self._topic, log_id, durable=True)
+        self.save_identity()
 
     def _note(self, file: str, offset: int, first: int, end: int, kept: Path | None, text: str) -> None:
         self._damage.append(Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from nsqd.log.record import HEADER_SIZE, MAGIC, Header, Stop, decode_header, find_header, scan
+from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, MAGIC, Header, Stop, decode_header, find_header, scan
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -53,8 +54,17 @@ class Index:
 
     def locate(self, sequence: int) -> tuple[int, int] | None:
         """The last entry at or before `sequence`."""
-        place = bisect_right(self.sequences, sequence) - 1
+        place = self.place_of(sequence)
         return (self.sequences[place], self.offsets[place]) if place >= 0 else None
+
+    def place_of(self, sequence: int) -> int:
+        """Which entry `locate` gives; -1: none."""
+        return bisect_right(self.sequences, sequence) - 1
+
+    def copy(self) -> Index:
+        copied = Index()
+        copied.sequences, copied.offsets, copied.saved = self.sequences[:], self.offsets[:], self.saved
+        return copied
 
     def cut(self, offset: int) -> None:
         """Forgets the entries at `offset` and later."""
@@ -85,17 +95,29 @@ class Index:
 
 
 class Segment:
-    __slots__ = ("base", "index", "path", "size")
+    __slots__ = ("base", "index", "newest", "path", "size")
 
     def __init__(self, path: Path, base: int, size: int, index: Index | None = None) -> None:
         self.path = path
         self.base = base
         self.size = size  # whole records only
         self.index = index  # None: not loaded
+        self.newest = 0  # when its newest message was published, in nanoseconds
 
     @property
     def index_path(self) -> Path:
         return self.path.with_suffix(INDEX_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A segment as far as it may be read at one moment; for other threads, so nothing in it changes."""
+
+    path: Path
+    base: int
+    end: int  # the sequence at which its records end
+    size: int
+    index: Index | None  # None: as its file has it
 
 
 def load_index(files: Files, segment: Segment) -> Index:
@@ -115,6 +137,30 @@ def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
         files.truncate(descriptor, start + len(data))
     finally:
         files.close(descriptor)
+
+
+def newest_in(files: Files, segment: Segment) -> int | None:
+    """When the last message was published, found from the last entry of the index on; None: it cannot be told."""
+    index = segment.index if segment.index is not None else load_index(files, segment)
+    offset = index.offsets[-1] if index else 0
+    newest = None
+    try:
+        descriptor = files.open_to_read(segment.path)
+        try:
+            while offset < segment.size:
+                data = files.read_fully(descriptor, min(2 * INDEX_INTERVAL, segment.size - offset), offset)
+                position = 0
+                while (header := decode_header(data, position)) is not None:
+                    newest = header.timestamp
+                    position += header.size
+                if not position:
+                    return None
+                offset += position
+        finally:
+            files.close(descriptor)
+    except OSError:
+        return None
+    return newest
 
 
 class Hole(NamedTuple):

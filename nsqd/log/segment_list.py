@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import islice, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from nsqd.log.retention import Retention
     from nsqd.log.segment import Segment
 
 _base_of: Final = attrgetter("base")
@@ -19,6 +21,7 @@ class SegmentList:
     def __init__(self, segments: list[Segment]) -> None:
         self._segments = segments
         self.active: Segment | None = segments[-1] if segments else None
+        self._sealed_bytes = sum(segment.size for segment in segments[:-1])
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -32,6 +35,8 @@ class SegmentList:
         return self._segments[0].base if self._segments else 0
 
     def add(self, segment: Segment) -> None:
+        if self.active is not None:
+            self._sealed_bytes += self.active.size
         self._segments.append(segment)
         self.active = segment
 
@@ -52,7 +57,28 @@ class SegmentList:
         place = self._place_of(sequence)
         gone = self._segments[:place]
         del self._segments[:place]
+        self._sealed_bytes -= sum(segment.size for segment in gone)
         return gone
+
+    def ends_before(self, sequence: int) -> bool:
+        """Whether the oldest one is sealed and ends at or before the sequence."""
+        return len(self._segments) > 1 and self._segments[1].base <= sequence
+
+    def ended_before(self, sequence: int) -> list[tuple[Segment, int]]:
+        """The sealed ones that end at or before the sequence, each with where it ends."""
+        return [(one, following.base) for one, following in pairwise(self._segments) if following.base <= sequence]
+
+    def unwanted_before(self, retention: Retention, timestamp: int) -> int:
+        """Where the first segment begins that retention wants, or the active one."""
+        active = self.active
+        if active is None:
+            return 0
+        bytes_behind = self._sealed_bytes + active.size
+        for segment in islice(self._segments, len(self._segments) - 1):
+            bytes_behind -= segment.size
+            if retention.wants(segment.newest, bytes_behind, timestamp):
+                return segment.base
+        return active.base
 
     def _place_of(self, sequence: int) -> int:
         return max(bisect_right(self._segments, sequence, key=_base_of) - 1, 0)

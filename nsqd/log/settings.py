@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
+from typing import Final
+
+from nsqd.log.retention import NOTHING_KEPT, Retention
+
+_SHORTEST_INTERVAL: Final = 1.0
+_LONGEST_INTERVAL: Final = 60.0
 
 
 class Ack(StrEnum):
@@ -23,7 +30,22 @@ class LogSettings:
     sync_every: int = 2500  # messages that may be unsynced
     sync_timeout: float = 2.0  # seconds that they may be
     ack: str = Ack.WRITTEN
+    disk_reserve: int = 0  # bytes that publishing leaves free; -1: see reserve.py
     topic_ack: Mapping[str, str] = field(default_factory=dict)
+    retention: Retention = NOTHING_KEPT
+    topic_retention: Mapping[str, Retention] = field(default_factory=dict)
 
     def ack_of(self, topic: str) -> Ack:
         return Ack(self.topic_ack.get(topic, self.ack))
+
+    @property
+    def retention_interval(self) -> float | None:
+        """Seconds between two looks for what has become too old; None: nothing ever does."""
+        given = [retention for retention in (self.retention, *self.topic_retention.values()) if retention]
+        if not given:
+            return None
+        shortest = min((retention.time / 1e9 for retention in given if retention.time), default=inf)
+        return min(max(shortest / 10, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
+
+    def retention_of(self, topic: str) -> Retention:
+        return self.topic_retention.get(topic, self.retention)

@@ -11,36 +11,43 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from common.wire.names import is_ephemeral
-from nsqd.log.cold import Load, ReadDescriptors
-from nsqd.log.committer import Committer, NotSynced, Outcome, Round
+from nsqd.broker.store import NotSynced
+from nsqd.log.cold import AnyLoad, ReadDescriptors
+from nsqd.log.committer import Committer, Outcome, Round
 from nsqd.log.data_path import (
     LOG_JSON,
     NODE_JSON,
     TOPOLOGY_JSON,
+    Condition,
     DataPath,
     DataPathError,
+    keep_small_file_aside,
     topology_json,
     write_log_json,
 )
 from nsqd.log.files import Files, error_text
-from nsqd.log.journal import Journal
+from nsqd.log.journal import ROTATION, Journal, JournalContents
+from nsqd.log.journal_reader import LOST
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
+from nsqd.log.reserve import Reserve, reserve_size
+from nsqd.log.retention import AgeClock
+from nsqd.log.segment import newest_in, segment_name
 from nsqd.log.settings import LogSettings
 from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
-    from nsqd.log.cold_reader import ColdReader
+    from nsqd.log.carry import CarryJob
+    from nsqd.log.cold_reader import HoldsBlocks
     from nsqd.log.record import Header
-    from nsqd.log.segment import Segment
 
 __all__ = ["Damage", "DataPathError", "LogSettings", "NotSynced", "Recovered", "Store"]
 
@@ -48,11 +55,18 @@ log = logging.getLogger(__name__)
 
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
+RESERVED_AHEAD: Final = 1 << 24  # no id is further ahead of the last one than a reservation
+COUNTER_MASK: Final = (1 << 54) - 1  # of an id: the rest is the node's number
+_PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds that the counter may be ahead of the clock
+
 _CHECKPOINT: Final = "checkpoint"
+_NODE: Final = "node"  # its id, reserved ids: the second place for what node.json says
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
 _ids_source: Final = "ids"
 _topology_source: Final = "topology"
 _gone_source: Final = "gone"
+_removal_source: Final = "removal"
+_reserve_source: Final = "reserve"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +79,7 @@ class Recovered:
     node: str
     damage: list[Damage]
     topology: object | None
+    journal_is_whole: bool
 
 
 def _new_id() -> str:
@@ -74,23 +89,33 @@ def _new_id() -> str:
 class Store:
     """Implements `nsqd.broker.store.Store` on files. Made by `open`; then `recover`, then `run` beside the turns."""
 
-    def __init__(self, data_path: DataPath, settings: LogSettings, files: Files, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        data_path: DataPath,
+        settings: LogSettings,
+        files: Files,
+        clock: Callable[[], float],
+        wall: Callable[[], int],
+    ) -> None:
         # The shell sets these before run().
         self.on_loaded: Callable[[str], None] = lambda topic: None
         self.on_settled: Callable[[], None] = lambda: None
+        self.on_moved: Callable[[str], None] = lambda topic: None  # more of its log is synced, or it is gone
         self.snapshot_topic: Callable[[str], Iterable[Change]] = lambda topic: ()
+        self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
 
         self.data_path = data_path
         self.settings = settings
         self.files = files
         self.now = clock
+        self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
         self.dirty: list[DiskLog] = []
         self.descriptors = ReadDescriptors(files, MOST_DESCRIPTORS)
         self.reads_cache = True
-        self.loads: deque[Load] = deque()
+        self.loads: deque[AnyLoad] = deque()
         self.journal = Journal(
             data_path.folder, files, on_waiting=self._changes_wait, on_written=self._something_is_unsynced
         )
@@ -100,7 +125,8 @@ class Store:
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
-        self._cold: dict[ColdReader, None] = {}  # hold blocks that were read
+        self.carrying: dict[DiskLog, None] = {}  # may have something to be carried forward
+        self._cold: dict[HoldsBlocks, None] = {}  # hold blocks that were read
         self._finished_files: list[Path] = []
         self._dropped_folders: list[Path] = []
         self._gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
@@ -109,6 +135,7 @@ class Store:
         self._journal_rests_until = 0.0
         self._topology: object | None = None
         self._faults: dict[object, str] = {}
+        self._reserve = Reserve(self._reserve_size())
         self._outcome = Outcome()
         self._committer = Committer(self)
 
@@ -122,13 +149,14 @@ class Store:
         *,
         files: Files | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], int] = time.time_ns,
         new_id: Callable[[], str] = _new_id,
     ) -> Store:
         """Locks the folder and makes what is missing in it. Raises DataPathError."""
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id)
         data_path.open()
-        return cls(data_path, settings, files, clock)
+        return cls(data_path, settings, files, clock, wall)
 
     def recover(self) -> Recovered:
         """Reads what is there. Call it once, before anything else. Raises DataPathError."""
@@ -139,34 +167,121 @@ class Store:
             raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
 
     def _recover(self) -> Recovered:
+        data_path = self.data_path
         contents = self.journal.recover()
+        told = tell_apart(contents.changes)
+        topics = data_path.topic_names()
+        self._look_for_older_journal(contents, expected=any(map(data_path.has_segments, topics)))
         self.damage += contents.damage
-        changes, checkpoints, gone = _split(contents.changes)
-        logs: dict[str, DiskLog] = {}
-        for topic in self.data_path.topic_names():
-            log_id = self.data_path.read_log_id(self.data_path.topic_folder(topic))
-            if log_id is not None and log_id in gone:  # it could not be renamed, or the new name was not durable
+        moved = self._dropped_logs()
+        for topic in topics:
+            log_id = data_path.read_log_id(data_path.topic_folder(topic))
+            if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
                 self._let_go(topic, log_id)
-                continue
-            state, damage = recover_log(self.files, self.data_path, topic, checkpoints.get(topic), _new_id)
-            self.damage += damage
-            folder = self.data_path.topic_folder(topic)
-            logs[topic] = DiskLog(topic, folder, self, state)
-            if state.unsynced_files:
-                self.log_written(logs[topic], 0)
-        self.logs.update(logs)
-        self._dropped_folders = self.data_path.dropped_folders()
-        for damage_found in self.damage:
-            _report(damage_found)
+            else:
+                self._recover_log(topic, told, moved)
+        self._look_for_lost_folders(told, moved)
+        self._settle_node(told)
+        self._dropped_folders = data_path.dropped_folders()
+        topology = self._recover_topology()
+        for damage in self.damage:
+            report(damage)
         self._something_is_unsynced()
         return Recovered(
-            changes=changes,
-            logs=logs,
-            ids_reserved=self.data_path.ids_reserved,
-            node=self.data_path.node,
+            changes=told.changes,
+            logs={name: topic_log for name, topic_log in self.logs.items() if isinstance(topic_log, DiskLog)},
+            ids_reserved=data_path.ids_reserved,
+            node=data_path.node,
             damage=list(self.damage),
-            topology=self.data_path.read_topology(),
+            topology=topology,
+            journal_is_whole=contents.is_whole,
         )
+
+    def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
+        """What was synced once must still be there."""
+        known, end = self.data_path.journal_end, self.journal.end
+        if end.number == 0 and expected:
+            contents.lacks(max(known.number, 1), "there is none")
+        elif contents.is_whole and end < known:
+            contents.lacks(known.number, f"{known.size} bytes were on disk")
+
+    def _dropped_logs(self) -> set[str]:
+        """The ids of logs whose folders are on their way out."""
+        ids = (self.data_path.read_log_id(folder) for folder in self.data_path.dropped_folders())
+        return {log_id for log_id in ids if log_id is not None}
+
+    def _recover_log(self, topic: str, told: Told, moved: set[str]) -> None:
+        checkpoint = told.checkpoints.get(topic)
+        if checkpoint is not None and checkpoint.log_id in moved:
+            # Its deletion was not told any more. What was told is not about the log that has its name now.
+            told.changes.append(("cut", topic, 0))
+            checkpoint = None
+        state, damage = recover_log(self.files, self.data_path, topic, checkpoint, _new_id)
+        if state.is_stranger:
+            told.changes.append(("cut", topic, 0))
+        self.damage += damage
+        self._find_ages(topic, state)
+        topic_log = self.logs[topic] = DiskLog(topic, self.data_path.topic_folder(topic), self, state)
+        if checkpoint is None or checkpoint.log_id != topic_log.log_id:
+            self.journal.record_quietly([self._checkpoint_of(topic_log)])
+        if state.unsynced_files:
+            self.log_written(topic_log, 0)
+
+    def _look_for_lost_folders(self, told: Told, moved: set[str]) -> None:
+        for topic, checkpoint in told.checkpoints.items():
+            if topic not in self.logs and checkpoint.sequence and checkpoint.log_id not in moved:
+                text = f"the log is missing: it had messages up to {checkpoint.sequence}"
+                self.damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
+
+    def _settle_node(self, told: Told) -> None:
+        """node.json and the journal name each other's place when one is lost; if they disagree, neither is believed."""
+        data_path = self.data_path
+        condition = data_path.node_condition
+        if condition is not Condition.SOUND:
+            node, reserved = told.node, max(told.ids_reserved, self._highest_id() + RESERVED_AHEAD)
+            text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
+        elif told.node not in ("", data_path.node):
+            node, reserved = "", max(told.ids_reserved, data_path.ids_reserved)
+            text = f"the node is {data_path.node}, but the journal tells of {told.node}: it gets a new id"
+        elif told.ids_reserved > data_path.ids_reserved:
+            node, reserved = data_path.node, told.ids_reserved
+            text = f"{NODE_JSON} is older than the journal, and is written anew"
+        else:
+            self._tell_node(told)
+            return
+        kept = data_path.name_node(node, reserved)
+        self.damage.append(Damage("", NODE_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        self._tell_node(told)
+
+    def _tell_node(self, told: Told) -> None:
+        data_path = self.data_path
+        if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
+            self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
+
+    def _highest_id(self) -> int:
+        """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
+        highest = 0
+        for topic_log in self._disk_logs():
+            for header in topic_log.headers_from(topic_log.tail - 1):
+                counter = (header.base_id & COUNTER_MASK) + header.count
+                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # else it was imported
+                    highest = max(highest, counter)
+        return highest
+
+    def _recover_topology(self) -> object | None:
+        found = self.data_path.read_topology()
+        if found.condition is not Condition.SOUND:
+            kept = keep_small_file_aside(self.files, self.data_path.folder / TOPOLOGY_JSON)
+            text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
+            self.damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        return found.content.get("topology")
+
+    def _find_ages(self, topic: str, state: LogState) -> None:
+        if self.settings.retention_of(topic).time:
+            now = self.age_clock()
+            for segment in state.segments:
+                # Where it cannot be told, it is kept for as long as if it were of today.
+                segment.newest = newest_in(self.files, segment) or now
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Syncs, loads and tidies until cancelled. A sync that is going on is waited for; then call `close`."""
@@ -186,6 +301,7 @@ class Store:
         if last is not None:
             last.perform(self.files)
             self.journal.end_sync(last)
+        self._note_journal_end()
         if (topology := self.take_topology()) is not None:
             try:
                 self.data_path.write_topology(topology_json(topology))
@@ -194,6 +310,12 @@ class Store:
         for text in self._faults.values():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
+
+    def _note_journal_end(self) -> None:
+        try:
+            self.data_path.note_journal_end(max(self.data_path.journal_end, self.journal.synced_end))
+        except OSError as error:
+            log.warning("cannot note the journal's end error=%s", error)
 
     def abandon(self) -> None:
         """Gives back descriptors and the lock without writing anything, as the end of the process would."""
@@ -221,6 +343,8 @@ class Store:
         )
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
+        # In the frame that tells of the topic: its positions are about this log.
+        self.journal.record_quietly([self._checkpoint_of(topic_log)])
         try:
             self.make_folder(topic_log)
         except OSError as error:
@@ -235,13 +359,17 @@ class Store:
             self._move_away(folder)
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
+    def save_identity(self, topic_log: DiskLog) -> None:
+        write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
+
     def drop_log(self, topic: str) -> None:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._checkpoints, self._open):
+        for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self.carrying):
             place.pop(topic_log, None)
         topic_log.drop("exiting")
+        self.on_moved(topic)
         # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
         self.journal.record_quietly([(_GONE, topic, topic_log.log_id)])
         self._let_go(topic, topic_log.log_id)
@@ -277,11 +405,15 @@ class Store:
         self.journal.record(change, urgent=urgent)
 
     def reserve_ids(self, until: int) -> None:
+        data_path = self.data_path
+        data_path.journal_end = max(data_path.journal_end, self.journal.synced_end)
         try:
-            self.data_path.reserve_ids(until)
+            data_path.reserve_ids(until)
         except OSError as error:
             # Ids go on: they repeat only if the process ends now *and* the clock is set back.
-            self.broken(_ids_source, error_text("write", self.data_path.folder / NODE_JSON, error))
+            self.broken(_ids_source, error_text("write", data_path.folder / NODE_JSON, error))
+        else:
+            self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def set_topology(self, topology: object) -> None:
         """The names of everything, as plain values that nobody changes; written in the background."""
@@ -327,8 +459,14 @@ class Store:
     def _check_journal(self) -> None:
         if self.journal.error is not None:
             self.broken(self.journal, self.journal.error)
-        elif self._faults:
+        elif self.journal in self._faults:
             self.repaired(self.journal)
+            self._something_is_unsynced()  # what the journal now says is finished can go
+
+    def distrust_journal(self, error: str) -> None:
+        """What recovery has told it is not on disk yet: nothing may be published, or it could count as finished."""
+        self.journal.distrust(error)
+        self._check_journal()
 
     # Durability
 
@@ -382,21 +520,24 @@ class Store:
             answered |= job.log.end_sync(job)
             if job.error is None and not job.log.dropped:
                 self._checkpoints[job.log] = None
+                self.on_moved(job.log.topic)
         if self._checkpoints:
             self._committer.flush_wakeup.set()
         if round_.journal is not None:
             self.journal.end_sync(round_.journal)
         self._check_journal()
         if round_.error is not None:
-            log.warning("cannot tidy up error=%s", round_.error)
+            self.broken(_removal_source, round_.error)
         self._finished_files = round_.files + self._finished_files  # what could not be removed
         self._dropped_folders = round_.folders + self._dropped_folders
+        if not (self._finished_files or self._dropped_folders):
+            self.repaired(_removal_source)
         if round_.renamed_in is not None:
             self._renamed = True
         else:
             for log_id in round_.gone:
                 self._gone.pop(log_id, None)
-        if self.journal.wants_rotation:
+        if self.journal.wants_rotation and self.journal.error is None:  # else `repair` does, and not in every round
             self._committer.rotation_wakeup.set()
         if self._unsynced or self._outcome.is_wanted:
             self._something_is_unsynced()
@@ -414,7 +555,7 @@ class Store:
 
     @staticmethod
     def _checkpoint_of(topic_log: DiskLog) -> Change:
-        return _CHECKPOINT, topic_log.topic, topic_log.log_id, *topic_log.checkpoint
+        return checkpoint_change(topic_log.topic, Checkpoint(topic_log.log_id, *topic_log.checkpoint))
 
     # What the committer's tasks call
 
@@ -429,7 +570,20 @@ class Store:
         for topic_log in buffered:
             topic_log.write()
 
-    def end_load(self, load: Load) -> None:
+    def end_carry(self, job: CarryJob) -> None:
+        if job.error is not None:
+            log.warning("cannot carry messages forward topic=%s error=%s", job.log.topic, job.error)
+        elif len(job.target):
+            log.info(
+                "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
+                job.log.topic,
+                job.target.messages,
+                job.target.path.name,
+                job.target.size,
+            )
+        job.log.end_carry(job)
+
+    def end_load(self, load: AnyLoad) -> None:
         topic_log = self.logs.get(load.topic)
         if isinstance(topic_log, DiskLog):
             topic_log.loaded(load)
@@ -452,6 +606,7 @@ class Store:
         names = [topic_log.topic for topic_log in self._disk_logs()]
         started = self.journal.start_rotation(names)
         if started:
+            self.journal.record_quietly([node_change(self.data_path.node, self.data_path.ids_reserved)])
             # No snapshot tells of what is gone, and a folder that still has its old name would come back.
             self.journal.record_quietly((_GONE, topic, log_id) for log_id, topic in self._gone.items())
         self._check_journal()
@@ -469,23 +624,38 @@ class Store:
     def is_broken(self) -> bool:
         return bool(self._faults)
 
-    def repair(self) -> None:
-        """The disk takes data: whatever is broken tries again."""
+    @property
+    def needs_space(self) -> bool:
+        """Whether something is broken that only a disk which takes data can mend."""
+        if self.journal in self._faults and self.journal.wants_rotation:
+            return True
+        return not self._faults.keys() <= {self.journal, _gone_source, _removal_source, _reserve_source}
+
+    def repair(self, *, has_space: bool = True) -> None:
+        """Whatever is broken tries again; without space only what needs little, or gives some back."""
         for source in tuple(self._faults):
-            if isinstance(source, DiskLog):
-                source.try_to_repair()
-            elif source is self.journal:
-                self._repair_journal()
-            elif source is _ids_source:
-                self.repaired(source)
-                self.reserve_ids(0)
+            if source is self.journal:
+                self._repair_journal(has_space=has_space)
             elif source is _gone_source:
                 self._move_unmoved()
-            elif source is _topology_source:
-                self._committer.topology_wakeup.set()
+            elif source is _removal_source:
+                self._something_is_unsynced()
+            elif source is _reserve_source:
+                self._look_at_space()
+            elif has_space:
+                self._repair_with_space(source)
 
-    def _repair_journal(self) -> None:
-        if self.journal.wants_rotation:
+    def _repair_with_space(self, source: object) -> None:
+        if isinstance(source, DiskLog):
+            source.try_to_repair()
+        elif source is _ids_source:
+            self.repaired(source)
+            self.reserve_ids(0)
+        elif source is _topology_source:
+            self._committer.topology_wakeup.set()
+
+    def _repair_journal(self, *, has_space: bool) -> None:
+        if self.journal.wants_rotation and has_space:
             self._committer.rotation_wakeup.set()
         elif not self.journal.is_rotating:
             self._try_journal()
@@ -525,22 +695,71 @@ class Store:
             del self._open[oldest]
             oldest.close_descriptor()
 
-    def reads_cold(self, reader: ColdReader) -> None:
+    def reads_cold(self, reader: HoldsBlocks) -> None:
         self._cold[reader] = None
         self._committer.idle_wakeup.set()
 
-    def load(self, load: Load) -> None:
+    def wants_carry(self, log: DiskLog) -> None:
+        if not self.carrying:
+            self._committer.carry_wakeup.set()
+        self.carrying[log] = None
+
+    def load(self, load: AnyLoad) -> None:
         self.loads.append(load)
         self._committer.load_wakeup.set()
 
-    def remove(self, segments: list[Segment]) -> None:
-        for segment in segments:
-            self._finished_files += (segment.path, segment.index_path)
+    def no_room_for(self, size: int) -> str | None:
+        reserve = self._reserve
+        if not reserve.size:
+            return None
+        if reserve.wants_look(size, self.now()):
+            self._look_at_space()
+        return None if reserve.take(size) else self._told_to_wait()
+
+    def _reserve_size(self) -> int:
+        wanted = self.settings.disk_reserve
+        if not wanted:
+            return 0
+        try:
+            return reserve_size(wanted, self.files.total_bytes(self.data_path.folder))
+        except OSError as error:
+            log.warning("no reserve is kept error=%s", error_text("statfs", self.data_path.folder, error))
+            return 0
+
+    def _look_at_space(self) -> None:
+        reserve = self._reserve
+        try:
+            free = self.files.free_bytes(self.data_path.folder)
+        except OSError:
+            reserve.could_not_look(self.now())
+            return
+        waiting = {**dict.fromkeys(self.dirty), **self._buffered}
+        unwritten = sum(topic_log.unwritten_bytes for topic_log in waiting)
+        reserve.looked(free, unwritten=unwritten, now=self.now())
+        if reserve.is_open:
+            self.repaired(_reserve_source)
+        else:
+            self._told_to_wait()
+
+    def _told_to_wait(self) -> str:
+        """The answer to publishers; if none is let in any more, the world's as well."""
+        reserve = self._reserve
+        left, kept = (f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size))
+        text = f"write {self.data_path.folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
+        if not reserve.is_open:
+            self.broken(_reserve_source, text)
+        return text
+
+    def remove(self, paths: list[Path]) -> None:
+        self._finished_files += paths
         self._something_is_unsynced()
 
     def broken(self, source: object, text: str) -> None:
         if source not in self._faults:
-            log.error("disk fails error=%s", text)
+            if source is _reserve_source:
+                log.warning("publishing stops until there is space error=%s", text)
+            else:
+                log.error("disk fails error=%s", text)
         self._faults[source] = text
         self.health = f"NOK - {next(iter(self._faults.values()))}"
         self._committer.repair_wakeup.set()
@@ -548,10 +767,10 @@ class Store:
     def repaired(self, source: object) -> None:
         if self._faults.pop(source, None) is None:
             return
-        log.info("disk works again")
+        log.info("publishing goes on" if source is _reserve_source else "disk works again")
         self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
 
-    def damaged(self, topic: str, load: Load) -> None:
+    def damaged(self, topic: str, load: AnyLoad) -> None:
         kept = {path.name: str(path) for path in load.aside}
         for hole in load.holes:
             name = load.segment.path.name
@@ -559,7 +778,13 @@ class Store:
             text = "damage is skipped" if load.error is None else str(load.error)
             damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
             self.damage.append(damage)
-            _report(damage)
+            report(damage)
+
+    def lacks_front(self, topic: str, start: int, end: int) -> None:
+        """Messages before the first segment that were not finished, as far as the journal knows."""
+        text = "segments are missing, or the journal is older than they are"
+        self.damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
+        report(self.damage[-1])
 
     def _changes_wait(self) -> None:
         self._committer.flush_wakeup.set()
@@ -583,23 +808,54 @@ class Store:
         return topic_log.deferred_after(sequence) if isinstance(topic_log, DiskLog) else iter(())
 
 
-def _split(found: list[Change]) -> tuple[list[Change], dict[str, Checkpoint], set[str]]:
-    """The broker's changes, and our own: checkpoints by topic, and the ids of deleted logs."""
-    changes: list[Change] = []
-    gone: set[str] = set()
-    checkpoints: dict[str, Checkpoint] = {}
+@dataclass(slots=True)
+class Told:
+    """What a journal says: the broker's changes, and our own."""
+
+    changes: list[Change] = field(default_factory=list)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
+    gone: set[str] = field(default_factory=set)  # the ids of deleted logs
+    node: str = ""
+    ids_reserved: int = 0
+
+
+def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Change:
+    return _CHECKPOINT, topic, *checkpoint
+
+
+def node_change(node: str, ids_reserved: int) -> Change:
+    return _NODE, node, ids_reserved
+
+
+def tell_apart(found: Iterable[Change]) -> Told:
+    told = Told()
+    doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
     for change in found:
-        if change[0] == _CHECKPOINT:
-            _, topic, log_id, base, offset, sequence = cast(tuple[str, str, str, int, int, int], change)
-            checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
-        elif change[0] == _GONE:
-            gone.add(str(change[2]))
-        else:
-            changes.append(change)
-    return changes, checkpoints, gone
+        match change:
+            case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
+                known = told.checkpoints.get(topic)
+                if topic in doubtful and known is not None and known.log_id not in {log_id, *told.gone}:
+                    told.changes.append(("cut", topic, 0))  # it is another log, and why so is lost
+                doubtful.discard(topic)
+                told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
+            case [word, _, str(log_id)] if word == _GONE:
+                told.gone.add(log_id)
+            case [word, str(node), int(reserved)] if word == _NODE:
+                told.node, told.ids_reserved = node, max(told.ids_reserved, reserved)
+            case [word, _] if word == ROTATION:
+                pass
+            case [word, _] if word == LOST:
+                # Perhaps that the end of a log had been cut off. Only what was synced before cannot have been.
+                told.changes += (("doubt", topic, known.sequence) for topic, known in told.checkpoints.items())
+                doubtful |= told.checkpoints.keys()
+            case _:
+                told.changes.append(change)
+    # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
+    told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
+    return told
 
 
-def _report(damage: Damage) -> None:
+def report(damage: Damage) -> None:
     log.warning(
         "%s topic=%s file=%s offset=%d first=%d end=%d kept=%s",
         damage.text,

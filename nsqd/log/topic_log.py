@@ -14,16 +14,20 @@ a second the end of the file is read again and proven before anything is appende
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from nsqd.log.carried import Carried, CarriedLoad
+from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
+from nsqd.log.cold import Load
 from nsqd.log.cold_reader import ColdReader, ReadingHost
 from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import prove_segment
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
-from nsqd.log.segment import Hole, Index, Segment, segment_name
+from nsqd.log.segment import Hole, Index, Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.settings import Ack, LogSettings
 from nsqd.log.sync_job import SyncJob
@@ -31,9 +35,13 @@ from nsqd.log.tail_cache import TailCache, find_batch
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
-    from nsqd.log.cold import Load
+    from nsqd.log.carried import CarriedFile
+    from nsqd.log.cold import AnyLoad
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
+CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
+LONGEST_CARRY_INTERVAL: Final = 60.0  # when there was nothing for a while
+CARRY_SHARE: Final = 100  # one part of this many of the processor's time may go into looking
 BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
 
 
@@ -41,6 +49,7 @@ class LogHost(ReadingHost, Protocol):
     """What a log asks of the store that it belongs to."""
 
     settings: LogSettings
+    age_clock: Callable[[], int]
     dirty: list[DiskLog]  # to be written in this turn
 
     def now(self) -> float: ...
@@ -54,11 +63,20 @@ class LogHost(ReadingHost, Protocol):
     def log_opened(self, log: DiskLog) -> None:
         """The log holds a descriptor."""
 
-    def remove(self, segments: list[Segment]) -> None:
-        """They are finished, and may go when the journal's sync has made that lasting."""
+    def no_room_for(self, size: int) -> str | None:
+        """Why so many bytes more would leave too little of the disk free; None: they are counted as written."""
+
+    def remove(self, paths: list[Path]) -> None:
+        """What is in them is finished, and they may go when the journal's sync has made that lasting."""
+
+    def wants_carry(self, log: DiskLog) -> None:
+        """Segments or side files might go if what little is needed of them were carried forward."""
 
     def make_folder(self, log: DiskLog) -> None:
         """Makes the folder of a new log, and what says whose it is. Raises OSError."""
+
+    def save_identity(self, log: DiskLog) -> None:
+        """Says in the folder, durably, which log it is. Raises OSError."""
 
     def broken(self, source: object, text: str) -> None: ...
 
@@ -70,12 +88,15 @@ class LogState:
     """A log as recovery found it, or a new one."""
 
     log_id: str
+    is_stranger: bool = False  # not the log that the journal's positions are about
     segments: list[Segment] = field(default_factory=list)  # the last one is written on
     tail: int = 0
     synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start
     holes: list[Hole] = field(default_factory=list)
+    carried: list[CarriedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
+    unsaved_identity: OSError | None = None  # why the folder does not say which log it is
 
 
 class DeferredBatch(NamedTuple):
@@ -102,6 +123,8 @@ class DiskLog:
         self._write_at = host.files.write_at
         self._ack = settings.ack_of(topic)
         self._max_bytes = settings.max_bytes_per_file
+        self._retention = settings.retention_of(topic)
+        self._is_retention_own = topic in settings.topic_retention
 
         # What was appended and not yet written: two buffers for each batch.
         self._buffers: list[bytes] = []
@@ -113,7 +136,6 @@ class DiskLog:
         self._segments = SegmentList(state.segments)
         self._descriptor = -1  # of the active segment, if it is open
         self._indexed_at = self._last_index_offset()
-        self._released = 0
         self._used = False  # written to since the last look at who is idle
 
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
@@ -122,15 +144,26 @@ class DiskLog:
             topic, host, self._segments, written_tail=lambda: self._written_tail, holes=state.holes
         )
 
+        self._carried = Carried(topic, host, state.carried)
+        self._passed = 0  # every cursor is here or beyond
+        self._epoch = 0  # how often that went back
+        self.carry_at = 0.0  # when to look next for what can be carried forward
+        self._carry_pause = CARRY_INTERVAL
+
         self._synced = state.synced
         self._files_to_sync: list[Path] = list(state.unsynced_files)
         self._folders_to_sync: list[Path] = list(state.unsynced_folders)
         self._sealed_indexes: list[Segment] = []
         self._unsynced_receipts: deque[tuple[int, Receipt]] = deque()
 
+        self._refusal: str | None = None  # of this turn
         self._error: str | None = None
         self._retry_at = 0.0
         self._sync_failed = False
+        self._identity_is_unsaved = False
+        if state.unsaved_identity is not None:
+            self._identity_is_unsaved = True
+            self._break(error_text("write", folder, state.unsaved_identity))
 
     def __repr__(self) -> str:
         return f"<DiskLog {self.topic} [{self.first}, {self.tail})>"
@@ -150,13 +183,26 @@ class DiskLog:
         return True
 
     def refusal(self) -> str | None:
-        return None if self._error is None or self._may_try_again() else self._error
+        return self._refuses(0)
+
+    def _refuses(self, size: int) -> str | None:
+        """Why this batch, and all that follow it in this turn, cannot be taken.
+
+        Were a later one taken, it would get the place that the journal was told is a deferred one's.
+        """
+        if self._refusal is None:
+            broken = self._error is not None and not self._may_try_again()
+            self._refusal = self._error if broken else self._host.no_room_for(size)
+            if self._refusal is not None:
+                self._wants_write()
+        return self._refusal
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        if self._error is not None and not self._may_try_again():
-            receipt.settle(self._error)
-            return
         payload = batch.payload
+        refusal = self._refuses(HEADER_SIZE + len(payload))
+        if refusal is not None:
+            receipt.settle(refusal)
+            return
         buffers = self._buffers
         buffers.append(encode_header(batch, payload))
         buffers.append(payload)
@@ -169,20 +215,27 @@ class DiskLog:
             self._append_acknowledged(receipt)
             return
         self._receipts.append(receipt)
-        if not self._is_dirty:
-            self._is_dirty = True
-            self._host.dirty.append(self)
+        self._wants_write()
 
     def _append_acknowledged(self, receipt: Receipt) -> None:
         receipt.settle()
         self._host.log_buffered(self)
-        if self._buffered > BUFFER_BYTES and not self._is_dirty:
+        if self._buffered > BUFFER_BYTES:
+            self._wants_write()
+
+    def _wants_write(self) -> None:
+        if not self._is_dirty:
             self._is_dirty = True
             self._host.dirty.append(self)
+
+    @property
+    def unwritten_bytes(self) -> int:
+        return self._buffered
 
     def write(self) -> None:
         """Moves the buffer to the file, with one system call unless a segment ends in between."""
         self._is_dirty = False
+        self._refusal = None
         buffers = self._buffers
         size = self._buffered
         segment = self._segments.active
@@ -249,6 +302,7 @@ class DiskLog:
         if segment.size + size - self._indexed_at > INDEX_INTERVAL:
             self._add_to_index(segment, batches)
         segment.size += size
+        segment.newest = max(segment.newest, batches[-1].timestamp)
         self._used = True
         if self._error is not None:
             self._repaired()
@@ -318,22 +372,49 @@ class DiskLog:
         if self.folder not in self._folders_to_sync:
             self._folders_to_sync.append(self.folder)
 
-    def release(self, sequence: int) -> None:
-        if sequence <= self._released:
-            return
-        self._released = sequence
+    def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
-        active = self._segments.active
-        if sequence == self.tail and active is not None and active.size > self._max_bytes // 4 and not self._buffers:
+        timestamp = self._host.age_clock() if self._retention.time else 0
+        if sequence == self.tail and self._is_active_unwanted(timestamp):
             # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
             try:
                 self._roll(self.tail)
                 self._host.log_written(self, 0)
             except OSError:
                 pass
-        self._remove_segments_before(sequence)
+        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        self._remove_segments_before(min(sequence, unwanted))
+        self._pass(sequence if passed is None else passed)
+        if self._carried and sequence >= self.first:
+            self._host.remove(self._carried.take_out(self._carried.files))
+        if self._carried or self._segments.ends_before(min(self._passed, unwanted)):
+            self._host.wants_carry(self)
+
+    def _pass(self, passed: int) -> None:
+        if passed < self._passed:
+            self._epoch += 1
+        self._passed = passed
+
+    def _is_active_unwanted(self, timestamp: int) -> bool:
+        """Whether the active segment is worth to be let go, should everything in it be finished."""
+        active = self._segments.active
+        if active is None or not active.size or self._buffers:
+            return False
+        if self._retention:
+            return not self._retention.wants(active.newest, 0, timestamp)
+        return active.size > self._max_bytes // 4
+
+    def outdated(self) -> int:
+        if not (self._is_retention_own and self._retention):
+            return 0
+        timestamp = self._host.age_clock()
+        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        active = self._segments.active
+        if active is not None and unwanted == active.base and self._is_active_unwanted(timestamp):
+            return self.tail
+        return unwanted
 
     def _remove_segments_before(self, sequence: int) -> None:
         gone = self._segments.take_before(sequence)
@@ -344,7 +425,50 @@ class DiskLog:
         self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
         for segment in gone:
             self._host.descriptors.forget(segment.path)
-        self._host.remove(gone)
+        self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])
+
+    # Carrying forward
+
+    def begin_carry(self) -> CarryPlan | None:
+        """What is to be looked at; the plan is to be told of every message that waits. None: there is nothing."""
+        if self.dropped or self._error is not None:
+            return None
+        timestamp = self._host.age_clock() if self._retention.time else 0
+        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        front = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
+        if not front and not self._carried:
+            return None
+        segments = [Ended(*ended) for ended in front]
+        return CarryPlan(self, segments, self._carried.files, self.first, self._epoch)
+
+    def decide_carry(self, plan: CarryPlan, took: float) -> CarryJob | None:
+        """What a thread is to do, as `end_carry` takes it back. `took`: seconds of work to make the plan."""
+        job = plan.decide(self._carried.next_number, self.folder)
+        self._carry_pause = CARRY_INTERVAL if job is not None else min(2 * self._carry_pause, LONGEST_CARRY_INTERVAL)
+        self.carry_at = self._host.now() + max(self._carry_pause, took * CARRY_SHARE)
+        return job
+
+    def end_carry(self, job: CarryJob) -> None:
+        """What is needed is in the side file, which is durable. So what it was taken from may go."""
+        if self.dropped:
+            return
+        for load in job.loads:
+            self._reader.loaded(load)
+        if job.error is not None:
+            return
+        if len(job.target):
+            self._carried.add(job.target)
+        if job.done:
+            self._host.remove(self._carried.take_out(job.done))
+        if job.epoch == self._epoch:  # else a cursor went back meanwhile, and more may be needed than was known
+            self._remove_segments_before(min(job.end, self._passed))
+
+    def carried_messages(self) -> Iterator[tuple[int, int, int]]:
+        """(sequence, count, due) of what is in side files; due in milliseconds of the wall clock. Blocks on the disk."""
+        for header in self._carried.headers():
+            if header.base_sequence < self.first:
+                due = header.timestamp // 1_000_000 + header.delay_ms + 1 if header.delay_ms else 0
+                yield header.base_sequence, header.count, due
 
     # Reading
 
@@ -353,16 +477,45 @@ class DiskLog:
             self._cache.find(sequence)
             or find_batch(self._recent, sequence)
             or find_batch(self._unwritten, sequence)
-            or self._reader.batch_at(sequence)
+            or (self._reader if sequence >= self.first else self._carried).batch_at(sequence)
         )
 
     def next_readable(self, sequence: int) -> int:
-        return self._reader.next_readable(max(sequence, self.first))
+        if sequence < self.first:
+            if self._carried and self._carried.holds(sequence):
+                return sequence
+            sequence = self.first
+        return self._reader.next_readable(sequence)
 
-    def loaded(self, load: Load) -> None:
+    def loaded(self, load: AnyLoad) -> None:
         """Takes what a thread has read."""
-        if not self.dropped:
+        if self.dropped:
+            return
+        if isinstance(load, CarriedLoad):
+            self._carried.loaded(load)
+        elif isinstance(load, Load):
             self._reader.loaded(load)
+
+    def stretches(self, *, synced: bool) -> list[Stretch]:
+        """The segments, as far as they are synced or written."""
+        active = self._segments.active
+        if active is None:
+            return []
+        base, size, end = self._synced if synced else (active.base, active.size, self._written_tail)
+        segments = [segment for segment in self._segments if segment.base <= base]
+        found = [
+            Stretch(segment.path, segment.base, following.base, segment.size, None)
+            for segment, following in pairwise(segments)
+        ]
+        if segments and segments[-1].base == base:  # else it is gone
+            last = segments[-1]
+            index = last.index.copy() if last is active and last.index is not None else None
+            found.append(Stretch(last.path, base, end, size, index))
+        return found
+
+    def unwritten_times(self) -> list[tuple[int, int]]:
+        """(sequence, timestamp) of the batches that still wait in memory."""
+        return [(batch.base_sequence, batch.timestamp) for batch in self._unwritten]
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
@@ -518,8 +671,12 @@ class DiskLog:
 
     def _prove(self) -> None:
         """Reads again what is in doubt: the active segment's end, and after a failed sync all that was not synced."""
-        if self._segments.active is None:
+        if self._identity_is_unsaved:
+            self._host.save_identity(self)
+            self._identity_is_unsaved = False
+        elif self._segments.active is None:
             self._host.make_folder(self)
+        if self._segments.active is None:
             return
         base, synced_offset, _ = self._synced
         proven = True
@@ -542,8 +699,8 @@ class DiskLog:
     def close(self) -> None:
         """Gives back descriptors; what was not written is gone."""
         self.close_descriptor()
-        for segment in self._segments:
-            self._host.descriptors.forget(segment.path)
+        for path in [*(segment.path for segment in self._segments), *(file.path for file in self._carried.files)]:
+            self._host.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
         """The topic is deleted. Publishers that still wait are told."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from common.wire.commands import pub
+from nsqd.log.data_path import as_json
 from tests.e2e.conftest import StartNsqd
 from tests.support.client import Client, Disconnected
 from tests.support.process import run_to_end
@@ -135,9 +136,9 @@ def test_a_second_nsqd_on_the_same_path_is_refused(start_nsqd: StartNsqd) -> Non
     first.connect().publish("t", b"the first one does not mind")
 
 
-def test_damage_where_guessing_would_be_dangerous_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_text("{")
-    assert f"{tmp_path / 'node.json'} is damaged" in refusal(f"--data-path={tmp_path}")
+def test_data_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_bytes(as_json({"format": 2}))
+    assert f"{tmp_path / 'node.json'} has format 2, not 1" in refusal(f"--data-path={tmp_path}")
 
 
 # Addresses and configuration

@@ -369,7 +369,7 @@ def test_trap_53_54_55_57_files_of_the_original_are_never_written(tmp_path: Path
     originals = {"nsqd.dat": b'{"topics":null,"version":"1.3.0"}', "t.diskqueue.meta.dat": b"0\n0,0\n0,0\n"}
     for name, content in originals.items():
         (tmp_path / name).write_bytes(content)
-    with Nsqd(tmp_path) as nsqd:
+    with Nsqd(tmp_path, "import-go=false") as nsqd:
         nsqd.connect().publish("t", b"x")
         nsqd.post("/channel/create?topic=t&channel=c")
         getattr(nsqd, end)()

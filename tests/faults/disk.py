@@ -62,6 +62,11 @@ class File:
         self.data = bytearray()
         self.durable = bytearray()
         self.dirty: set[int] = set()
+        self.allocated = 0  # up to here there is space for it, whatever its size
+
+    @property
+    def space(self) -> int:
+        return max(len(self.data), self.allocated)
 
     def write(self, data: bytes, offset: int) -> None:
         if not data:
@@ -73,6 +78,7 @@ class File:
         self._touch(offset, offset + len(data))
 
     def truncate(self, size: int) -> None:
+        self.allocated = 0
         before = len(self.data)
         if size > before:
             self.data.extend(bytes(size - before))
@@ -227,7 +233,7 @@ class SimulatedDisk(Files):
     @property
     def used(self) -> int:
         opened = {entry.node for entry in self._open.values()}
-        return sum(len(file.data) for file in {*_files_in(self._root), *opened} if isinstance(file, File))
+        return sum(file.space for file in {*_files_in(self._root), *opened} if isinstance(file, File))
 
     def paths(self) -> list[Path]:
         """All files, by name."""
@@ -347,7 +353,7 @@ class SimulatedDisk(Files):
         if self.most_per_write is not None:
             data = data[: self.most_per_write]
         if self.capacity is not None:
-            room = max(0, self.capacity - self.used) + max(0, len(file.data) - offset)
+            room = max(0, self.capacity - self.used) + max(0, file.space - offset)
             if room == 0 and data:
                 raise _error(errno.ENOSPC, path)
             data = data[:room]
@@ -390,6 +396,19 @@ class SimulatedDisk(Files):
         file, path = self._opened_file(descriptor)
         self._call("truncate", path)
         file.truncate(size)
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        file, path = self._opened_file(descriptor)
+        self._call("allocate", path)
+        if max(0, offset + size - file.space) > self.free_bytes(path.parent):
+            raise _error(errno.ENOSPC, path)
+        file.allocated = max(file.allocated, offset + size)
+
+    def free_bytes(self, folder: Path) -> int:
+        return max(0, self.total_bytes(folder) - self.used)
+
+    def total_bytes(self, folder: Path) -> int:
+        return self.capacity if self.capacity is not None else 1 << 40
 
     def rename(self, source: Path, target: Path) -> None:
         self._call("rename", source)

@@ -35,6 +35,7 @@ class Entry:
     saved_attempts: int = 0  # that the journal has been told of
     forgotten: bool = False  # done, and the journal says so
     was_deferred: bool = False  # published with a delay
+    not_before: float = 0.0  # came back into reach by a seek: deferred when the cursor meets it before this time
     only_in_log: bool = False  # nobody keeps it for an ephemeral channel; it may be gone when it is wanted
 
 
@@ -98,6 +99,13 @@ class ChannelModel:
                 self.entries[sequence].place = Place.DONE
         self.new_from = None
 
+    def seek(self, cursor: int, end: int, not_before: dict[int, float]) -> None:
+        self.empty()
+        for sequence in range(cursor, end):
+            self.entries[sequence] = Entry(sequence, not_before=not_before.get(sequence, 0.0))
+        self.handed_over = max(self.handed_over, end - cursor)
+        self.last_first = -1
+
     def empty(self) -> None:
         for entry in self.entries.values():
             entry.place, entry.forgotten = Place.DONE, True
@@ -109,6 +117,7 @@ class TopicModel:
     paused: bool = False
     learning: bool = False  # nobody has said yet which channels it has elsewhere
     published: dict[int, bytes] = field(default_factory=dict)  # sequence -> body, of all that were ever written
+    not_before: dict[int, float] = field(default_factory=dict)  # of those with a delay: publication plus delay
     # What waits for a channel, the end of a pause, or of learning:
     behind: list[tuple[int, int]] = field(default_factory=list)
     channels: dict[str, ChannelModel] = field(default_factory=dict)
@@ -122,6 +131,11 @@ class TopicModel:
     def flowing(self) -> bool:
         return not self.paused and not self.learning and bool(self.channels)
 
+    @property
+    def handed_over(self) -> int:
+        """The first sequence that no channel has got."""
+        return self.behind[0][0] if self.behind else len(self.published)
+
     def copy(self) -> TopicModel:
         channels = {name: channel.copy() for name, channel in self.channels.items()}
         return replace(self, published=dict(self.published), behind=list(self.behind), channels=channels)
@@ -133,6 +147,8 @@ class TopicModel:
             sequence = len(self.published)
             self.published[sequence] = body
             self.behind.append((sequence, delay_ms))
+            if delay_ms:
+                self.not_before[sequence] = now + delay_ms / 1000
         self.message_count += len(bodies)
 
     def advance(self, now: float, *, cold_before: int) -> None:

@@ -177,7 +177,8 @@ class BrokerMachine(RuleBasedStateMachine):
         else:
             assert entry.place is Place.WAITING or self._overdue(entry)
         assert attempts == entry.attempts + 1
-        if attempts == 1 and not entry.was_deferred:
+        assert self.now >= entry.not_before - 1e-5, "early"
+        if attempts == 1 and not entry.was_deferred and not entry.not_before:
             assert sequence > channel.last_first, "out of order"
             channel.last_first = sequence
         entry.place, entry.attempts, entry.owner = Place.IN_FLIGHT, attempts, client.number
@@ -419,6 +420,21 @@ class BrokerMachine(RuleBasedStateMachine):
             case "delete":
                 assert self.broker.topics[topic.name].delete_channel(model.name)
                 self._forget_channel(topic, model.name)
+        self._step_done()
+
+    def some_channel_with_a_past(self) -> bool:
+        return any(not model.keeps for _, model, _ in self._channels())
+
+    @precondition(some_channel_with_a_past)
+    @rule(choice=SOME, back=SOME)
+    def seek(self, choice: int, back: int) -> None:
+        channels = [it for it in self._channels() if not it[1].keeps]
+        topic, model, real = channels[choice % len(channels)]
+        first, end = self.store.logs[topic.name].first, topic.handed_over
+        cursor = end - back % (end - first + 1)
+        self._set_time()
+        real.seek(cursor)
+        model.seek(cursor, end, topic.not_before)
         self._step_done()
 
     def _forget_channel(self, topic: TopicModel, name: str) -> None:
@@ -686,6 +702,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _let_time_pass(self, entry: Entry, found: Place) -> None:
         """In flight and deferred end by themselves, but neither early nor late."""
+        if found is Place.DEFERRED and entry.place is Place.WAITING and self.now <= entry.not_before + LATE:
+            entry.place, entry.due, entry.was_deferred = found, entry.not_before, True
         if entry.place is Place.IN_FLIGHT:
             assert found is not Place.IN_FLIGHT or self.now <= entry.deadline + LATE, "timed out late"
             if found is Place.WAITING and self.now >= entry.deadline:

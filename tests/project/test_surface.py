@@ -48,6 +48,19 @@ SHOWN_BY = {
         "snappy": "identify_tells_what_the_flags_say",
         "max-deflate-level": "compression_is_granted_up_to_the_highest_level",
     },
+    "tests/e2e/test_history.py": {
+        "retention-time": "what_retention_keeps_is_delivered_again",
+    },
+    "tests/integration/log/test_retention.py": {
+        "retention-bytes": "bytes_keep_as_much_as_fits_behind",
+        "topic-retention": "only_a_topic_with_its_own_retention_has_outdated_messages",
+    },
+    "tests/faults/test_full_disk.py": {
+        "disk-reserve": "reserve_stops_publishing_and_consuming_opens_it_again",
+    },
+    "tests/e2e/test_go_import.py": {
+        "import-go": "topics_of_both_keep_it_from_starting",
+    },
     "tests/e2e/test_unix_sockets.py": {
         "tcp-address": "clients_are_served_over_unix_sockets",
         "http-address": "clients_are_served_over_unix_sockets",

@@ -13,7 +13,17 @@ import trio
 import trio.testing
 
 from common.wire.lookup import MAGIC
-from nsqd.lookup import IO_LIMIT, LONGEST_BACKOFF, PING_INTERVAL, RESOLVE_INTERVAL, Lookup, Place, Settings
+from nsqd.lookup import (
+    FIRST_TRY_LIMIT,
+    IO_LIMIT,
+    LONGEST_BACKOFF,
+    PING_INTERVAL,
+    RESOLVE_INTERVAL,
+    Lookup,
+    Place,
+    Settings,
+    resolve,
+)
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.node import Node, NodeTurn
 
@@ -47,7 +57,9 @@ class Cluster:
         self.dials: list[str] = []
         self._nursery = nursery
         settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
-        self.lookup = Lookup(self.node.broker, NodeTurn(self.node), settings, dial=self._dial, resolve=self._resolve)
+        self.lookup = Lookup(
+            self.node.broker, NodeTurn(self.node), settings, dial=self._dial, resolve_with=self._resolve
+        )
         self.lookup.configure([ONE])
 
     @property
@@ -242,6 +254,48 @@ async def test_a_name_means_all_of_its_addresses() -> None:
 
 
 @jumping
+async def test_addresses_of_both_families_are_all_meant() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookupds |= {"10.0.0.2": FakeLookupd("two"), "::3": FakeLookupd("three")}
+        it.names["lookup"] = ["10.0.0.2", "::3"]
+        it.lookup.configure(["lookup:4160"])
+        await trio.sleep(SOON)
+        assert it.lookupds["10.0.0.2"].registered == it.lookupds["::3"].registered == {"t"}
+
+
+@jumping
+async def test_an_nsqlookupd_that_is_reached_over_both_families_is_told_once() -> None:
+    """Else every node would be listed twice."""
+    async with cluster(topics={"t": []}) as it:
+        over = it.lookupds
+        over |= {"10.0.0.2": FakeLookupd("same"), "::2": FakeLookupd("same")}
+        it.names["lookup"] = ["10.0.0.2", "::2"]
+        it.lookup.configure(["lookup:4160"])
+        await trio.sleep(HANGS / 2)
+        told, spare = sorted((over["10.0.0.2"], over["::2"]), key=lambda fake: fake.last.ended)
+        assert told.registered == {"t"}
+        assert len(spare.visits) == 1
+        assert spare.last.ended
+        assert not spare.last.commands
+
+
+@jumping
+async def test_when_one_family_fails_the_other_is_used() -> None:
+    async with cluster(topics={"t": []}) as it:
+        over = it.lookupds
+        over |= {"10.0.0.2": FakeLookupd("same"), "::2": FakeLookupd("same")}
+        it.names["lookup"] = ["10.0.0.2", "::2"]
+        it.lookup.configure(["lookup:4160"])
+        await trio.sleep(SOON)
+        for used, other in (("10.0.0.2", "::2"), ("::2", "10.0.0.2")):
+            it.down = {used}
+            if not over[used].last.ended:
+                await over[used].last.stream.aclose()
+            await trio.sleep(2 * LONGEST_BACKOFF)
+            assert over[other].registered == {"t"}
+
+
+@jumping
 async def test_new_addresses_of_a_name_are_found() -> None:
     async with cluster(topics={"t": []}) as it:
         it.lookupds["10.0.0.2"] = FakeLookupd()
@@ -274,6 +328,34 @@ async def test_a_name_that_cannot_be_resolved_yet() -> None:
         it.names["later"] = ["10.0.0.1"]
         await trio.sleep(1 + SOON)
         assert it.fake.registered == {"t"}
+
+
+@pytest.mark.parametrize("name", ["a..b", "x" * 300, ".b", "\u2603" * 70, "\ud800"])
+def test_a_name_that_can_be_none_is_reported_and_no_more(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    @jumping
+    async def test() -> None:
+        async with cluster(topics={"t": []}) as it:
+            it.lookup._resolve = resolve
+            it.lookup.configure([f"{name}:4160", "10.0.0.1:4160"])
+            await trio.sleep(10)
+            assert it.fake.registered == {"t"}
+
+    test()
+    assert [it.levelname for it in caplog.records if f"LOOKUP({name}:4160): no such host" in it.getMessage()][:1] == [
+        "WARNING"
+    ]
+
+
+@jumping
+async def test_a_name_whose_server_hangs_delays_new_topics_only_at_first() -> None:
+    async with cluster() as it:
+        it.lookup._resolve = _hang_resolving
+        it.lookup.configure(["hangs:4160"])
+        await trio.sleep(FIRST_TRY_LIMIT)
+        for number in range(10):
+            topic = it.node.broker.topic(f"t{number}")
+            await trio.sleep(SOON)
+            assert not topic.learning
 
 
 @jumping
@@ -328,6 +410,11 @@ async def test_topics_that_were_learning_when_the_last_peer_went_flow() -> None:
         it.lookup.configure([])
         await trio.sleep(SOON)
         assert not topic.learning
+
+
+async def _hang_resolving(host: str, port: int) -> list[Place]:
+    await trio.sleep(inf)
+    raise AssertionError
 
 
 async def _hang(place: Place, name: str) -> trio.abc.Stream:

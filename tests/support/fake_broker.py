@@ -47,7 +47,10 @@ class FakeLog:
     def next_readable(self, sequence: int) -> int:
         return sequence
 
-    def release(self, sequence: int) -> None:
+    def outdated(self) -> int:
+        return 0
+
+    def release(self, sequence: int, passed: int | None = None) -> None:
         pass
 
 

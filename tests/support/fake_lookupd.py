@@ -43,10 +43,10 @@ def json_answer(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 class FakeLookupd:
-    def __init__(self) -> None:
+    def __init__(self, broadcast_address: str = "127.0.0.1") -> None:
         self.visits: list[Visit] = []
         self.answer: Callable[[str], bytes | None] = ok  # None: silence
-        self.identify_answer: bytes | None = identify_reply(PeerAddress("127.0.0.1", "fake", 4161, 4160, "1.3.0"))
+        self.identify_answer: bytes | None = identify_reply(PeerAddress(broadcast_address, "fake", 4161, 4160, "1.3.0"))
         self.asked: list[str] = []  # over HTTP: request line and Accept
         self.http_answer = json_answer(b'{"channels":[]}')
         self.before_http_answer: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
@@ -96,6 +96,7 @@ class FakeLookupd:
                 await visit.stream.send_all(encode_reply(reply))
 
     async def serve_http(self, stream: trio.abc.Stream) -> None:
+        """One question: who keeps the connection finds it closed, and asks again on another one."""
         async with stream:
             head = b""
             while b"\r\n\r\n" not in head:

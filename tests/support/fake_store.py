@@ -22,6 +22,7 @@ class FakeLog:
         self.topic = topic
         self.first = 0
         self.released = 0
+        self.outdated_before = 0
         self.cold_before = 0  # what lies before must be loaded first
         self._store = store
         self._written: list[Batch] = []
@@ -62,8 +63,11 @@ class FakeLog:
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)
 
-    def release(self, sequence: int) -> None:
-        self.released = max(self.released, sequence)
+    def release(self, sequence: int, passed: int | None = None) -> None:
+        self.released = sequence
+
+    def outdated(self) -> int:
+        return self.outdated_before
 
     def evict(self) -> None:
         """Nothing is in memory any more."""
@@ -72,7 +76,7 @@ class FakeLog:
 
     def unlink(self) -> None:
         """What has been released is not on disk any more."""
-        self.first = self.released
+        self.first = max(self.first, self.released)
 
     def warm(self, base_sequences: set[int]) -> None:
         self._warm |= base_sequences
@@ -94,7 +98,7 @@ class FakeLog:
     def recovered(self, store: FakeStore) -> FakeLog:
         log = FakeLog(self.topic, store)
         log._written = list(self._written)
-        log.released = self.released
+        log.first, log.released = self.first, self.released
         log.evict()
         return log
 

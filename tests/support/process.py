@@ -60,6 +60,7 @@ class Daemon:
         self.tcp: tuple[str, int] = ("", 0)  # as it said itself
         self.http_address: tuple[str, int] = ("", 0)
         self.https_address: tuple[str, int] = ("", 0)  # where it was asked for it
+        self.under: Sequence[str] = ()  # a command that runs another
         self._environ = environ or {}
         self._process: subprocess.Popen[str] | None = None
         self._collector: threading.Thread | None = None
@@ -88,7 +89,11 @@ class Daemon:
         """Returns when it can be reached. Raises AssertionError with the log when it cannot."""
         seen = len(self._lines)
         self._process = launch(
-            *self._arguments(), *(f"--{option}" for option in self.options), environ=self._environ, program=self.program
+            *self._arguments(),
+            *(f"--{option}" for option in self.options),
+            environ=self._environ,
+            program=self.program,
+            under=self.under,
         )
         self._collector = threading.Thread(target=self._collect, args=(self._process,))
         self._collector.start()
@@ -288,11 +293,15 @@ class Nsqlookupd(Daemon):
 
 
 def launch(
-    *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd", folder: Path | None = None
+    *arguments: str,
+    environ: Mapping[str, str] | None = None,
+    program: str = "nsqd",
+    folder: Path | None = None,
+    under: Sequence[str] = (),
 ) -> subprocess.Popen[str]:
     """`python -m program` with its stderr in a pipe."""
     return subprocess.Popen(
-        [PYTHON, "-P", "-m", program, *arguments],
+        [*under, PYTHON, "-P", "-m", program, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1", **(environ or {})},
         stdin=subprocess.DEVNULL,

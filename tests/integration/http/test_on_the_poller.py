@@ -18,6 +18,7 @@ from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, QuickHttp, QuickRoutes, make_app
 from nsqd.options import Options
 from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
+from tests.support.fake_history import no_history
 from tests.unit.http.conftest import LIMITS, FakeSettings
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -53,6 +54,7 @@ class Server:
             NodeInfo(hostname="h", tcp_port=0, http_port=0),
             start_drain=lambda: None,
             run_trio=run_trio,
+            reading=no_history(),
             linger=linger,
         )
 

@@ -11,17 +11,22 @@ from random import Random
 from typing import Any
 
 from nsqd.broker.batch import Batch, Receipt
+from nsqd.log.carry import CarryJob
 from nsqd.log.cold import Load
+from nsqd.log.cold_reader import PATIENCE
 from nsqd.log.files import Buffers, Files
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Recovered, Store
 from nsqd.log.topic_log import DiskLog
 from tests.unit.log.batches import bodies_of, make_batch
 
+START = 100.0
+WALL = 1_700_000_000_000_000_000  # wall clock at the start, in nanoseconds
+
 
 class Clock:
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now = START
 
     def __call__(self) -> float:
         return self.now
@@ -32,12 +37,18 @@ class OpenStore:
 
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
-        self.store = Store.open(path, LogSettings(**settings), files=files, clock=self.clock)
+        self.store = Store.open(path, LogSettings(**settings), files=files, clock=self.clock, wall=self.wall)
         self.recovered: Recovered = self.store.recover()
 
+    def wall(self) -> int:
+        return WALL + int((self.clock.now - START) * 1_000_000_000)
+
     def log(self, topic: str = "t") -> DiskLog:
+        is_new = topic not in self.store.logs
         log = self.store.create_log(topic)
         assert isinstance(log, DiskLog)
+        if is_new:
+            self.store.write_journal(force=True)  # a broker tells of the topic, and urgently
         return log
 
     def publish(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:
@@ -49,7 +60,7 @@ class OpenStore:
     def append(self, *bodies: bytes, topic: str = "t", delay_ms: int = 0) -> Receipt:
         log = self.log(topic)
         receipt = Receipt()
-        log.append(make_batch(log.tail, bodies, delay_ms=delay_ms), receipt)
+        log.append(make_batch(log.tail, bodies, timestamp=self.wall(), delay_ms=delay_ms), receipt)
         return receipt
 
     def sync(self) -> None:
@@ -69,7 +80,23 @@ class OpenStore:
         for load in loads:
             load.perform(self.store.files)
             self.store.end_load(load)
-        return loads
+        return [load for load in loads if isinstance(load, Load)]
+
+    def carry(self) -> list[CarryJob]:
+        """What the committer does some time later: looks whether something can be carried forward, and does it."""
+        jobs = []
+        for log in tuple(self.store.carrying):
+            plan = log.begin_carry()
+            if plan is None:
+                continue
+            for sequences in self.store.exceptions_of(log.topic):
+                plan.need(sequences)
+            job = log.decide_carry(plan, 0.0)
+            if job is not None:
+                job.perform(self.store.files)
+                self.store.end_carry(job)
+                jobs.append(job)
+        return jobs
 
     def read(self, topic: str = "t", *, start: int | None = None) -> dict[int, bytes]:
         """Every message that can be read, by sequence."""
@@ -87,7 +114,7 @@ class OpenStore:
 
     def batch_at(self, log: DiskLog, sequence: int) -> Batch | None:
         """The batch, be it from disk; None if the sequence turns out to be damaged."""
-        for _ in range(3):
+        for _ in range(3 + PATIENCE):
             batch = log.batch_at(sequence)
             if batch is not None:
                 assert batch.base_sequence <= sequence < batch.end_sequence
@@ -177,6 +204,10 @@ class TroubledFiles(Files):
     def truncate(self, descriptor: int, size: int) -> None:
         self._note("truncate", self._paths[descriptor])
         super().truncate(descriptor, size)
+
+    def allocate(self, descriptor: int, offset: int, size: int) -> None:
+        self._note("allocate", self._paths[descriptor])
+        super().allocate(descriptor, offset, size)
 
     def rename(self, source: Path, target: Path) -> None:
         self._note("rename", target)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.log.data_path import as_json
 from nsqd.log.files import Files
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import DataPathError, Store
@@ -34,9 +35,9 @@ def test_lock_goes_with_the_store(tmp_path: Path) -> None:
 
 
 def test_lock_is_given_back_if_recovery_is_never_reached(tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_text("{}")
+    (tmp_path / "node.json").write_bytes(as_json({"format": 2}))
     for _ in range(2):
-        with pytest.raises(DataPathError, match="damaged"):
+        with pytest.raises(DataPathError, match="has format 2"):
             Store.open(tmp_path, LogSettings())
 
 
@@ -60,7 +61,7 @@ def test_read_only_folder_is_one_clear_line(tmp_path: Path) -> None:
 def test_full_disk_at_first_start_is_one_clear_line(tmp_path: Path) -> None:
     files = TroubledFiles()
     files.fail("write")
-    with pytest.raises(DataPathError, match=r"node\.json\.tmp: no space left on device"):
+    with pytest.raises(DataPathError, match=r"topology\.json\.tmp: no space left on device"):
         Store.open(tmp_path, LogSettings(), files=files)
 
 
@@ -111,7 +112,7 @@ def test_reservation_that_fails_is_made_up_for(tmp_path: Path) -> None:
 
 
 def test_data_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_text('{"format":2,"node":"x","ids_reserved":0}')
+    (tmp_path / "node.json").write_bytes(as_json({"format": 2, "node": "x", "ids_reserved": 0}))
     with pytest.raises(DataPathError, match="has format 2, not 1"):
         Store.open(tmp_path, LogSettings())
 

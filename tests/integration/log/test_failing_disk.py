@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.broker.batch import Receipt
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
+from tests.unit.log.batches import make_batch
 
 FIRST = f"{0:020}.log"
 
@@ -96,7 +98,7 @@ def test_file_that_could_not_be_cut_is_cut_before_the_next_append(tmp_path: Path
         store.publish(b"b")
         assert store.segments()[0].stat().st_size == 61 + 50
         wait_a_second(store)
-        assert "truncate" not in (store.append(b"still broken").error or "")
+        assert "truncate" not in (store.publish(b"still broken").error or "")
         files.recover()
         wait_a_second(store)
         store.publish(b"c")
@@ -385,3 +387,89 @@ def test_topic_made_anew_waits_until_the_old_one_can_be_moved(tmp_path: Path, fi
         assert store.store.health == "OK"
     with opened(tmp_path) as store:
         assert texts(store.read()) == "b"
+
+
+# One turn
+
+
+def test_log_that_has_refused_goes_on_refusing_in_this_turn(tmp_path: Path, files: TroubledFiles) -> None:
+    """The journal was told of no deferral; one that is taken all the same would come at once after a crash."""
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        files.fail("write")
+        store.publish(b"b")
+        files.recover()
+        assert store.log().refusal() is not None
+        wait_a_second(store)
+        assert store.append(b"late", delay_ms=1000).error is not None
+        store.store.write_logs()
+        assert store.log().refusal() is None
+        assert store.publish(b"c").error is None
+
+
+# The reserve
+
+
+class SmallDisk(TroubledFiles):
+    def __init__(self, free: int) -> None:
+        super().__init__()
+        self.free = free
+        self.looks = 0
+
+    def free_bytes(self, folder: Path) -> int:
+        self.looks += 1
+        if "statfs" in self.failing:
+            raise OSError(errno.EIO, "Input/output error")
+        return self.free
+
+    def total_bytes(self, folder: Path) -> int:
+        return 100_000
+
+
+def test_publishing_stops_at_the_reserve_and_resumes(tmp_path: Path) -> None:
+    files = SmallDisk(51_000)
+    with opened(tmp_path, files, disk_reserve=50_000) as store:
+        assert store.publish(b"a").error is None
+        text = f"write {tmp_path}: 0.0 MiB left on the disk, of which --disk-reserve keeps 0.0 MiB"
+        assert store.publish(bytes(1000)).error == text
+        assert store.store.health == f"NOK - {text}"
+        assert texts(store.read()) == "a"
+        files.free = 1 << 20
+        wait_a_second(store)
+        store.store.repair()
+        assert store.store.health == "OK"
+        assert store.publish(b"b").error is None
+
+
+def test_ephemeral_topics_do_not_care(tmp_path: Path) -> None:
+    with opened(tmp_path, SmallDisk(0), disk_reserve=50_000) as store:
+        assert store.publish(b"a").error is not None
+        log = store.store.create_log("t#ephemeral")
+        receipt = Receipt()
+        log.append(make_batch(0, [b"a"]), receipt)
+        assert receipt.error is None
+        assert log.refusal() is None
+
+
+def test_acknowledged_bytes_in_memory_count_as_written(tmp_path: Path) -> None:
+    files = SmallDisk(60_000)
+    with opened(tmp_path, files, disk_reserve=50_000, ack="memory") as store:
+        accepted = 0
+        while store.append(bytes(500)).error is None:
+            accepted += 1
+            store.clock.now += 1.0  # every look is a fresh one, and finds nothing written
+        assert accepted == 10_000 // (56 + 4 + 500)
+
+
+def test_reserve_that_cannot_be_asked_for_is_none(tmp_path: Path) -> None:
+    files = SmallDisk(0)
+    files.fail("statfs")
+    with opened(tmp_path, files, disk_reserve=50_000) as store:
+        assert store.publish(b"a").error is not None  # nothing was ever seen to be free
+        files.recover()
+        files.free = 1 << 20
+        wait_a_second(store)
+        assert store.publish(b"b").error is None
+        files.fail("statfs")
+        wait_a_second(store)
+        assert store.publish(b"c").error is None

@@ -122,6 +122,87 @@ def test_failed_write_is_made_up_for(tmp_path: Path) -> None:
         assert store.recovered.damage == []
 
 
+def test_sync_that_goes_well_does_not_hide_that_a_write_has_failed(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        record(store, ("n", 1))
+        round_ = store.store.begin_round()
+        files.fail("write")
+        record(store, ("n", 2))
+        round_.perform(files)
+        store.store.end_round(round_)
+        assert store.store.journal_error is not None
+        files.recover()
+        store.store.repair()
+        assert store.store.journal_error is None
+
+
+def test_what_recovery_told_must_be_synced_before_the_journal_is_trusted(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        files.fail("write")
+        record(store, ("n", 1))
+        store.sync()
+        assert store.store.journal_error is not None
+        store.store.distrust_journal(store.store.journal_error)
+        store.sync()  # of nothing
+        files.recover()
+        store.store.repair()
+        assert store.store.journal_error is not None
+        store.sync()
+        assert store.store.journal_error is None
+        assert store.store.health == "OK"
+    with opened(tmp_path) as store:
+        assert numbers(store.recovered.changes) == [1]
+
+
+def test_space_is_set_aside_ahead_of_the_end(tmp_path: Path) -> None:
+    files = TroubledFiles()
+
+    def allocations() -> int:
+        return files.calls.count(("allocate", "journal.000001"))
+
+    with opened(tmp_path, files) as store:
+        record(store, ("n", 1))
+        assert allocations() == 1
+        while store.store.journal.size < journal.AHEAD // 2 - 20_000:
+            record(store, ("n", "x" * 10_000))
+        assert allocations() == 1
+        record(store, *[("n", "x" * 10_000)] * 3)
+        assert allocations() == 2
+        files.fail("allocate", errno.ENOSPC)
+        size = store.store.journal.size
+        while store.store.journal.size < size + journal.AHEAD:
+            record(store, ("n", "x" * 10_000))
+        assert 2 < allocations() < 14
+        assert store.store.health == "OK"
+        files.fail("allocate", errno.EOPNOTSUPP)
+        record(store, *[("n", "x" * 60_000)] * 4)
+        count = allocations()
+        record(store, *[("n", "x" * 60_000)] * 4)
+        assert allocations() == count
+
+
+def test_full_disk_gets_no_new_journal_that_it_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old one has space set aside, so it is the better one to be caught with."""
+    monkeypatch.setattr(journal, "ROTATE_AT", 1000)
+    files = TroubledFiles()
+    with opened(tmp_path, files) as store:
+        record(store, ("n", "x" * 2000))
+        files.fail("allocate", errno.ENOSPC)
+        assert store.store.journal.wants_rotation
+        assert not store.store.start_rotation()
+        assert not store.store.journal.wants_rotation  # not at once
+        assert store.store.health == "OK"
+        assert files_in(tmp_path) == ["journal.000001"]
+        files.recover()
+        record(store, *[("n", "x" * 10_000)] * 7)
+        assert store.store.journal.wants_rotation
+        assert store.store.start_rotation()
+    with opened(tmp_path) as store:
+        assert len(store.recovered.changes) == 8
+
+
 # Rotation: the state of each topic is a number that changes count up
 
 
@@ -258,13 +339,14 @@ def test_checkpoints_survive_a_rotation(tmp_path: Path) -> None:
 
 
 def test_rotation_is_wanted_when_the_file_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "ROTATE_AT", 1000)
+    monkeypatch.setattr(journal, "ROTATE_AT", 6000)
     with opened(tmp_path) as store:
         topics = Topics(store, *(f"topic{n}" for n in range(40)))
+        assert not store.store.journal.wants_rotation
         while not store.store.journal.wants_rotation:
             topics.count("topic0")
             store.store.flush()
-        assert (tmp_path / "journal.000001").stat().st_size < 1100
+        assert (tmp_path / "journal.000001").stat().st_size < 6100
         store.store.start_rotation()
         while store.store.journal.is_rotating:
             store.store.write_next_snapshot()

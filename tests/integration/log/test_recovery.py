@@ -325,3 +325,73 @@ def test_recovered_but_unsynced_messages_are_synced(tmp_path: Path) -> None:
         store.sync()
         assert store.log().synced_tail == 3
     assert ("sync", FIRST) in files.calls
+
+
+# A disk that is full at the start
+
+
+def test_full_disk_is_read_and_takes_nothing_until_the_log_is_named(tmp_path: Path) -> None:
+    segment = written(tmp_path, b"abc")
+    (segment.parent / "log.json").write_bytes(b"")  # a kill came just when the disk got full
+    files = TroubledFiles()
+    files.fail("write")
+    with opened(tmp_path, files) as store:
+        assert texts(store.read()) == "abc"
+        assert store.store.health.startswith("NOK - write ")
+        assert "no space left on device" in (store.publish(b"d").error or "")
+        files.recover()
+        store.clock.now += 1.0
+        store.store.repair()
+        assert store.store.health == "OK"
+        assert store.publish(b"e").error is None
+        log_id = store.log().log_id
+    with opened(tmp_path) as store:
+        assert texts(store.read()) == "abce"
+        assert store.log().log_id == log_id
+
+
+def test_new_log_id_that_cannot_be_saved_keeps_publishers_out(tmp_path: Path) -> None:
+    """The log has lost its end. Under its old id nobody may get sequences that somebody may have seen."""
+    segment = written(tmp_path, b"abc", b"def", checkpoint=True)
+    with opened(tmp_path) as store:
+        old = store.log().log_id
+    segment.write_bytes(segment.read_bytes()[:71])
+    files = TroubledFiles()
+    files.fail("write")
+    with opened(tmp_path, files) as store:
+        assert texts(store.read()) == "abc"
+        assert store.log().log_id != old
+        assert store.publish(b"x").error is not None
+        files.recover()
+        store.clock.now += 1.0
+        assert store.store.write_journal(force=True)  # before it nothing may be published
+        assert store.publish(b"y").error is None
+        new = store.log().log_id
+    with opened(tmp_path) as store:
+        assert store.log().log_id == new
+        assert texts(store.read()) == "abcy"
+
+
+def test_indexes_that_cannot_be_saved_are_made_again(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=200_000) as store:
+        for _ in range(60):
+            store.publish(bytes(10_000))
+    for index in tmp_path.glob("topics/t.t/*.index"):
+        index.unlink()
+    files = TroubledFiles()
+    files.fail("write")
+    files.fails_for = lambda name: name.endswith(".index")
+    with opened(tmp_path, files, mem_queue_size=0) as store:
+        assert len(store.read()) == 60
+
+
+def test_half_a_copy_of_what_was_cut_is_none(tmp_path: Path) -> None:
+    segment = written(tmp_path, b"abc", b"def")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    files = TroubledFiles()
+    files.fail("write")
+    files.writes_before_failing = 10
+    with opened(tmp_path, files) as store:
+        assert texts(store.read()) == "abc"
+        assert only_damage(store).kept == ""
+        assert not list(segment.parent.glob("*.torn.*"))

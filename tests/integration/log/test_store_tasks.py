@@ -180,7 +180,7 @@ def test_changes_are_written_within_a_tenth_of_a_second(tmp_path: Path) -> None:
         async with running(tmp_path) as store:
             for n in range(5):
                 store.store.record(("n", n), urgent=False)
-                assert store.store.journal.waiting == 1
+                assert store.store.journal.waiting
                 await trio.sleep(0.11)
                 assert store.store.journal.waiting == 0
 
@@ -321,7 +321,7 @@ def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None
             files.fail("write")
             store.store.set_topology({"n": 1})
             await trio.sleep(1)
-            assert not (tmp_path / "topology.json").exists()
+            assert b'"n"' not in (tmp_path / "topology.json").read_bytes()
             files.recover()
             await trio.sleep(5)
             assert store.store.health == "OK"
@@ -435,6 +435,60 @@ def test_disk_is_tried_every_second_until_it_works_again(tmp_path: Path) -> None
     run(test)
 
 
+@pytest.mark.parametrize("operation", ["unlink", "remove folder"])
+def test_what_could_not_be_removed_is_removed_later(tmp_path: Path, operation: str) -> None:
+    class Stubborn(TroubledFiles):
+        def remove_folder(self, path: Path) -> None:
+            self._note("remove folder", path)
+            super().remove_folder(path)
+
+    files = Stubborn()
+
+    async def test() -> None:
+        async with running(tmp_path, files, max_bytes_per_file=61) as store:
+            for body in (b"a", b"b", b"c"):
+                store.publish(body)
+            store.publish(b"a", topic="dropped")
+            files.fail(operation, errno.EIO)
+            store.log().release(2)
+            store.store.drop_log("dropped")
+            await trio.sleep(5)
+            assert store.store.health.startswith("NOK - remove ")
+            assert store.publish(b"d").error is None
+            files.recover()
+            await trio.sleep(3)
+            assert store.store.health == "OK"
+            assert len(store.segments()) == 2
+        assert store.store.data_path.dropped_folders() == []
+
+    run(test)
+
+
+def test_journal_needs_no_more_space_than_it_needs(tmp_path: Path) -> None:
+    """There is room for a change, and none for the probe: what the journal says is finished has to go."""
+    files = TroubledFiles()
+    files.fails_for = lambda name: name == "probe.tmp" or (name == "journal.000001" and not healed)
+    healed = False
+
+    async def test() -> None:
+        nonlocal healed
+        async with running(tmp_path, files, max_bytes_per_file=61) as store:
+            for body in (b"a", b"b", b"c"):
+                store.publish(body)
+            files.fail("write")
+            store.store.record(("finished",), urgent=False)
+            store.log().release(2)
+            await trio.sleep(5)
+            assert len(store.segments()) == 3
+            assert "journal.000001" in store.store.health
+            healed = True
+            await trio.sleep(5)
+            assert len(store.segments()) == 1
+            assert store.store.health == "OK"
+
+    run(test)
+
+
 def test_journal_whose_sync_failed_is_written_anew_by_itself(tmp_path: Path) -> None:
     files = TroubledFiles()
     files.fails_for = lambda name: name == "journal.000001"
@@ -449,6 +503,27 @@ def test_journal_whose_sync_failed_is_written_anew_by_itself(tmp_path: Path) -> 
             await trio.sleep(5)
             assert store.store.health == "OK"
             assert journals_in(tmp_path) == ["journal.000002"]
+
+    run(test)
+
+
+def test_journal_that_cannot_be_synced_is_not_written_anew_all_the_time(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    files.fails_for = lambda name: name.startswith("journal.")
+
+    async def test() -> None:
+        async with running(tmp_path, files) as store:
+            store.log("t")
+            store.store.snapshot_topic = lambda name: [("topic", name)]
+            files.fail("sync", errno.EIO)
+            store.store.record(("topic", "t"), urgent=True)
+            store.store.write_journal()
+            await trio.sleep(10)
+            assert 1 < len(journals_in(tmp_path)) < 13
+            files.recover()
+            await trio.sleep(3)
+            assert store.store.health == "OK"
+            assert len(journals_in(tmp_path)) == 1
 
     run(test)
 

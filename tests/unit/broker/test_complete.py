@@ -38,3 +38,10 @@ def test_a_topic_without_a_log_was_deleted() -> None:
     topics: dict[str, TopicState] = {}
     assert complete(topics, NAMED, {}, journal_is_whole=False) == set()
     assert not topics
+
+
+def test_what_was_carried_forward_comes_to_a_channel_that_the_journal_lost() -> None:
+    topics: dict[str, TopicState] = {}
+    beside = [(1, 2, 0), (4, 1, 123_000)]
+    complete(topics, NAMED, {"t": 5}, journal_is_whole=False, carried=lambda topic: beside)
+    assert topics["t"].channels["c"].waiting == {1: (0, 0), 2: (0, 0), 4: (0, 123_000)}

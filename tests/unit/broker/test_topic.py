@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
-from common.wire.commands import dpub, fin, mpub, pub
+from common.wire.commands import dpub, fin, mpub, pub, req
+from nsqd.broker.changes import replay
 from nsqd.broker.topic import Refused
+from tests.support.fake_broker import FakeStore, make_broker
 from tests.support.node import Node
 
 
@@ -290,3 +294,107 @@ def test_what_was_finished_before_a_crash_is_let_go_after_it() -> None:
     node.store.logs["t"].released = 0
     node.crash()
     assert node.store.logs["t"].released == 1
+
+
+# Retention
+
+
+def test_topic_without_channels_keeps_what_is_not_outdated() -> None:
+    node = Node()
+    publish(node, b"a", b"b", b"c")
+    node.store.logs["t"].outdated_before = 2
+    notes: list[str] = []
+    node.broker.note = notes.append
+    node.broker.let_go(["t", "unknown"])
+    node.turn()
+    topic = node.broker.topic("t")
+    assert (topic.handed_over, topic.depth, topic.outdated_count) == (2, 1, 2)
+    assert node.store.logs["t"].released == 2
+    assert notes == ["TOPIC(t): retention drops 2 messages that no channel got, 2 since the start"]
+    assert node.store.journal[-1] == ("freeze", "t", 2)
+    node.crash()
+    client = node.consumer(ready=5)
+    node.load()
+    assert [m.body for m in client.messages()] == [b"c"]
+
+
+def test_outdated_deferred_messages_are_dropped_with_the_others() -> None:
+    node = Node()
+    publisher = node.client()
+    publisher.say(dpub("t", 50, b"a") + dpub("t", 60, b"b"))
+    node.store.logs["t"].outdated_before = 1
+    node.broker.let_go(["t"])
+    node.turn()
+    node.crash()
+    node.store.logs["t"].unlink()
+    client = node.consumer(ready=5)
+    assert node.channel().deferred_count == 1
+    node.pass_time(0.1)
+    node.load()
+    assert [m.body for m in client.messages()] == [b"b"]
+
+
+def test_nothing_is_outdated_that_a_channel_waits_for() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c")
+    node.broker.topic("t").pause()
+    publish(node, b"a", b"b")
+    node.store.logs["t"].outdated_before = 2
+    node.broker.let_go(["t"])
+    topic = node.broker.topic("t")
+    assert (topic.handed_over, topic.outdated_count) == (0, 0)
+
+
+# What waits behind all cursors
+
+
+def test_exceptions_are_all_that_waits_or_is_in_flight() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a", b"b", b"c", b"d", b"e")
+    first, second, third, *_ = client.messages()
+    client.say(fin(first.id) + req(second.id, 60_000) + b"RDY 0\n" + req(third.id, 0))
+    topic = node.broker.topic("t")
+    assert topic.passed() == 5
+    assert sorted(chain.from_iterable(topic.exceptions())) == [1, 2, 3, 4]
+
+
+def test_exceptions_are_as_of_the_moment_they_were_asked_for() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a", b"b")
+    found = node.broker.topic("t").exceptions()
+    client.say(b"".join(fin(message.id) for message in client.messages()))
+    assert sorted(chain.from_iterable(found)) == [0, 1]
+
+
+def test_what_is_no_exception_any_more_is_in_the_journal_before() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a")
+    client.say(fin(client.messages()[0].id))
+    assert list(node.broker.topic("t").exceptions()) == []
+    assert node.store.unwritten[-1] == ("progress", "t", "c", 1, [0, 1])
+
+
+def test_ephemeral_channels_have_no_say_in_what_is_passed() -> None:
+    node = Node()
+    node.broker.topic("t").channel("c#ephemeral")
+    publish(node, b"a")
+    topic = node.broker.topic("t")
+    assert topic.passed() == 1
+    assert list(topic.exceptions()) == []
+
+
+def test_what_waits_and_is_nowhere_is_counted_when_the_broker_starts() -> None:
+    node = Node()
+    client = node.consumer(ready=10)
+    publish(node, b"a")
+    publish(node, b"b")
+    client.say(b"".join(req(message.id, 60_000) for message in client.messages()))
+    store = node.store.crash()
+    store.logs["t"].first = 1
+    broker = make_broker(FakeStore())
+    broker.restore(replay(store.journal), dict(store.logs))
+    assert broker.lost == {"t": 1}
+    assert broker.topic("t").channel("c").snapshot(clients=False).deferred_count == 1

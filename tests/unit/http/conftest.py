@@ -11,6 +11,7 @@ from nsqd.http import NodeInfo, Publishing, make_app
 from nsqd.options import Options
 from tests.support.asgi import Answer, ask, run_directly
 from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
+from tests.support.fake_history import no_history
 
 LIMITS = Limits(max_message=100, max_body=500)
 
@@ -40,6 +41,7 @@ class Nsqd:
             NodeInfo(hostname="node1", tcp_port=4150, http_port=4151),
             start_drain=self._start_drain,
             run_trio=run_directly,
+            reading=no_history(),
         )
 
     def _start_drain(self) -> None:

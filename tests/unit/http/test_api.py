@@ -8,6 +8,7 @@ import json
 import pytest
 
 from common.logs import LogLevel
+from nsqd.broker.store import NotSynced
 from tests.support.asgi import ask
 from tests.support.fake_broker import bodies
 from tests.unit.http.conftest import Nsqd
@@ -279,6 +280,31 @@ def test_operation_that_is_not_in_the_journal_has_failed(nsqd: Nsqd, path: str) 
     nsqd.turn.journal_error = "no space left on device"
     answer = nsqd.post(path)
     assert (answer.status, answer.body) == (500, code("INTERNAL_ERROR"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/topic/delete?topic=t",
+        "/topic/empty?topic=t",
+        "/topic/pause?topic=t",
+        "/channel/delete?topic=t&channel=c",
+        "/channel/pause?topic=t&channel=c",
+    ],
+)
+def test_operation_that_is_not_synced_has_failed(
+    nsqd: Nsqd, path: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail() -> None:
+        raise NotSynced("fsync journal.000001: input/output error")
+
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    monkeypatch.setattr(nsqd.turn, "durable", fail)
+    answer = nsqd.post(path)
+    assert (answer.status, answer.body) == (500, code("INTERNAL_ERROR"))
+    assert "a change is not on disk error=fsync journal.000001: input/output error" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_what_changes_nothing_needs_no_journal(nsqd: Nsqd) -> None:

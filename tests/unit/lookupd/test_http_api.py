@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
 
+from common.waiting import Waiting
 from common.wire.lookup import Identity
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Peer, Registry
-from nsqlookupd.waiting import Waiting
 from tests.support.asgi import Answer, ask
 
 IDENTITY = Identity(
@@ -283,3 +284,10 @@ def test_nobody_waits_once_released() -> None:
         assert len(waiting) == 0
 
     asyncio.run(wait())
+
+
+def test_debug_is_sorted_as_its_keys_are_written(lookupd: Lookupd) -> None:
+    lookupd.nsqd("a z", "a-b y", "a.c")
+    keys = list(json.loads(lookupd.get("/debug").body))
+    assert keys == sorted(keys)
+    assert keys[:2] == ["channel:a-b:y", "channel:a:z"]

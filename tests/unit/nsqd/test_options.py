@@ -7,7 +7,17 @@ from pathlib import Path
 import pytest
 
 import common.streams
-from common.options import HOUR, MILLISECOND, MINUTE, SECOND, HelpRequested, format_value, parse, table_of
+from common.options import (
+    HOUR,
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    HelpRequested,
+    UsageError,
+    format_value,
+    parse,
+    table_of,
+)
 from common.startup import StartupError
 from nsqd.options import Ack, Options, TlsRequired, TlsVersion
 from nsqd.tls import layer_maker
@@ -228,3 +238,27 @@ def test_durations_are_nanoseconds() -> None:
     assert options.sync_timeout == 1500 * MILLISECOND
     assert options.drain_timeout == 5 * SECOND
     assert options.msg_timeout == MINUTE
+
+
+@pytest.mark.parametrize(
+    ("word", "size"), [("0", 0), ("1500", 1500), ("2kB", 2000), ("10GB", 10_000_000_000), ("1GiB", 1 << 30)]
+)
+def test_sizes_may_have_units(word: str, size: int) -> None:
+    assert read(f"--retention-bytes={word}").retention_bytes == size
+
+
+@pytest.mark.parametrize("word", ["", "GB", "-1", "1.5GB", "10gb", "10 GB"])
+def test_other_sizes_are_refused(word: str) -> None:
+    with pytest.raises(UsageError):
+        read(f"--retention-bytes={word}")
+
+
+def test_retention_can_differ_by_topic() -> None:
+    options = read("--topic-retention=a=24h", "--topic-retention=a=10GB", "--topic-retention=b=0")
+    assert options.topic_retentions == {"a": (24 * HOUR, 10_000_000_000), "b": (0, 0)}
+
+
+@pytest.mark.parametrize("entry", ["24h", "=24h", "a=", "a=1day", "a=-1h"])
+def test_other_retentions_are_refused(entry: str) -> None:
+    with pytest.raises(UsageError, match="must be TOPIC=DURATION or TOPIC=SIZE"):
+        read(f"--topic-retention={entry}")

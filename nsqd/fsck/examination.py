@@ -1,0 +1,242 @@
+"""A stopped data path, read from end to end by a reader that trusts nothing; nothing is changed by reading.
+
+First the small files and the journal, then each topic's log against what the journal tells of it. Whatever is safe to mend
+comes with a way to do it, so that the same walk examines and repairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsqd.broker.changes import TopicState, replay
+from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
+from nsqd.fsck.log_examination import LogExamination
+from nsqd.log.cold import salvaging
+from nsqd.log.data_path import (
+    NODE_JSON,
+    TOPICS,
+    TOPOLOGY_JSON,
+    Condition,
+    DataPath,
+    DataPathError,
+    JournalEnd,
+    NodeFile,
+    is_journal,
+    keep_small_file_aside,
+    read_node,
+    topology_json,
+    write_node,
+)
+from nsqd.log.journal import journal_name, journal_numbers, journal_path, unfinished_rotation
+from nsqd.log.journal_format import Frame
+from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
+from nsqd.log.store import RESERVED_AHEAD, Told, tell_apart
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+    from nsqd.log.files import Files
+
+
+class Examination:
+    """`progress` is called with the number of bytes that were read since the last call."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        *,
+        new_id: Callable[[], str],
+        progress: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        self.node = ""
+        self.topics = 0
+        self._files = files
+        self._folder = folder
+        self._data_path = DataPath(folder, files, new_id=new_id)
+        self._new_id = new_id
+        self._progress = progress
+        self._journal_end = JournalEnd()
+        self._journal_is_whole = True
+
+    def total_bytes(self) -> int:
+        """About how much there is to read."""
+        folders = [self._folder, *map(self._data_path.topic_folder, self._data_path.topic_names())]
+        files = [folder / name for folder in folders for name in self._files.names_in(folder)]
+        return sum(self._files.size_of(path) for path in files if path.suffix == ".log" or is_journal(path.name))
+
+    def run(self) -> Iterator[Finding]:
+        """Raises DataPathError or OSError when it cannot be examined."""
+        names = self._files.names_in(self._folder)
+        if not (NODE_JSON in names or TOPICS in names or any(map(is_journal, names))):
+            raise DataPathError(f"{self._folder} holds no data of nsqd")
+        node = read_node(self._files, self._folder)
+        if isinstance(node, NodeFile):
+            self.node, self._journal_end = node.node, node.journal
+        changes: list[Change] = []
+        yield from self._examine_journal(changes)
+        told = tell_apart(changes)
+        yield from self._compare_node(node, told)
+        states = replay(told.changes)
+        yield from self._examine_topology(states)
+        moved = {log_id for path in self._data_path.dropped_folders() if (log_id := self._data_path.read_log_id(path))}
+        for topic in self._data_path.topic_names():
+            self.topics += 1
+            examination = LogExamination(
+                self._files, self._data_path, topic, told, new_id=self._new_id, progress=self._progress
+            )
+            yield from examination.run(moved)
+            if examination.is_known and topic in states:
+                yield from _compare_positions(states[topic], topic, examination)
+        yield from self._lost_folders(told, moved)
+        yield from self._leftovers(names)
+
+    # The journal
+
+    def _examine_journal(self, changes: list[Change]) -> Iterator[Finding]:
+        numbers = journal_numbers(self._files, self._folder)
+        end = JournalEnd()
+        for number in numbers:
+            path = journal_path(self._folder, number)
+            size = self._files.size_of(path)
+            sound = yield from self._examine_journal_file(path, size, changes, is_last=number == numbers[-1])
+            self._progress(size)
+            end = JournalEnd(number, sound)
+            if number == numbers[0] and self._journal_is_whole and (topics := unfinished_rotation(changes)):
+                yield self._journal_lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
+        if not numbers and any(map(self._data_path.has_segments, self._data_path.topic_names())):
+            yield self._journal_lacks(max(self._journal_end.number, 1), "there is none")
+        elif self._journal_is_whole and end < self._journal_end:
+            yield self._journal_lacks(self._journal_end.number, f"{self._journal_end.size} bytes were on disk")
+
+    def _journal_lacks(self, number: int, why: str) -> Finding:
+        self._journal_is_whole = False
+        text = f"the journal, or a part of it, is missing or older than it was: {why}"
+        return Finding(Severity.DAMAGE, text, file=journal_name(number))
+
+    def _examine_journal_file(
+        self, path: Path, size: int, changes: list[Change], *, is_last: bool
+    ) -> Generator[Finding, None, int]:
+        """Gives back where what is sound ends."""
+        sound = size
+        bad: list[BadBytes] = []
+        descriptor = self._files.open_to_read(path)
+        try:
+            for found in walk_frames(salvaging(self._files, descriptor), size):
+                if isinstance(found, Frame):
+                    changes += found.changes
+                    continue
+                bad.append(found)
+                if found.is_tail:
+                    sound = found.position
+                else:
+                    changes.append((LOST, ""))
+        finally:
+            self._files.close(descriptor)
+        for piece in bad:
+            yield self._bad_journal(path, piece, is_last=is_last)
+        return sound
+
+    def _bad_journal(self, path: Path, bad: BadBytes, *, is_last: bool) -> Finding:
+        self._journal_is_whole = False
+        length = bad.end - bad.position
+        was_synced = (int(path.suffix[1:]), bad.position) < self._journal_end
+        if not bad.is_tail or was_synced:
+            return Finding(
+                Severity.DAMAGE, f"{length} bytes of the journal are damaged", file=path.name, offset=bad.position
+            )
+
+        def cut() -> str:
+            return cut_off(self._files, path, bad.position, bad.end)
+
+        text = f"torn tail of {length} bytes of the journal"
+        return Finding(Severity.WARNING, text, file=path.name, offset=bad.position, mend=cut if is_last else None)
+
+    # Small files
+
+    def _compare_node(self, found: NodeFile | Condition, told: Told) -> Iterator[Finding]:
+        if not isinstance(found, NodeFile):
+
+            def write() -> str:
+                if not told.node:
+                    return ""
+                kept = keep_small_file_aside(self._files, self._folder / NODE_JSON)
+                # The journal may not know of the very last reservation.
+                node = NodeFile(told.node, told.ids_reserved + RESERVED_AHEAD, JournalEnd())
+                write_node(self._files, self._folder, node)
+                return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
+
+            mend = write if told.node else None
+            yield Finding(Severity.DAMAGE, f"{NODE_JSON} is {found}", file=NODE_JSON, mend=mend)
+        elif told.node not in ("", found.node):
+            text = f"the node is {found.node}, but the journal tells of {told.node}"
+            yield Finding(Severity.DAMAGE, text, file=NODE_JSON)
+        elif told.ids_reserved > found.ids_reserved:
+            yield Finding(Severity.DAMAGE, f"{NODE_JSON} is older than the journal", file=NODE_JSON)
+
+    def _examine_topology(self, states: Mapping[str, TopicState]) -> Iterator[Finding]:
+        found = self._data_path.read_topology()
+        known = topology_of(states)
+
+        def write() -> str:
+            kept = keep_small_file_aside(self._files, self._folder / TOPOLOGY_JSON) if is_bad else None
+            self._data_path.write_topology(topology_json(known))
+            return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
+
+        is_bad = found.condition is not Condition.SOUND
+        if is_bad:
+            yield Finding(Severity.DAMAGE, f"{TOPOLOGY_JSON} is {found.condition}", file=TOPOLOGY_JSON, mend=write)
+        elif self._journal_is_whole and found.content.get("topology") != known:
+            text = f"{TOPOLOGY_JSON} is not of the same moment as the journal, which is believed"
+            yield Finding(Severity.NOTE, text, file=TOPOLOGY_JSON, mend=write)
+
+    # What else is there
+
+    def _lost_folders(self, told: Told, moved: set[str]) -> Iterator[Finding]:
+        names = self._data_path.topic_names()
+        for topic, known in told.checkpoints.items():
+            if topic not in names and known.sequence and known.log_id not in moved:
+                yield Finding(Severity.DAMAGE, "the log is missing", topic=topic, end=known.sequence)
+
+    def _leftovers(self, names: list[str]) -> Iterator[Finding]:
+        for name in names:
+            if name.endswith(TMP):
+                yield leftover(self._files, self._folder / name)
+            elif is_kept_aside(name):
+                yield Finding(Severity.NOTE, "bytes that were kept aside", file=name)
+        for folder in self._data_path.dropped_folders():
+
+            def remove(folder: Path = folder) -> str:
+                self._files.remove_folder(folder)
+                return "removed"
+
+            text = "a deleted topic's folder on its way out"
+            yield Finding(Severity.NOTE, text, file=f"{TOPICS}/{folder.name}", mend=remove)
+
+
+def topology_of(states: Mapping[str, TopicState]) -> dict[str, object]:
+    """What the broker would write into topology.json."""
+    return {
+        name: {
+            "paused": state.paused,
+            "channels": {channel: {"paused": known.paused} for channel, known in state.channels.items()},
+        }
+        for name, state in states.items()
+    }
+
+
+def _compare_positions(state: TopicState, topic: str, found: LogExamination) -> Iterator[Finding]:
+    """What channels still owe must be there."""
+    for name, channel in state.channels.items():
+        if channel.needed < found.first:
+            text = f"channel {name} needs messages before the first segment"
+            yield Finding(Severity.DAMAGE, text, topic=topic, first=channel.needed, end=found.first)
+        lost = sorted(sequence for sequence in channel.waiting if not found.has(sequence))
+        if lost:
+            text = f"{len(lost)} messages that wait in channel {name} are in no segment and in no side file"
+            yield Finding(Severity.DAMAGE, text, topic=topic, first=lost[0], end=lost[-1] + 1)
+    if state.cut(found.tail):
+        text = f"positions beyond the log's end at {found.tail}: the next start takes them back"
+        yield Finding(Severity.NOTE, text, topic=topic)

@@ -1,0 +1,48 @@
+"""What an examination finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    NOTE = "note"  # as it should be, or as a kill leaves it; the next start sees to it
+    WARNING = "warning"  # not as it was written, but nothing is lost by it
+    DAMAGE = "damage"  # something cannot be read, or is missing
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    text: str
+    topic: str = ""
+    file: str = ""
+    offset: int = 0
+    first: int = 0  # the sequences [first, end)
+    end: int = 0
+    # What is safe to do about it: does it, and tells. Raises OSError.
+    mend: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+
+    def as_line(self) -> str:
+        words = [f"{self.severity}: {self.text}"]
+        if self.topic:
+            words.append(f"topic={self.topic}")
+        if self.file:
+            words.append(f"file={self.file} offset={self.offset}")
+        if self.first < self.end:
+            words.append(f"sequences={self.first}-{self.end - 1}")
+        return " ".join(words)
+
+    def as_object(self, *, repaired: str | None) -> dict[str, object]:
+        return {
+            "severity": self.severity.value,
+            "text": self.text,
+            "topic": self.topic,
+            "file": self.file,
+            "offset": self.offset,
+            "first": self.first,
+            "end": self.end,
+            "repaired": repaired,
+        }

@@ -1,0 +1,257 @@
+"""One topic's log: its name, every record of every segment, its indexes, and what the journal vouches for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from common.wire.log_record import HEADER_SIZE, decode_header
+from nsqd.fsck.finding import Finding, Severity
+from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
+from nsqd.log.carried import CarriedFile, number_of_name, scan_carried
+from nsqd.log.cold import salvaging
+from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
+from nsqd.log.segment import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    Hole,
+    Index,
+    ReadAt,
+    Segment,
+    Walk,
+    base_of_name,
+    save_index,
+    segment_name,
+)
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+    from nsqd.log.recovery import Checkpoint
+    from nsqd.log.store import Told
+
+_entry: Final = Struct(">QQ")
+
+
+class LogExamination:
+    """After `run`, `first` and `tail` tell which sequences there are, unless it is not `is_known` whose log it is."""
+
+    def __init__(
+        self,
+        files: Files,
+        data_path: DataPath,
+        topic: str,
+        told: Told,
+        *,
+        new_id: Callable[[], str],
+        progress: Callable[[int], None],
+    ) -> None:
+        self.first = 0
+        self.tail = 0
+        self.is_known = True
+        self.carried: list[CarriedFile] = []
+        self._files = files
+        self._folder = data_path.topic_folder(topic)
+        self._topic = topic
+        self._log_id = data_path.read_log_id(self._folder)
+        self._checkpoint = told.checkpoints.get(topic)
+        self._is_gone = self._log_id in told.gone
+        self._new_id = new_id
+        self._progress = progress
+
+    def run(self, moved: set[str]) -> Iterator[Finding]:
+        """`moved`: logs whose folders have other names by now, which the journal may not know."""
+        names = self._files.names_in(self._folder)
+        if self._is_gone:
+            self.is_known = False
+            yield self._finding(Severity.NOTE, "a deleted topic's folder: the next start removes it")
+            return
+        segments = self._segments(names)
+        checkpoint = self._checkpoint
+        if checkpoint is not None and checkpoint.log_id in moved:
+            self.is_known = False
+            checkpoint = None
+        if self._log_id is None:
+            yield from self._lacks_name(checkpoint, has_segments=bool(segments))
+        elif checkpoint is not None and checkpoint.log_id != self._log_id:
+            self.is_known = False
+            text = f"the log is {self._log_id}, but the journal tells of {checkpoint.log_id}"
+            yield self._finding(Severity.DAMAGE, text, LOG_JSON)
+            checkpoint = None
+        for segment, following in pairwise(segments):
+            yield from self._examine_sealed(segment, following.base)
+        if segments:
+            self.first = segments[0].base
+            yield from self._examine_last(segments[-1], checkpoint)
+        if checkpoint is not None and self.tail < checkpoint.sequence:
+            file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
+            text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
+            yield self._finding(Severity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
+        yield from self._examine_carried(names)
+        yield from self._leftovers(names, segments)
+
+    def _finding(
+        self,
+        severity: Severity,
+        text: str,
+        file: str = "",
+        offset: int = 0,
+        first: int = 0,
+        end: int = 0,
+        *,
+        mend: Callable[[], str] | None = None,
+    ) -> Finding:
+        return Finding(severity, text, self._topic, file, offset, first, end, mend)
+
+    def _segments(self, names: list[str]) -> list[Segment]:
+        bases = [base for name in names if (base := base_of_name(name)) is not None]
+        paths = [self._folder / segment_name(base) for base in bases]
+        return [Segment(path, base, self._files.size_of(path)) for path, base in zip(paths, bases, strict=True)]
+
+    def _lacks_name(self, checkpoint: Checkpoint | None, *, has_segments: bool) -> Iterator[Finding]:
+        path = self._folder / LOG_JSON
+
+        def write() -> str:
+            kept = keep_small_file_aside(self._files, path)
+            log_id = checkpoint.log_id if checkpoint is not None else self._new_id()
+            write_log_json(self._files, self._folder, self._topic, log_id, durable=True)
+            return "written anew" + (f"; the old one is {kept.name}" if kept else "")
+
+        exists = self._files.exists(path)
+        if exists or has_segments or checkpoint is not None:
+            text = f"{LOG_JSON} is {'damaged' if exists else 'missing'}"
+            yield self._finding(Severity.DAMAGE, text, LOG_JSON, mend=write)
+
+    # Segments
+
+    def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[Finding]:
+        descriptor = self._files.open_to_read(segment.path)
+        try:
+            read = salvaging(self._files, descriptor)
+            walk = self._walk(read, segment, offset=0, sequence=segment.base, end=segment.size, next_base=next_base)
+            yield from self._holes(segment, walk)
+            yield from self._examine_index(read, segment, walk.index, walk.holes, is_sealed=True)
+        finally:
+            self._files.close(descriptor)
+        if walk.sequence > next_base:
+            text = f"its records go on to {walk.sequence}, into the next segment"
+            yield self._finding(Severity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
+
+    def _examine_last(self, segment: Segment, checkpoint: Checkpoint | None) -> Iterator[Finding]:
+        """Up to the checkpoint everything was on disk; what is bad behind it may be a torn tail."""
+        offset, sequence = 0, segment.base
+        holes: list[Hole] = []
+        index: list[tuple[int, int]] = []
+        descriptor = self._files.open_to_read(segment.path)
+        try:
+            read = salvaging(self._files, descriptor)
+            if checkpoint is not None and checkpoint.base == segment.base and checkpoint.offset <= segment.size:
+                vouched = self._walk(
+                    read, segment, offset=0, sequence=sequence, end=checkpoint.offset, next_base=checkpoint.sequence
+                )
+                yield from self._holes(segment, vouched)
+                offset, sequence = checkpoint.offset, checkpoint.sequence
+                holes, index = vouched.holes, vouched.index
+            walk = self._walk(read, segment, offset=offset, sequence=sequence, end=segment.size, next_base=None)
+            yield from self._holes(segment, walk)
+            yield from self._examine_index(read, segment, index + walk.index, holes + walk.holes, is_sealed=False)
+        finally:
+            self._files.close(descriptor)
+        self.tail = walk.sequence
+        if walk.offset < segment.size:
+            yield self._torn(segment, walk)
+
+    def _torn(self, segment: Segment, walk: Walk) -> Finding:
+        def cut() -> str:
+            return cut_off(self._files, segment.path, walk.offset, segment.size)
+
+        text = f"torn tail of {segment.size - walk.offset} bytes"
+        return self._finding(
+            Severity.WARNING, text, segment.path.name, walk.offset, walk.sequence, walk.sequence, mend=cut
+        )
+
+    def _walk(
+        self, read: ReadAt, segment: Segment, *, offset: int, sequence: int, end: int, next_base: int | None
+    ) -> Walk:
+        walk = Walk(read, offset=offset, sequence=sequence, end=end, verify=True, next_base=next_base)
+        at = offset
+        for _ in walk.blocks(with_headers=False):
+            self._progress(walk.offset - at)
+            at = walk.offset
+        return walk
+
+    def _holes(self, segment: Segment, walk: Walk) -> Iterator[Finding]:
+        for hole in walk.holes:
+            size = hole.end_offset - hole.offset
+            text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
+            yield self._finding(Severity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
+
+    def _examine_carried(self, names: list[str]) -> Iterator[Finding]:
+        for name in names:
+            if (number := number_of_name(name)) is None:
+                continue
+            found, holes = scan_carried(self._files, self._folder, number)
+            self._progress(found.size)
+            self.carried.append(found)
+            for hole in holes:
+                text = f"{hole.end_offset - hole.offset} bytes of a side file are damaged"
+                yield self._finding(Severity.DAMAGE, text, name, hole.offset, hole.first, hole.end)
+
+    def has(self, sequence: int) -> bool:
+        """Whether the message of this sequence should be somewhere here."""
+        return sequence >= self.first or any(file.place_of(sequence) >= 0 for file in self.carried)
+
+    # Indexes
+
+    def _examine_index(
+        self, read: ReadAt, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
+    ) -> Iterator[Finding]:
+        """Each entry must lead to a record. `entries` are those of a new one."""
+        path = segment.index_path
+
+        def rebuild() -> str:
+            index = Index()
+            for entry in entries:
+                index.add(*entry)
+            save_index(self._files, path, index.encode_unsaved(), saved=0)
+            return "built anew"
+
+        if not self._files.exists(path):
+            if is_sealed and entries:
+                yield self._finding(Severity.NOTE, "there is no index: a reader makes one", path.name, mend=rebuild)
+            return
+        data = self._files.read(path)
+        bad = _first_bad_entry(read, data, segment, holes)
+        if bad is not None:
+            text = "the index does not fit: readers find out and walk from the beginning"
+            yield self._finding(Severity.WARNING, text, path.name, bad, mend=rebuild)
+
+    def _leftovers(self, names: list[str], segments: list[Segment]) -> Iterator[Finding]:
+        known = {segment.index_path.name for segment in segments}
+        for name in names:
+            if name.endswith(TMP) or (name.endswith(INDEX_SUFFIX) and name not in known):
+                yield leftover(self._files, self._folder / name, self._topic)
+            elif is_kept_aside(name):
+                yield self._finding(Severity.NOTE, "bytes that were kept aside", name)
+            elif not name.endswith((LOG_SUFFIX, INDEX_SUFFIX)) and name != LOG_JSON and number_of_name(name) is None:
+                yield self._finding(Severity.NOTE, "not known to nsqd, and left alone", name)
+
+
+def _first_bad_entry(read: ReadAt, data: bytes, segment: Segment, holes: list[Hole]) -> int | None:
+    """Where in the index the first entry is that leads nowhere."""
+    last_sequence, last_offset = segment.base, 0
+    whole = len(data) - len(data) % _entry.size
+    for place, (sequence, offset) in enumerate(_entry.iter_unpack(data[:whole])):
+        ascends = sequence > last_sequence and last_offset < offset < segment.size
+        if not ascends or not _leads_to_record(read, sequence, offset, holes):
+            return place * _entry.size
+        last_sequence, last_offset = sequence, offset
+    return whole if whole < len(data) else None
+
+
+def _leads_to_record(read: ReadAt, sequence: int, offset: int, holes: list[Hole]) -> bool:
+    if any(hole.offset <= offset < hole.end_offset and hole.first <= sequence < hole.end for hole in holes):
+        return True  # what it led to is damaged, and is told of
+    header = decode_header(read(offset, HEADER_SIZE), 0)
+    return header is not None and header.base_sequence == sequence

@@ -1,0 +1,95 @@
+"""Reading one of Go's disk queues from its files, as far as they can be read. Nothing is changed in them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nsqd.go_import.queue_files import QueueFiles, Stretch, parse_position, what_to_read
+from nsqd.go_import.records import LENGTH_SIZE, SMALLEST, GoMessage, cut, length_at
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+_CHUNK: Final = 1 << 20
+
+
+class GoQueue:
+    """`largest` is the longest record that is believed in: as NSQ, by --max-msg-size."""
+
+    def __init__(self, files: Files, folder: Path, name: str, queue: QueueFiles, *, largest: int) -> None:
+        self.name = name
+        self.names = queue.names()
+        self.damage: dict[str, str] = {}  # of the last reading, by file
+        self._files = files
+        self._folder = folder
+        self._data = queue.data
+        self._largest = largest
+        position = parse_position(files.read(folder / queue.meta)) if queue.meta is not None else None
+        sizes = {number: files.size_of(folder / name) for number, name in queue.data.items()}
+        self._stretches, self.remarks = what_to_read(position, sizes)
+        self._depth = position.depth if position is not None else None
+
+    def depth_remark(self, count: int) -> str | None:
+        """What is to be said about a count that is not what the metadata says."""
+        if self._depth is None or self._depth == count:
+            return None
+        return f"{count} messages were found where the metadata says {self._depth}"
+
+    def chunks(self) -> Iterator[list[GoMessage]]:
+        """All messages, in order. What is behind something that is no record is lost to the end of its file, as in NSQ."""
+        self.damage = {}
+        for stretch in self._stretches:
+            name = self._data[stretch.number]
+            descriptor = self._files.open_to_read(self._folder / name)
+            try:
+                yield from self._read(name, descriptor, stretch)
+            finally:
+                self._files.close(descriptor)
+
+    def _read(self, name: str, descriptor: int, stretch: Stretch) -> Iterator[list[GoMessage]]:
+        offset, end = stretch.start, stretch.end
+        size, largest = _CHUNK, self._largest
+        while offset < end:
+            try:
+                data = self._files.read_fully(descriptor, min(size, end - offset), offset)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                self.damage[name] = f"cannot be read at {offset}: {error.strerror}"
+                return
+            messages: list[GoMessage] = []
+            found = cut(data, largest=largest, messages=messages)
+            if messages:
+                yield messages
+            offset += found.position
+            size, largest = _CHUNK, self._largest
+            if not found.needed:
+                length = self._big_one(descriptor, offset, end)
+                if not length:
+                    self.damage[name] = f"no record at {offset}: {end - offset} bytes are not taken"
+                    return
+                size, largest = LENGTH_SIZE + length, length
+            elif offset < end < offset + found.needed:
+                self.damage[name] = f"torn record at {offset}: {end - offset} bytes are not taken"
+                return
+            else:
+                size = max(size, found.needed)
+
+    def _big_one(self, descriptor: int, offset: int, end: int) -> int:
+        """The length of a record that is longer than it may be, but whole: --max-msg-size was higher once.
+
+        It is believed if it ends where the file does, or where the next record begins. 0: it is not.
+        """
+        if end - offset < LENGTH_SIZE:
+            return 0
+        length = length_at(self._files.read_fully(descriptor, LENGTH_SIZE, offset), 0)
+        following = offset + LENGTH_SIZE + length
+        if length <= self._largest or following > end:
+            return 0
+        if following == end:
+            return length
+        after = self._files.read_fully(descriptor, LENGTH_SIZE, following)
+        return length if len(after) == LENGTH_SIZE and SMALLEST <= length_at(after, 0) <= self._largest else 0

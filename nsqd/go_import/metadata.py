@@ -1,0 +1,49 @@
+"""`nsqd.dat`: which topics and channels a Go nsqd had, and which of them were paused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from common.nsq_json import Fields, loads
+from common.wire.names import is_ephemeral, is_valid_name
+
+
+class GoTopic:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.paused = False
+        self.channels: dict[str, bool] = {}  # by name: whether it is paused
+
+
+class Metadata(NamedTuple):
+    topics: dict[str, GoTopic]
+    remarks: list[str]  # what was passed over
+
+
+def parse_metadata(data: bytes) -> Metadata:
+    """Raises JsonError, where NSQ would not start either."""
+    topics: dict[str, GoTopic] = {}
+    remarks: list[str] = []
+    for item in Fields(loads(data)).items("topics"):
+        fields = Fields(item)
+        name, paused = fields.text("name"), fields.flag("paused")
+        channels = [Fields(channel) for channel in fields.items("channels")]
+        if not _is_lasting("topic", name, remarks):
+            continue
+        topic = topics.setdefault(name, GoTopic(name))
+        topic.paused |= paused
+        for channel in channels:
+            name, paused = channel.text("name"), channel.flag("paused")
+            if _is_lasting(f"topic {topic.name}: channel", name, remarks):
+                topic.channels[name] = topic.channels.get(name, False) or paused
+    return Metadata(topics, remarks)
+
+
+def _is_lasting(what: str, name: str, remarks: list[str]) -> bool:
+    if not is_valid_name(name):
+        remarks.append(f"{what} with the invalid name {name!r} is skipped")
+    elif is_ephemeral(name):
+        remarks.append(f"{what} {name} is ephemeral and skipped")
+    else:
+        return True
+    return False

@@ -1,0 +1,111 @@
+"""The files of one of Go's disk queues: what they are called, and which parts of them are still to be read.
+
+    <queue>.diskqueue.000007.dat    records
+    <queue>.diskqueue.meta.dat      depth, where reading goes on, where writing goes on
+
+The metadata may be older than the files, as it is not written with each message. So what lies behind the write position
+counts as well, in that file and in later ones; what lies before the read position does not, even if it comes twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+_is_queue_file: Final = re.compile(r"(.+)\.diskqueue\.(meta|\d{6,18})\.dat").fullmatch
+_is_position: Final = re.compile(rb"\s*(-?\d{1,19})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})\s*").fullmatch
+
+
+@dataclass(slots=True)
+class QueueFiles:
+    """The names of one queue's files."""
+
+    meta: str | None = None
+    data: dict[int, str] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        return [*self.data.values(), *([self.meta] if self.meta is not None else [])]
+
+
+def find_queues(names: Iterable[str]) -> dict[str, QueueFiles]:
+    """The queues whose files are among these, by name: `topic` or `topic:channel`."""
+    queues: dict[str, QueueFiles] = {}
+    for name in sorted(names):
+        if (match := _is_queue_file(name)) is None:
+            continue
+        files = queues.setdefault(match[1].replace(";", ":"), QueueFiles())  # ";" on Windows
+        if match[2] == "meta":
+            files.meta = name
+        else:
+            files.data[int(match[2])] = name
+    return queues
+
+
+def queue_name(topic: str, channel: str | None) -> str:
+    return topic if channel is None else f"{topic}:{channel}"
+
+
+class Position(NamedTuple):
+    """What a queue's metadata says."""
+
+    depth: int
+    read_file: int
+    read_offset: int
+    write_file: int
+    write_offset: int
+
+
+def parse_position(data: bytes) -> Position | None:
+    match = _is_position(data)
+    return Position(*map(int, match.groups())) if match is not None else None
+
+
+class Stretch(NamedTuple):
+    """A part of a file that has to be read."""
+
+    number: int
+    start: int
+    end: int
+
+
+class Reading(NamedTuple):
+    stretches: list[Stretch]
+    remarks: list[str]
+
+
+def what_to_read(position: Position | None, sizes: Mapping[int, int]) -> Reading:
+    """`sizes` are those of the files that there are; without a position everything in them is read."""
+    if position is None:
+        remarks = ["there is no metadata that can be read: everything in its files is taken"] if sizes else []
+        return Reading([Stretch(number, 0, sizes[number]) for number in sorted(sizes)], remarks)
+    read_file, write_file = position.read_file, position.write_file
+    stretches, remarks = [], []
+    for number in sorted(sizes):
+        size = sizes[number]
+        start = position.read_offset if number == read_file else 0
+        if number < read_file:
+            remarks.append(f"file {number} lies before the read position and is not taken")
+            continue
+        if number > write_file:
+            remarks.append(f"file {number} is newer than the metadata and is taken")
+        elif number == write_file and size > position.write_offset:
+            remarks.append(f"file {number}: {size - position.write_offset} bytes behind the write position are taken")
+        elif number == write_file and size < position.write_offset:
+            remarks.append(f"file {number} ends at {size}, but {position.write_offset} bytes were written")
+        if start > size:
+            remarks.append(f"file {number} ends at {size}, before the read position {start}")
+        elif start < size:
+            stretches.append(Stretch(number, start, size))
+    if (missing := _missing(position, sizes)) > 0:
+        remarks.append(f"{missing} files are missing from {read_file} to {write_file}")
+    return Reading(stretches, remarks)
+
+
+def _missing(position: Position, sizes: Mapping[int, int]) -> int:
+    """How many files are not there that should hold something. A queue that was read to its end may have none."""
+    last = position.write_file if position.write_offset else position.write_file - 1
+    if (position.read_file, position.read_offset) == (position.write_file, position.write_offset):
+        return 0
+    return last - position.read_file + 1 - sum(position.read_file <= number <= last for number in sizes)

@@ -1,0 +1,79 @@
+"""The records of Go's disk queues: i32 length, then a message as in a message frame, its attempts those so far."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from struct import Struct
+from typing import Final, NamedTuple
+
+from common.wire.message import HEADER_SIZE
+
+LENGTH_SIZE: Final = 4
+SMALLEST: Final = HEADER_SIZE  # what the length of a record may be; the body is empty then
+
+# timestamp, attempts, id, body. A tuple, as millions of them pass.
+GoMessage = tuple[int, int, bytes, bytes]
+
+_unpack_length: Final = Struct(">i").unpack_from
+_unpack_front: Final = Struct(">iqH16s").unpack_from
+_FRONT: Final = LENGTH_SIZE + HEADER_SIZE
+_HEX_DIGITS: Final = b"0123456789abcdef"
+
+
+class Cut(NamedTuple):
+    position: int  # where the first record that was not taken starts
+    needed: int  # the size that it has, as far as it is known; 0: there is no record
+
+
+def cut(data: bytes, *, largest: int, messages: list[GoMessage]) -> Cut:
+    """Adds the whole records at the beginning of the data to `messages`; their lengths go up to `largest`."""
+    position, end = 0, len(data)
+    while end - position >= _FRONT:
+        length, timestamp, attempts, message_id = _unpack_front(data, position)
+        if not SMALLEST <= length <= largest:
+            return Cut(position, 0)
+        following = position + LENGTH_SIZE + length
+        if following > end:
+            return Cut(position, LENGTH_SIZE + length)
+        messages.append((timestamp, attempts, message_id, data[position + _FRONT : following]))
+        position = following
+    if end - position >= LENGTH_SIZE and not SMALLEST <= length_at(data, position) <= largest:
+        return Cut(position, 0)
+    return Cut(position, _FRONT)
+
+
+def length_at(data: bytes, position: int) -> int:
+    length: int = _unpack_length(data, position)[0]
+    return length
+
+
+def number_of(message_id: bytes) -> int | None:
+    """The number that an id spells: 16 lower-case hex digits. None: it is something else."""
+    return None if message_id.translate(None, _HEX_DIGITS) else int(message_id, 16)
+
+
+class Digest:
+    """A hash over the messages of a queue in their order."""
+
+    _pack: Final = Struct(">QqHI").pack
+    _MOST_PIECES: Final = 2_000
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=16)
+        self._pieces: list[bytes] = []
+        self.count = 0
+
+    def add(self, number: int, timestamp: int, attempts: int, body: bytes) -> None:
+        pieces = self._pieces
+        pieces.append(self._pack(number, timestamp, attempts, len(body)))
+        pieces.append(body)
+        self.count += 1
+        if len(pieces) >= self._MOST_PIECES:
+            self._hash.update(b"".join(pieces))
+            pieces.clear()
+
+    def result(self) -> tuple[int, str]:
+        """How many messages, and their hash."""
+        self._hash.update(b"".join(self._pieces))
+        self._pieces.clear()
+        return self.count, self._hash.hexdigest()

@@ -1,0 +1,405 @@
+"""The import, step by step. Blocks on the disk; the data path is locked, and nothing else uses it yet.
+
+    what a killed import left is removed
+    survey          every message of Go's files is counted, repeated ids are found
+    marker: running
+    topics          the logs are written and synced
+    journal         one new file tells who sees what; its rename makes the topics known
+    read back       logs and journal are compared with what was read from Go's files
+    marker: verified
+    renames         Go's files get their new names
+    marker: done
+
+Whatever fails before the marker says `verified` leaves Go's files as they were, and the next start begins anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import TYPE_CHECKING, Final
+
+from common.nsq_json import JsonError
+from common.startup import StartupError
+from nsqd.broker.changes import TopicState
+from nsqd.broker.message_id import IdSource
+from nsqd.go_import.go_queue import GoQueue
+from nsqd.go_import.layout import Layout
+from nsqd.go_import.log_writer import LogWriter
+from nsqd.go_import.marker import MARKER, Marker, Step, read_marker, write_marker
+from nsqd.go_import.metadata import GoTopic, parse_metadata
+from nsqd.go_import.queue_files import QueueFiles, find_queues, queue_name
+from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
+from nsqd.go_import.records import SMALLEST, Digest, number_of
+from nsqd.go_import.repeats import Seen, Survey
+from nsqd.log import journal_format
+from nsqd.log.data_path import NODE_JSON, Condition, topology_json, write_log_json
+from nsqd.log.files import error_text, remove_file
+from nsqd.log.journal import journal_name, journal_numbers
+from nsqd.log.recovery import Checkpoint
+from nsqd.log.store import checkpoint_change
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+    from nsqd.log.data_path import DataPath
+    from nsqd.log.files import Files
+
+log = logging.getLogger(__name__)
+
+METADATA: Final = "nsqd.dat"
+_PROGRESS_EVERY: Final = 5.0  # seconds
+_CHANGES_PER_FRAME: Final = 100
+_ATTEMPTS_BITS: Final = 16
+_MOST_ATTEMPTS: Final = (1 << _ATTEMPTS_BITS) - 1
+
+
+@dataclass(slots=True)
+class _Topic:
+    """A topic on its way."""
+
+    go: GoTopic
+    queues: dict[str | None, GoQueue]  # by channel, in their order; None: the topic's own
+    surveys: dict[str | None, Survey] = field(default_factory=dict)
+    counts: dict[str | None, int] = field(default_factory=dict)
+    log_id: str = ""
+    digests: dict[str | None, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> Layout:
+        backlogs = {channel: number for channel, number in self.counts.items() if channel is not None}
+        return Layout(self.go, backlogs, self.counts[None])
+
+
+def take_over(
+    data_path: DataPath,
+    files: Files,
+    *,
+    begin: bool,
+    node_id: int,
+    max_msg_size: int,
+    max_bytes_per_file: int,
+) -> None:
+    """Imports what a Go nsqd has left in the data path, once. Raises StartupError.
+
+    Without `begin` none is begun, but what another start has begun is brought to its end: undone, or finished.
+    """
+    importer = _Importer(data_path, files, node_id=node_id, max_msg_size=max_msg_size, max_bytes=max_bytes_per_file)
+    try:
+        importer.run(begin=begin)
+    except OSError as error:
+        text = error_text("use", error.filename or data_path.folder, error)
+        raise StartupError(f"failed to import from {METADATA}: {text}") from error
+
+
+class _Importer:
+    def __init__(self, data_path: DataPath, files: Files, *, node_id: int, max_msg_size: int, max_bytes: int) -> None:
+        self._data_path = data_path
+        self._folder = data_path.folder
+        self._files = files
+        self._largest = max_msg_size + SMALLEST
+        self._max_bytes = max_bytes
+        ids = IdSource(
+            node_id, timestamp=time.time_ns(), reserved=data_path.ids_reserved, reserve=data_path.reserve_ids
+        )
+        self._fresh_id: Callable[[], int] = lambda: ids.take(1)
+        self._fresh_ids = 0
+        self._lost_attempts = 0
+        self._frames: list[bytes] = []  # of the journal to be
+        self._total = 0
+        self._done = 0
+        self._next_progress = 0.0
+
+    def run(self, *, begin: bool) -> None:
+        marker = read_marker(self._files, self._folder)
+        if marker is not None and marker.step is Step.RUNNING:
+            log.warning("an import from %s was interrupted: what it has made is removed", METADATA)
+            self._undo(marker)
+        if marker is not None and marker.step is Step.VERIFIED:
+            self._rename(marker)
+        if begin and self._files.exists(self._folder / METADATA):
+            self._import()
+
+    def _undo(self, marker: Marker) -> None:
+        """Removes what an import has made that was not finished. The journal first, or it would know of topics."""
+        for name in (marker.journal, f"{marker.journal}.tmp"):
+            remove_file(self._files, self._folder / name)
+        self._files.sync_folder(self._folder)
+        for topic, log_id in marker.topics.items():
+            folder = self._data_path.topic_folder(topic)
+            if not self._files.exists(folder):
+                continue
+            if self._data_path.read_log_id(folder) not in (None, log_id):
+                raise StartupError(
+                    f"failed to import from {METADATA}: {folder} is not what the interrupted import has made; move it away"
+                )
+            self._files.remove_folder(folder)
+        self._files.sync_folder(self._data_path.topics)
+        remove_file(self._files, self._folder / MARKER)
+        self._files.sync_folder(self._folder)
+
+    def _import(self) -> None:
+        started = time.monotonic()
+        self._next_progress = started + _PROGRESS_EVERY
+        self._refuse_if_damaged()
+        topics, marker = self._survey()
+        write_marker(self._files, self._folder, marker)
+        try:
+            self._make(topics, marker)
+        except (OSError, NotEqual) as error:
+            with suppress(OSError):  # else at the next start
+                self._undo(marker)
+            if isinstance(error, NotEqual):
+                raise StartupError(
+                    f"failed to import from {METADATA}: {error}; its files are as they were, nothing is served"
+                ) from error
+            raise
+        marker = replace(marker, step=Step.VERIFIED)
+        write_marker(self._files, self._folder, marker)
+        log.info(
+            "import from %s is complete and equal topics=%d channels=%d messages=%d new_ids=%d damaged_files=%d seconds=%.1f",
+            METADATA,
+            len(topics),
+            sum(len(topic.go.channels) for topic in topics),
+            self._total,
+            self._fresh_ids,
+            sum(len(queue.damage) for topic in topics for queue in topic.queues.values()),
+            time.monotonic() - started,
+        )
+        if self._lost_attempts:
+            log.warning("messages that no channel had got begin with attempts 1 messages=%d", self._lost_attempts)
+        self._rename(marker)
+
+    def _make(self, topics: list[_Topic], marker: Marker) -> None:
+        for topic in topics:
+            self._write_topic(topic)
+        self._files.sync_folder(self._data_path.topics)
+        self._name_channels(topics)
+        self._files.replace(self._folder / marker.journal, b"".join(self._frames))
+        self._compare(topics, marker)
+
+    # What there is
+
+    def _survey(self) -> tuple[list[_Topic], Marker]:
+        """Reads everything once, and changes nothing."""
+        names = self._files.names_in(self._folder)
+        queues = find_queues(names)
+        topics = [self._open(topic, queues) for topic in self._read_metadata()]
+        self._refuse_what_is_here(topics)
+        used = {queue.name for topic in topics for queue in topic.queues.values()}
+        for name in sorted(queues.keys() - used):
+            log.warning("files of a queue that is not in %s are left alone queue=%s", METADATA, name)
+        for topic in topics:
+            self._survey_topic(topic)
+        self._total = sum(sum(topic.counts.values()) for topic in topics)
+        topics_made = {topic.go.name: topic.log_id for topic in topics}
+        return topics, Marker(Step.RUNNING, self._next_journal(), topics_made, self._new_names(topics, set(names)))
+
+    def _read_metadata(self) -> list[GoTopic]:
+        path = self._folder / METADATA
+        try:
+            metadata = parse_metadata(self._files.read(path))
+        except JsonError as error:
+            raise StartupError(
+                f"failed to load metadata - failed to parse metadata in {path} - {error}; "
+                "mend it, or start with --import-go=false"
+            ) from error
+        for remark in metadata.remarks:
+            log.warning("%s: %s", METADATA, remark)
+        return list(metadata.topics.values())
+
+    def _refuse_if_damaged(self) -> None:
+        """Which ids are free is known when the recovery has mended it."""
+        if self._data_path.node_condition is not Condition.SOUND:
+            raise StartupError(
+                f"failed to import from {METADATA}: {self._folder / NODE_JSON} is {self._data_path.node_condition}; "
+                "start once with --import-go=false, which mends it"
+            )
+
+    def _refuse_what_is_here(self, topics: list[_Topic]) -> None:
+        both = sorted({topic.go.name for topic in topics} & set(self._data_path.topic_names()))
+        if both:
+            raise StartupError(
+                f"failed to import from {METADATA}: this data path has topics of the same name already "
+                f"({', '.join(both)}), and the two are not mixed; start with --import-go=false, and import into an empty "
+                "data path instead"
+            )
+
+    def _open(self, topic: GoTopic, queues: dict[str, QueueFiles]) -> _Topic:
+        opened = {}
+        for channel in (*topic.channels, None):
+            name = queue_name(topic.name, channel)
+            queue = queues.get(name, QueueFiles())
+            opened[channel] = GoQueue(self._files, self._folder, name, queue, largest=self._largest)
+        return _Topic(topic, opened, log_id=os.urandom(16).hex())
+
+    def _survey_topic(self, topic: _Topic) -> None:
+        highest = -1
+        for channel, queue in topic.queues.items():
+            # A message may be in the topic's queue and, handed over before a crash, in those of channels.
+            survey = topic.surveys[channel] = Survey(highest if channel is None else -1)
+            number = 0
+            for messages in queue.chunks():
+                number += len(messages)
+                for _, _, message_id, _ in messages:
+                    if (found := number_of(message_id)) is not None:
+                        survey.note(found)
+                self._tell_progress("reading", queue, number)
+            topic.counts[channel] = number
+            highest = max(highest, survey.highest)
+            for remark in (*queue.remarks, queue.depth_remark(number)):
+                if remark is not None:
+                    log.warning("%s queue=%s", remark, queue.name)
+            for name, text in queue.damage.items():
+                log.warning("%s queue=%s file=%s", text, queue.name, name)
+
+    def _next_journal(self) -> str:
+        numbers = journal_numbers(self._files, self._folder)
+        return journal_name(max(numbers, default=0) + 1)
+
+    def _new_names(self, topics: Iterable[_Topic], taken: set[str]) -> dict[str, str]:
+        """Go's files from what to what; a damaged one is named as Go names it. `nsqd.dat`, which starts all, is last."""
+        renames = {}
+        for topic in topics:
+            for queue in topic.queues.values():
+                for name in queue.names:
+                    renames[name] = _free(name + (".bad" if name in queue.damage else ".imported"), taken)
+        return renames | {METADATA: _free(METADATA + ".imported", taken)}
+
+    # Writing
+
+    def _write_topic(self, topic: _Topic) -> None:
+        started = time.monotonic()
+        name, layout = topic.go.name, topic.layout
+        folder = self._data_path.topic_folder(name)
+        # First of all: what the journal tells of an earlier log of this name is not about this one.
+        self._add_to_journal([checkpoint_change(name, Checkpoint(topic.log_id, 0, 0, 0))])
+        self._add_to_journal(layout.changes())
+        write_log_json(self._files, folder, name, topic.log_id, durable=True)
+        writer = LogWriter(self._files, folder, max_bytes=self._max_bytes)
+        seen_by_topic = Seen(topic.surveys[None])
+        try:
+            for channel, queue in topic.queues.items():
+                delivered = self._write_queue(topic, channel, queue, writer, seen_by_topic)
+                if channel is not None:
+                    self._add_to_journal(layout.waiting_changes(channel, delivered))
+            writer.end_segment()
+        finally:
+            writer.close()
+        self._files.sync_folder(folder)
+        self._add_to_journal(
+            [
+                checkpoint_change(name, Checkpoint(topic.log_id, *writer.last_segment, writer.tail))
+            ]  # all of it is synced
+        )
+        log.info(
+            "imported topic=%s messages=%d channels=%d bytes=%d seconds=%.1f",
+            name,
+            writer.tail,
+            len(topic.go.channels),
+            writer.bytes,
+            time.monotonic() - started,
+        )
+
+    def _write_queue(
+        self,
+        topic: _Topic,
+        channel: str | None,
+        queue: GoQueue,
+        writer: LogWriter,
+        seen_by_topic: Seen,
+    ) -> Iterator[tuple[int, int]]:
+        """Returns which of them were delivered before, and how often."""
+        delivered = array("Q")
+        seen = seen_by_topic if channel is None else Seen(topic.surveys[channel])
+        digest = Digest()
+        for messages in queue.chunks():
+            sequence = writer.tail
+            found = []
+            for timestamp, attempts, message_id, body in messages:
+                number = number_of(message_id)
+                if number is not None and channel is not None:
+                    seen_by_topic.is_repeated(number)
+                if number is None or seen.is_repeated(number):
+                    number = self._fresh_id()
+                    self._fresh_ids += 1
+                if attempts and channel is None:
+                    self._lost_attempts += 1
+                    attempts = 0
+                elif attempts:
+                    delivered.append(sequence << _ATTEMPTS_BITS | attempts)
+                sequence += 1
+                digest.add(number, timestamp, attempts, body)
+                found.append((number, timestamp, body))
+            writer.write(found)
+            self._done += len(found)
+            self._tell_progress("writing", queue, self._done)
+        topic.digests[channel] = digest.result()
+        if digest.count != topic.counts[channel]:
+            raise NotEqual(f"{queue.name} had {topic.counts[channel]} messages, and now {digest.count}")
+        return ((packed >> _ATTEMPTS_BITS, packed & _MOST_ATTEMPTS) for packed in delivered)
+
+    def _add_to_journal(self, changes: Iterable[Change]) -> None:
+        for piece in _pieces(changes):
+            self._frames.append(journal_format.encode(piece))
+
+    def _name_channels(self, topics: Iterable[_Topic]) -> None:
+        """The second place where channels are named. What is too much in it does no harm."""
+        found = self._data_path.read_topology().content.get("topology")
+        named = dict(found) if isinstance(found, dict) else {}
+        for topic in topics:
+            channels = {channel: {"paused": paused} for channel, paused in topic.go.channels.items()}
+            named[topic.go.name] = {"paused": topic.go.paused, "channels": channels}
+        self._data_path.write_topology(topology_json(named))
+
+    # Comparing, and the end
+
+    def _compare(self, topics: Iterable[_Topic], marker: Marker) -> None:
+        states = read_journal(self._files, self._folder / marker.journal)
+        for topic in topics:
+            name, layout = topic.go.name, topic.layout
+            state = states.get(name, TopicState())
+            for difference in layout.differences(state):
+                raise NotEqual(f"topic {name} is not equal to what was read from Go's files: {difference}")
+            folder = self._data_path.topic_folder(name)
+            for queue, digest in digests_of(self._files, folder, layout, state):
+                if digest != topic.digests[queue]:
+                    raise NotEqual(f"{queue_name(name, queue)} is not equal to what was read from Go's files")
+
+    def _rename(self, marker: Marker) -> None:
+        for old, new in marker.renames.items():
+            with suppress(FileNotFoundError):  # it was renamed before the process was killed
+                self._files.rename(self._folder / old, self._folder / new)
+        self._files.sync_folder(self._folder)
+        write_marker(self._files, self._folder, replace(marker, step=Step.DONE, renames={}))
+        log.info("files of Go's nsqd are left under new names files=%d", len(marker.renames))
+
+    def _tell_progress(self, doing: str, queue: GoQueue, number: int) -> None:
+        now = time.monotonic()
+        if now >= self._next_progress:
+            self._next_progress = now + _PROGRESS_EVERY
+            of = f" of {self._total}" if self._total else ""
+            log.info("import from %s: %s queue=%s messages=%d%s", METADATA, doing, queue.name, number, of)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, or the first numbered one that no file has."""
+    free = next(it for it in chain([name], (f"{name}.{number}" for number in count(2))) if it not in taken)
+    taken.add(free)
+    return free
+
+
+def _pieces(changes: Iterable[Change]) -> Iterator[list[Change]]:
+    piece: list[Change] = []
+    for change in changes:
+        piece.append(change)
+        if len(piece) >= _CHANGES_PER_FRAME:
+            yield piece
+            piece = []
+    if piece:
+        yield piece

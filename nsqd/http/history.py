@@ -1,0 +1,391 @@
+"""History over HTTP: what a log holds, and a range of it as a stream (docs/reference/http-history.md).
+
+Everything that is told here is synced. What touches the disk runs in threads, a piece at a time, and the next piece is read
+while the connection takes the one before.
+"""
+
+from __future__ import annotations
+
+import json as plain_json
+import logging
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from common.http_api import V1, ClientGone, HttpError, Request, Response, Stream, json
+from common.options import parse_duration, seconds
+from common.waiting import Waiting
+from common.wire.history import (
+    MSGPACK,
+    NDJSON,
+    End,
+    Gap,
+    LogRange,
+    RecordCutter,
+    Records,
+    StoredBatch,
+    encode_end,
+    encode_gap,
+    encode_range,
+    records_prefix,
+)
+from common.wire.names import is_valid_name
+from nsqd.http.places import AtTime, Edge, Place, parse_place
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+
+log = logging.getLogger(__name__)
+
+MOST_READERS: Final = 16  # each holds a few files open, and some megabytes
+MOST_WAITING: Final = 10_000
+LONGEST_WAIT: Final = 300.0
+CHUNK: Final = 1 << 20
+CHUNK_OF_LINES: Final = 64 * 1024  # decoding these holds up others
+
+_is_number: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
+
+T = TypeVar("T")
+
+
+class InThread(Protocol):
+    """Awaits a function that blocks, from a handler."""
+
+    async def __call__(self, function: Callable[[], T], /) -> T: ...
+
+
+class RangeReader(Protocol):
+    """All but the attributes is for a thread."""
+
+    next: int
+    end: int
+
+    def read(self) -> Records | Gap | None: ...
+
+    def close(self) -> None: ...
+
+
+class Past(Protocol):
+    """What there is of a log at one moment; `times`, `sequence_at` and `open` are for a thread."""
+
+    log_id: str
+    first: int
+    next: int
+
+    @property
+    def segments(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    def still_has(self, sequence: int) -> bool: ...
+
+    def times(self) -> tuple[int, int] | None: ...
+
+    def sequence_at(self, timestamp: int) -> int: ...
+
+    def open(self, start: int, end: int, chunk: int) -> RangeReader: ...
+
+
+class History(Protocol):
+    """What nsqd.log has of the past."""
+
+    @property
+    def node(self) -> str: ...
+
+    def find(self, topic: str, *, synced: bool = True) -> Past | None: ...
+
+
+class Reading:
+    """Who reads, and who waits for more; one for the whole daemon."""
+
+    def __init__(self, history: History, in_thread: InThread) -> None:
+        self.history = history
+        self.in_thread = in_thread
+        self.waiting = Waiting()
+        self.readers = 0
+        self.stopping = False
+
+    def log_moved(self, topic: str) -> None:
+        """More of it is synced, or it is gone."""
+        self.waiting.wake(topic)
+
+    def stop(self) -> None:
+        """Who waits is answered, and who reads is told where to go on."""
+        self.stopping = True
+        self.waiting.release()
+
+
+async def find_sequence(reading: Reading, topic: str, place: AtTime) -> int:
+    """Where a time lies in all that was published so far, synced or not."""
+    past = reading.history.find(topic, synced=False)
+    return await reading.in_thread(lambda: past.sequence_at(place.timestamp)) if past is not None else 0
+
+
+def place_argument(request: Request, default: str | None = None) -> Place | None:
+    text = request.query().get("from", default)
+    if text is None:
+        return None
+    try:
+        return parse_place(text)
+    except ValueError:
+        raise HttpError(400, "INVALID_ARG_FROM") from None
+
+
+class HistoryEndpoints:
+    def __init__(self, broker: Broker, reading: Reading, clock: Callable[[], float]) -> None:
+        self._broker = broker
+        self._reading = reading
+        self._clock = clock
+
+    async def log(self, request: Request) -> Response:
+        """What there is to read; with `wait` as soon as the synced end is not `next`."""
+        arguments = request.query()
+        topic = _topic(request)
+        past = self._find(topic, arguments)
+        if "wait" in arguments:
+            past = await self._wait(request, topic, past, arguments)
+        times = await self._reading.in_thread(past.times) if past.first < past.next else None
+        first_time, last_time = times or (None, None)
+        return json(
+            {
+                "topic": topic,
+                **self._described(past),
+                "first_time": first_time,
+                "last_time": last_time,
+                "segments": past.segments,
+                "bytes": past.bytes,
+            }
+        )
+
+    async def _wait(self, request: Request, topic: str, past: Past, arguments: dict[str, str]) -> Past:
+        end = self._clock() + min(_duration(arguments), LONGEST_WAIT)
+        known = _number(arguments, "next")
+        if known is None:
+            known = past.next
+        waiting = self._reading.waiting
+        while past.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
+            if len(waiting) >= MOST_WAITING:
+                raise HttpError(503, "TOO_MANY_WAITING")
+            await waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
+            if request.is_gone:
+                raise ClientGone
+            past = self._find(topic, {"log": past.log_id})
+        return past
+
+    async def read(self, request: Request) -> Response | Stream:
+        arguments = request.query()
+        topic = _topic(request)
+        place = place_argument(request, "earliest")
+        past = self._find(topic, arguments)
+        start = await self._start(past, place)
+        end = _end(arguments, past, start)
+        if start < past.first:
+            raise self._gone(past)
+        if start > past.next:
+            raise HttpError(400, "BEYOND_END", details=self._described(past))
+        return await self._open(request, topic, past, start, end)
+
+    async def _start(self, past: Past, place: Place | None) -> int:
+        if isinstance(place, AtTime):
+            return await self._reading.in_thread(lambda: past.sequence_at(place.timestamp))
+        if isinstance(place, int):
+            return place
+        return past.next if place is Edge.LATEST else past.first
+
+    async def _open(self, request: Request, topic: str, past: Past, start: int, end: int) -> Stream:
+        reading = self._reading
+        if reading.readers >= MOST_READERS:
+            raise HttpError(503, "TOO_MANY_READERS")
+        packed = MSGPACK.encode() in request.headers.get(b"accept", b"")
+        reading.readers += 1
+        try:
+            reader = await reading.in_thread(lambda: past.open(start, end, CHUNK if packed else CHUNK_OF_LINES))
+        except BaseException as error:
+            reading.readers -= 1
+            if isinstance(error, OSError):
+                log.error("cannot read history topic=%s error=%s", topic, error)
+                raise HttpError(503, "CANNOT_READ") from error
+            raise
+        answer = _Answer(reading, reader, LogRange(reading.history.node, past.log_id, start, reader.end), packed=packed)
+        if start < end and not past.still_has(start):  # it went while it was opened
+            await answer.close()
+            raise self._gone(self._find(topic, {"log": past.log_id}))
+        content_type = MSGPACK if packed else NDJSON
+        return Stream(((b"content-type", content_type.encode()), V1), answer.next_piece, answer.close)
+
+    # What can be refused
+
+    def _find(self, topic: str, arguments: dict[str, str]) -> Past:
+        if self._broker.find(topic) is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        past = self._reading.history.find(topic)
+        if past is None:
+            raise HttpError(
+                400, "EPHEMERAL_TOPIC", details={"reason": "an ephemeral topic is not on disk and has no history"}
+            )
+        if arguments.get("log", past.log_id) != past.log_id:
+            raise HttpError(409, "ANOTHER_LOG", details=self._described(past))
+        return past
+
+    def _gone(self, past: Past) -> HttpError:
+        return HttpError(410, "GONE", details=self._described(past))
+
+    def _described(self, past: Past) -> dict[str, object]:
+        return {"node": self._reading.history.node, "log": past.log_id, "first": past.first, "next": past.next}
+
+
+class _Answer:
+    """One range on its way to one reader."""
+
+    def __init__(self, reading: Reading, reader: RangeReader, log_range: LogRange, *, packed: bool) -> None:
+        self._reading = reading
+        self._reader = reader
+        self._form: _Form = _Packed(log_range) if packed else _Lines(log_range)
+        self._begun = False
+        self._ended = False
+
+    async def next_piece(self) -> bytes | None:
+        if not self._begun:
+            self._begun = True
+            if head := self._form.head():
+                return head
+        if self._ended:
+            return None
+        if not self._reading.stopping and (piece := await self._reading.in_thread(self._read)) is not None:
+            return piece
+        self._ended = True
+        return self._form.end(End(min(self._reader.next, self._reader.end)))
+
+    def _read(self) -> bytes | None:
+        while (piece := self._reader.read()) is not None:
+            encoded = self._form.records(piece) if isinstance(piece, Records) else self._form.gap(piece)
+            if encoded:
+                return encoded
+        return None
+
+    async def close(self) -> None:
+        try:
+            await self._reading.in_thread(self._reader.close)
+        finally:
+            self._reading.readers -= 1
+
+
+class _Form(Protocol):
+    def head(self) -> bytes: ...
+
+    def records(self, records: Records) -> bytes: ...
+
+    def gap(self, gap: Gap) -> bytes: ...
+
+    def end(self, end: End) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    log_range: LogRange
+
+    def head(self) -> bytes:
+        return encode_range(self.log_range)
+
+    def records(self, records: Records) -> bytes:
+        return b"".join((records_prefix(len(records.data)), records.data))
+
+    def gap(self, gap: Gap) -> bytes:
+        return encode_gap(gap)
+
+    def end(self, end: End) -> bytes:
+        return encode_end(end)
+
+
+class _Lines:
+    """JSON for people and small tools, a line for each message. Checksums are proven here, as nobody else can."""
+
+    def __init__(self, log_range: LogRange) -> None:
+        self._log_range = log_range
+        self._cutter = RecordCutter(log_range.first, log_range.end)
+
+    def head(self) -> bytes:
+        return b""
+
+    def records(self, records: Records) -> bytes:
+        lines: list[object] = []
+        for event in self._cutter.records(bytes(records.data)):
+            lines += _lines_of(event) if isinstance(event, StoredBatch) else [_gap_line(event)]
+        lines += map(_gap_line, self._cutter.gap(Gap(records.end, records.end, "")))  # damage at their end
+        return _joined(lines)
+
+    def gap(self, gap: Gap) -> bytes:
+        return _joined([_gap_line(event) for event in self._cutter.gap(gap)])
+
+    def end(self, end: End) -> bytes:
+        return _joined([{"next": end.next, "node": self._log_range.node, "log": self._log_range.log_id}])
+
+
+def _lines_of(batch: StoredBatch) -> list[object]:
+    delay = {"delay_ms": batch.delay_ms} if batch.delay_ms else {}
+    return [
+        {"sequence": sequence, "id": f"{message_id:016x}", "timestamp": batch.timestamp, **delay, **_body(body)}
+        for sequence, message_id, body in batch.messages()
+    ]
+
+
+def _body(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": b64encode(body).decode()}
+
+
+def _gap_line(event: object) -> object:
+    assert isinstance(event, Gap)
+    return {"gap": [event.first, event.end], "reason": event.reason}
+
+
+def _joined(lines: list[object]) -> bytes:
+    encode = plain_json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    return "".join([encode(line) + "\n" for line in lines]).encode()
+
+
+# Arguments
+
+
+def _topic(request: Request) -> str:
+    topic = request.query().get("topic")
+    if topic is None:
+        raise HttpError(400, "MISSING_ARG_TOPIC")
+    if not is_valid_name(topic):
+        raise HttpError(400, "INVALID_ARG_TOPIC")
+    return topic
+
+
+def _end(arguments: dict[str, str], past: Past, start: int) -> int:
+    end, limit = _number(arguments, "to"), _number(arguments, "limit")
+    if end is not None and limit is not None:
+        raise HttpError(400, "INVALID_ARG_LIMIT", details={"reason": "either to or limit"})
+    if end is not None and end < start:
+        raise HttpError(400, "INVALID_ARG_TO")
+    if limit is not None:
+        end = start + limit
+    return past.next if end is None else min(end, past.next)
+
+
+def _number(arguments: dict[str, str], name: str) -> int | None:
+    text = arguments.get(name)
+    if text is None:
+        return None
+    if _is_number(text) is None:
+        raise HttpError(400, f"INVALID_ARG_{name.upper()}")
+    return int(text)
+
+
+def _duration(arguments: dict[str, str]) -> float:
+    try:
+        wait = parse_duration(arguments["wait"])
+    except ValueError:
+        wait = -1
+    if wait < 0:
+        raise HttpError(400, "INVALID_ARG_WAIT")
+    return seconds(wait)

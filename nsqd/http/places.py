@@ -1,0 +1,54 @@
+"""Where in a topic's history somebody wants to begin: `from=earliest|latest|<sequence>|<RFC 3339 time>`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Final
+
+_is_sequence: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
+# A `+` that was not escaped comes out of a query as a space.
+_time: Final = re.compile(
+    r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9})\d*)?(?:[Zz]|([-+ ])(\d\d):([0-5]\d))", re.ASCII
+).fullmatch
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Edge(Enum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first message that was published then or later."""
+
+    timestamp: int  # nanoseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a time has led. Unlike a sequence that somebody names it is never too early or too late."""
+
+    sequence: int
+
+
+Place = Edge | AtTime | int
+Pinned = Edge | Found | int
+
+
+def parse_place(text: str) -> Place:
+    """Raises ValueError."""
+    if _is_sequence(text):
+        return int(text)
+    match = _time(text)
+    return Edge(text) if match is None else AtTime(_timestamp(*match.groups(default="")))
+
+
+def _timestamp(date: str, time: str, fraction: str, sign: str, hours: str, minutes: str) -> int:
+    seconds = (datetime.fromisoformat(f"{date}T{time}+00:00") - _EPOCH) // timedelta(seconds=1)
+    offset = 60 * (60 * int(hours) + int(minutes)) if sign else 0
+    seconds -= -offset if sign == "-" else offset
+    return seconds * 1_000_000_000 + int(fraction.ljust(9, "0") or 0)

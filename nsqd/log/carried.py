@@ -1,0 +1,304 @@
+"""Side files: messages that somebody still needs from segments that are gone.
+
+    carried.000001   records of the log's own format: the same sequence, id and time, ascending, with gaps between them
+
+A side file is written once, synced, and only then gets its name, so one that has its name is whole. Of each record only
+where it lies is in memory, in arrays. Which messages are needed, and when they are due, is in the journal. Readers of
+history never come here.
+
+What is in a side file may be in a segment as well, if a crash came before the segment was unlinked, or in another side
+file: that is one message all the same, and whichever copy is found will do.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log.cold import LASTING_ERRORS, NO_CACHED_READS, keep_aside, salvaging
+from nsqd.log.files import close_quietly
+from nsqd.log.record import Header, decode_batch, decode_header, find_header, walk_record
+from nsqd.log.segment import BLOCK_SIZE, Hole
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch
+    from nsqd.log.cold_reader import ReadingHost
+    from nsqd.log.files import Files
+
+_PREFIX: Final = "carried."
+_READ_SIZE: Final = 128 * 1024
+_MOST_BLOCKS: Final = 8
+
+
+def carried_name(number: int) -> str:
+    return f"{_PREFIX}{number:06}"
+
+
+def number_of_name(name: str) -> int | None:
+    digits = name.removeprefix(_PREFIX)
+    return int(digits) if digits != name and digits.isascii() and digits.isdigit() else None
+
+
+class CarriedFile:
+    __slots__ = ("_firsts", "_offsets", "_starts", "messages", "number", "path", "size")
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.path = folder / carried_name(number)
+        self.number = number
+        self.size = 0
+        self.messages = 0
+        self._firsts = array("Q")  # the first sequence of each record
+        self._offsets = array("Q")
+        self._starts = array("Q")  # how many messages are in the records before
+
+    def __len__(self) -> int:
+        """Records."""
+        return len(self._firsts)
+
+    def add(self, first: int, count: int, offset: int, size: int) -> None:
+        self._firsts.append(first)
+        self._offsets.append(offset)
+        self._starts.append(self.messages)
+        self.messages += count
+        self.size = offset + size
+
+    def count(self, place: int) -> int:
+        end = self._starts[place + 1] if place + 1 < len(self._starts) else self.messages
+        return end - self._starts[place]
+
+    def start(self, place: int) -> int:
+        return self._starts[place]
+
+    def first(self, place: int) -> int:
+        return self._firsts[place]
+
+    def extent(self, place: int) -> tuple[int, int]:
+        """(offset, size) of a record, and of damage that may lie behind it."""
+        end = self._offsets[place + 1] if place + 1 < len(self._offsets) else self.size
+        return self._offsets[place], end - self._offsets[place]
+
+    def place_of(self, sequence: int) -> int:
+        """Which record holds the sequence; -1: none."""
+        place = bisect_right(self._firsts, sequence) - 1
+        return place if place >= 0 and sequence < self._firsts[place] + self.count(place) else -1
+
+    def message_of(self, sequence: int) -> int:
+        """The how-manieth message the sequence is; -1: it is not here."""
+        place = self.place_of(sequence)
+        return self._starts[place] + sequence - self._firsts[place] if place >= 0 else -1
+
+
+def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, list[Hole]]:
+    """Reads a side file with its checksums. The holes' sequences are what lies between their neighbours."""
+    found = CarriedFile(folder, number)
+    holes: list[Hole] = []
+    descriptor = files.open_to_read(found.path)
+    try:
+        end = files.size(descriptor)
+        read = salvaging(files, descriptor)
+        offset = following = 0
+        size = BLOCK_SIZE
+        while offset < end:
+            data = read(offset, min(size, end - offset))
+            position = 0
+            while (record := walk_record(data, position, not_before=following)) is not None:
+                first, count, length = record
+                found.add(first, count, offset + position, length)
+                position += length
+                following = first + count
+            offset += position
+            size = BLOCK_SIZE
+            if position:
+                continue
+            header = decode_header(data, 0)
+            if header is not None and len(data) < header.size <= end - offset:
+                size = header.size
+                continue
+            hole = _hole(read(offset, end - offset), offset, following)
+            holes.append(hole)
+            offset, following = hole.end_offset, hole.end
+    finally:
+        close_quietly(files, descriptor)
+    return found, holes
+
+
+def _hole(data: bytes, offset: int, sequence: int) -> Hole:
+    """Bad bytes up to the next sound record, or to the end."""
+    position = 1
+    while (candidate := find_header(data, position, not_before=sequence)) is not None:
+        position, header = candidate
+        if decode_batch(header, data, position) is not None:
+            return Hole(sequence, header.base_sequence, offset, offset + position)
+        position += 1
+    return Hole(sequence, sequence, offset, offset + len(data))
+
+
+class CarriedLoad:
+    """A read of a side file that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
+
+    def __init__(self, topic: str, file: CarriedFile, place: int) -> None:
+        self.topic = topic
+        self.segment = file
+        self.place = place
+        self.sequence = file.first(place)
+        self.data = b""
+        self.holes: list[Hole] = []
+        self.aside: list[Path] = []
+        self.error: OSError | None = None
+        self.offset, self._size = file.extent(place)
+        self._end = file.size
+
+    @property
+    def is_passing(self) -> bool:
+        return self.error is not None and self.error.errno not in LASTING_ERRORS
+
+    def perform(self, files: Files) -> None:
+        try:
+            descriptor = files.open_to_read(self.segment.path)
+            try:
+                size = min(max(_READ_SIZE, self._size), self._end - self.offset)
+                self.data = salvaging(files, descriptor)(self.offset, size)
+            finally:
+                close_quietly(files, descriptor)
+        except OSError as error:
+            self.error = error
+            if self.is_passing:
+                return
+        if _decode(self.data, 0) is None:
+            end = self.sequence + self.segment.count(self.place)
+            self.holes.append(Hole(self.sequence, end, self.offset, self.offset + self._size))
+            aside = keep_aside(files, self.segment.path, "damaged", self.offset, self.offset + self._size)
+            if aside is not None:
+                self.aside.append(aside)
+
+
+def _decode(data: bytes, position: int) -> Batch | None:
+    header = decode_header(data, position)
+    return decode_batch(header, data, position) if header is not None else None
+
+
+class Carried:
+    """All side files of a log, as its readers see them."""
+
+    def __init__(self, topic: str, host: ReadingHost, files: list[CarriedFile]) -> None:
+        self._topic = topic
+        self._host = host
+        self.files = files  # ascending numbers
+        self._lost: list[tuple[int, int]] = []
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by number of the file and offset
+        self._loading: set[tuple[int, int]] = set()
+        self._used = False
+        self._next_number = files[-1].number + 1 if files else 1
+
+    def __bool__(self) -> bool:
+        return bool(self.files)
+
+    @property
+    def next_number(self) -> int:
+        return self._next_number
+
+    def holds(self, sequence: int) -> bool:
+        return any(file.place_of(sequence) >= 0 for file in self.files) and not any(
+            first <= sequence < end for first, end in self._lost
+        )
+
+    def add(self, file: CarriedFile) -> None:
+        self.files.append(file)
+        self._next_number = file.number + 1
+
+    def take_out(self, files: list[CarriedFile]) -> list[Path]:
+        """Forgets these files, and says which are to be removed."""
+        self.files = [file for file in self.files if file not in files]
+        for file in files:
+            self._host.descriptors.forget(file.path)
+            for key in [key for key in self._blocks if key[0] == file.number]:
+                del self._blocks[key]
+        return [file.path for file in files]
+
+    # Reading
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        """What is in memory or in the page cache; otherwise None, and a thread is asked."""
+        file, place = self._find(sequence)
+        offset, size = file.extent(place)
+        batch = self._in_blocks(file, offset)
+        if batch is None:
+            batch = self._in_page_cache(file, offset, size)
+        if batch is None and (file.number, place) not in self._loading:
+            self._loading.add((file.number, place))
+            self._host.load(CarriedLoad(self._topic, file, place))
+        return batch
+
+    def _find(self, sequence: int) -> tuple[CarriedFile, int]:
+        for file in reversed(self.files):
+            place = file.place_of(sequence)
+            if place >= 0:
+                return file, place
+        raise LookupError(sequence)
+
+    def _in_blocks(self, file: CarriedFile, offset: int) -> Batch | None:
+        for (number, start), data in self._blocks.items():
+            if number == file.number and start <= offset < start + len(data):
+                self._used = True
+                batch = _decode(data, offset - start)
+                if batch is not None:
+                    return batch
+        return None
+
+    def _in_page_cache(self, file: CarriedFile, offset: int, size: int) -> Batch | None:
+        host = self._host
+        if not host.reads_cache:
+            return None
+        try:
+            data = host.files.read_cached_at(host.descriptors.get(file.path), size, offset)
+        except BlockingIOError:
+            return None
+        except OSError as error:  # the thread will tell what it is
+            if error.errno in NO_CACHED_READS:
+                host.reads_cache = False
+            return None
+        self._hold()
+        return _decode(data, 0)
+
+    def _hold(self) -> None:
+        """There is something to be given back when nobody reads any more."""
+        self._used = True
+        self._host.reads_cold(self)
+
+    def loaded(self, load: CarriedLoad) -> None:
+        self._loading.discard((load.segment.number, load.place))
+        if load.segment not in self.files:  # carried on meanwhile
+            return
+        if load.holes:
+            self._lost += [(hole.first, hole.end) for hole in load.holes]
+            self._host.damaged(self._topic, load)
+        elif load.data:
+            self._blocks[load.segment.number, load.offset] = load.data
+            while len(self._blocks) > _MOST_BLOCKS:
+                self._blocks.popitem(last=False)
+            self._hold()
+
+    def forget_idle(self) -> bool:
+        """Drops what was read if it is not being read any more; says whether nothing is left."""
+        if self._used:
+            self._used = False
+            return False
+        self._blocks.clear()
+        return True
+
+    def headers(self) -> Iterator[Header]:
+        """Of all records. Blocks on the disk."""
+        for file in self.files:
+            descriptor = self._host.files.open_to_read(file.path)
+            try:
+                for place in range(len(file)):
+                    offset, size = file.extent(place)
+                    header = decode_header(self._host.files.read_fully(descriptor, size, offset), 0)
+                    if header is not None:
+                        yield header
+            finally:
+                self._host.files.close(descriptor)

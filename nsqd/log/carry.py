@@ -1,0 +1,278 @@
+"""Carrying forward: letting segments go of which only a few messages are still needed.
+
+    CarryPlan ──need(sequences), piece by piece──> decide() ──> CarryJob ──perform(), in a thread──> a side file
+        │ on the loop, between turns                                            │ synced, then named
+        └ a byte for each message of the segments in question                   └ only now may the segments go
+
+Worth it is the longest stretch from the oldest segment on of which less than half is needed: then what is written is
+less than what becomes free. A segment full of needed messages so waits until enough that is finished has come behind
+it, and holds up no more than its own size. Side files are carried on by the same rule, and small ones joined with what
+comes after them, so that there are few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsqd.broker.batch import Batch
+from nsqd.log.carried import CarriedFile
+from nsqd.log.cold import Damaged, Load, Start, salvaging
+from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.record import decode_batch, decode_header, encode
+from nsqd.log.segment import Segment, load_index
+
+if TYPE_CHECKING:
+    from nsqd.log.topic_log import DiskLog
+
+MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
+_WRITE_SIZE: Final = 1 << 20
+
+
+class Ended(NamedTuple):
+    """A sealed segment, and where it ends."""
+
+    segment: Segment
+    end: int
+
+
+class CarryPlan:
+    """What is needed of the oldest segments and of the side files."""
+
+    def __init__(self, log: DiskLog, segments: list[Ended], files: list[CarriedFile], first: int, epoch: int) -> None:
+        self.log = log
+        self.epoch = epoch
+        self._segments = segments
+        self._first = first
+        self._marks = bytearray(segments[-1].end - first if segments else 0)
+        self._files = [(file, bytearray(file.messages)) for file in reversed(files)]  # the newest first
+
+    def need(self, sequences: Iterable[int]) -> None:
+        first, marks, length = self._first, self._marks, len(self._marks)
+        for sequence in sequences:
+            place = sequence - first
+            if place >= 0:
+                if place < length:
+                    marks[place] = 1
+            else:
+                self._need_carried(sequence)
+
+    def _need_carried(self, sequence: int) -> None:
+        for file, marks in self._files:
+            message = file.message_of(sequence)
+            if message >= 0:
+                marks[message] = 1
+                return
+
+    def decide(self, number: int, folder: Path) -> CarryJob | None:
+        """What is worth doing; None: nothing is."""
+        segments, needed = self._choose_segments()
+        files = self._choose_files(needed)
+        if not segments and not files:
+            return None
+        parts = [(ended, self._marks[ended.segment.base - self._first : ended.end - self._first]) for ended in segments]
+        return CarryJob(self.log, self.epoch, parts, files, CarriedFile(folder, number))
+
+    def _choose_segments(self) -> tuple[list[Ended], float]:
+        """The stretch that is worth it, and how many bytes of it are needed, about."""
+        chosen, chosen_bytes = 0, 0.0
+        needed, size = 0.0, 0
+        for place, (segment, end) in enumerate(self._segments):
+            size += segment.size
+            count = self._marks.count(1, segment.base - self._first, end - self._first)
+            needed += segment.size * count / max(1, end - segment.base)
+            if needed * 2 < size or not needed:
+                chosen, chosen_bytes = place + 1, needed
+        return self._segments[:chosen], chosen_bytes
+
+    def _choose_files(self, writing: float) -> list[tuple[CarriedFile, bytearray]]:
+        """Less than half of them is needed, or they are no larger than what is written anyway."""
+        chosen = []
+        for file, marks in self._files:
+            needed = file.size * marks.count(1) / max(1, file.messages)
+            if needed * 2 < file.size or needed <= writing:
+                chosen.append((file, marks))
+                writing += needed
+        return chosen[::-1]
+
+
+class CarryJob:
+    """Made and taken back on the loop; only `perform` runs elsewhere."""
+
+    def __init__(
+        self,
+        log: DiskLog,
+        epoch: int,
+        segments: list[tuple[Ended, bytearray]],
+        files: list[tuple[CarriedFile, bytearray]],
+        target: CarriedFile,
+    ) -> None:
+        self.log = log
+        self.epoch = epoch
+        self.target = target  # empty: nothing was needed, or the job has failed
+        self.end = segments[0][0].segment.base if segments else 0  # all segments before are done with
+        self.done: list[CarriedFile] = []  # so are these
+        self.loads: list[Load] = []  # that have found damage
+        self.error: str | None = None
+        self._segments = segments
+        self._old = files
+        self._buffers: list[bytes] = []
+        self._buffered = 0
+        self._written = 0
+        self._following = 0  # the sequence after the last one that was written
+
+    def perform(self, files: Files) -> None:
+        path = self.target.path.with_name(self.target.path.name + ".tmp")
+        try:
+            if any(1 in marks for _, marks in (*self._old, *self._segments)):
+                self._write(files, path)
+            else:
+                self._done_with_all()
+        except OSError as error:
+            self.error = error_text("carry", error.filename or path, error)
+            self.target = CarriedFile(self.target.path.parent, self.target.number)
+            try:
+                remove_file(files, path)
+            except OSError:  # the next start does
+                pass
+
+    def _done_with_all(self) -> None:
+        self.done = [file for file, _ in self._old]
+        if self._segments:
+            self.end = self._segments[-1][0].end
+
+    def _write(self, files: Files, path: Path) -> None:
+        descriptor = files.open_to_write(path)
+        try:
+            files.truncate(descriptor, 0)
+            # A side file's sequences lie before those of segments, but those of two side files may lie mixed.
+            for batch in self._from_files(files):
+                self._add(files, descriptor, batch)
+            for ended, marks in self._segments:
+                if not self._carry_segment(files, descriptor, ended, marks):
+                    break
+                self.end = ended.end
+            self._flush(files, descriptor)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        files.rename(path, self.target.path)
+        files.sync_folder(path.parent)
+
+    def _add(self, files: Files, descriptor: int, batch: Batch) -> None:
+        if batch.base_sequence < self._following:  # it is there already, from another side file
+            if batch.end_sequence <= self._following:
+                return
+            batch = part_of(batch, self._following, batch.end_sequence)
+        buffers = encode(batch)
+        size = sum(map(len, buffers))
+        self.target.add(batch.base_sequence, batch.count, self._written + self._buffered, size)
+        self._following = batch.end_sequence
+        self._buffers += buffers
+        self._buffered += size
+        if self._buffered >= _WRITE_SIZE:
+            self._flush(files, descriptor)
+
+    def _flush(self, files: Files, descriptor: int) -> None:
+        files.write_fully(descriptor, self._buffers, self._written)
+        self._written += self._buffered
+        self._buffers = []
+        self._buffered = 0
+
+    # From side files
+
+    def _from_files(self, files: Files) -> Iterator[Batch]:
+        """What is needed of all of them, in the order of sequences."""
+        runs = sorted(
+            (first, number, place, start, end)
+            for number, (file, marks) in enumerate(self._old)
+            for first, place, start, end in _needed_runs(file, marks)
+        )
+        descriptors = [files.open_to_read(file.path) for file, _ in self._old]
+        damaged: set[int] = set()
+        try:
+            for _, number, place, start, end in runs:
+                file = self._old[number][0]
+                offset, size = file.extent(place)
+                data = salvaging(files, descriptors[number])(offset, size)
+                header = decode_header(data, 0)
+                batch = decode_batch(header, data, 0) if header is not None else None
+                if batch is None:
+                    damaged.add(number)
+                else:
+                    yield part_of(batch, batch.base_sequence + start, batch.base_sequence + end)
+        finally:
+            for descriptor in descriptors:
+                files.close(descriptor)
+        self.done = [file for number, (file, _) in enumerate(self._old) if number not in damaged]
+
+    # From segments
+
+    def _carry_segment(self, files: Files, descriptor: int, ended: Ended, marks: bytearray) -> bool:
+        """Copies what is needed; False: something of it is damaged, and the segment stays."""
+        segment, end = ended
+        place = marks.find(1)
+        if place < 0:
+            return True
+        index = load_index(files, segment)
+        start = Start(segment.base, 0)
+        while place >= 0:
+            sequence = segment.base + place
+            indexed = index.locate(sequence)
+            if indexed is not None and indexed[0] > start.sequence:
+                start = Start(*indexed)
+            load = Load(self.log.topic, sequence, segment, end=end, start=start)
+            load.perform(files)
+            if load.holes:
+                self.loads.append(load)
+            if load.block is None:
+                if load.is_passing and load.error is not None:
+                    raise load.error
+                return False
+            block = load.block
+            start = Start(block.end, block.end_offset)
+            while 0 <= place < block.end - segment.base:
+                try:
+                    batch = block.batch_at(segment.base + place)
+                except Damaged as damage:  # the next load, which begins here, will find it and what follows it
+                    start = Start(damage.sequence, damage.offset)
+                    break
+                last = batch.end_sequence - segment.base
+                after = marks.find(0, place, last)
+                after = last if after < 0 else after
+                self._add(files, descriptor, part_of(batch, segment.base + place, segment.base + after))
+                place = marks.find(1, after)
+        return True
+
+
+def _needed_runs(file: CarriedFile, marks: bytearray) -> Iterator[tuple[int, int, int, int]]:
+    """(first sequence, number of the record, start and end in it) of neighbours that are needed."""
+    place = 0
+    message = marks.find(1)
+    while message >= 0:
+        while file.start(place) + file.count(place) <= message:
+            place += 1
+        record = file.start(place)
+        last = record + file.count(place)
+        after = marks.find(0, message, last)
+        after = last if after < 0 else after
+        yield file.first(place) + message - record, place, message - record, after - record
+        message = marks.find(1, after)
+
+
+def part_of(batch: Batch, first: int, end: int) -> Batch:
+    """The messages [first, end) of it, as a batch of their own."""
+    if first == batch.base_sequence and end == batch.end_sequence:
+        return batch
+    place = first - batch.base_sequence
+    offsets = batch.offsets[place : place + end - first + 1]
+    start = offsets[0]
+    return Batch(
+        first,
+        batch.base_id + place,
+        batch.timestamp,
+        batch.payload[start : offsets[-1]],
+        [offset - start for offset in offsets],
+        batch.delay_ms,
+    )

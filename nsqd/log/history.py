@@ -1,0 +1,272 @@
+"""A topic's past as others read it: what is synced, record by record as it lies in the segments.
+
+A `Past` is made on the loop, and says what there is at this moment. What blocks on the disk (`times`, `sequence_at`, `open`
+and all of a `RangeReader`) is for a thread. A range's files are opened before its first byte is sent, so a segment that is
+removed meanwhile is read to its end.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from common.wire.history import DAMAGED, MISSING, Gap, Records
+from common.wire.log_record import HEADER_SIZE, Header, decode_header, follow
+from nsqd.log.cold import salvaging
+from nsqd.log.files import close_quietly
+from nsqd.log.record import scan
+from nsqd.log.segment import Index, ReadAt, Segment, Stretch, Walk, find_hole, load_index
+from nsqd.log.topic_log import DiskLog
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+    from nsqd.log.store import Store
+
+log = logging.getLogger(__name__)
+
+_LATE: Final = 1 << 63
+MOST_FILES: Final = 16  # that one reader holds open; a range that lies in more of them is cut
+
+
+class History:
+    """The past of every topic of a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def node(self) -> str:
+        return self._store.data_path.node
+
+    def find(self, topic: str, *, synced: bool = True) -> Past | None:
+        """None: there is no log of this topic on disk. `synced=False` is for who asks where something lies."""
+        topic_log = self._store.logs.get(topic)
+        return Past(topic_log, self._store.files, synced=synced) if isinstance(topic_log, DiskLog) else None
+
+
+class Past:
+    """What there is of a log, at one moment."""
+
+    def __init__(self, topic_log: DiskLog, files: Files, *, synced: bool) -> None:
+        self.log_id = topic_log.log_id
+        self.next = topic_log.synced_tail if synced else topic_log.tail
+        self.first = min(topic_log.first, self.next)
+        self._log = topic_log
+        self._files = files
+        self._stretches = topic_log.stretches(synced=synced)
+        self._unwritten = [] if synced else topic_log.unwritten_times()
+
+    @property
+    def segments(self) -> int:
+        return len(self._stretches)
+
+    @property
+    def bytes(self) -> int:
+        return sum(stretch.size for stretch in self._stretches)
+
+    def still_has(self, sequence: int) -> bool:
+        """Whether, as of now, nothing from this sequence on was removed."""
+        return not self._log.dropped and self._log.first <= max(sequence, self.first)
+
+    # In a thread
+
+    def times(self) -> tuple[int, int] | None:
+        """When the first and the last message were published; None: there is none that can be read."""
+        first = self._first_header(0)
+        if first is None:
+            return None
+        for place in range(len(self._stretches) - 1, -1, -1):
+            if last := deque(self._headers_of(place, near_end=True), maxlen=1):
+                return first.timestamp, last[0].timestamp
+        return None
+
+    def sequence_at(self, timestamp: int) -> int:
+        """The first message that was published at this time or later; `next` if there is none."""
+        stretches = range(len(self._stretches))
+        start = max(0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
+        for place in stretches[start:]:
+            for header in self._headers_of(place, before=timestamp):
+                if header.timestamp >= timestamp:
+                    return header.base_sequence
+        for sequence, published in self._unwritten:
+            if published >= timestamp:
+                return sequence
+        return self.next
+
+    def _first_header(self, place: int) -> Header | None:
+        """The first that can be read from this stretch on."""
+        for at in range(place, len(self._stretches)):
+            if (header := self._header_at_start(at) or next(self._headers_of(at), None)) is not None:
+                return header
+        return None
+
+    def _header_at_start(self, place: int) -> Header | None:
+        """At the price of a small read."""
+        try:
+            descriptor = self._files.open_to_read(self._stretches[place].path)
+        except OSError:
+            return None
+        try:
+            return _header_at(salvaging(self._files, descriptor), 0)
+        finally:
+            close_quietly(self._files, descriptor)
+
+    def _headers_of(self, place: int, *, before: int | None = None, near_end: bool = False) -> Iterator[Header]:
+        """The headers of one stretch; from the last place on that the index knows to be published `before` a time."""
+        stretch = self._stretches[place]
+        try:
+            descriptor = self._files.open_to_read(stretch.path)
+        except OSError:
+            return
+        try:
+            read = salvaging(self._files, descriptor)
+            index = _index_of(self._files, stretch) if before is not None or near_end else Index()
+            entries = len(index)
+            if before is not None:
+                entries = bisect_left(
+                    range(entries), before, key=lambda it: _time_of(_header_at(read, index.offsets[it]))
+                )
+            offset, sequence = _proven(read, index, entries - 1) or (0, stretch.base)
+            walk = Walk(read, offset=offset, sequence=sequence, end=stretch.size, verify=False, next_base=stretch.end)
+            for block in walk.blocks():
+                for _, header in block.headers:
+                    yield header
+        finally:
+            close_quietly(self._files, descriptor)
+
+    def open(self, start: int, end: int, chunk: int) -> RangeReader:
+        """Opens the files of [start, end), or of as much of it as a reader may hold. Ask `still_has` afterwards."""
+        wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
+        reader = RangeReader(self._log.topic, self._files, start, end, chunk)
+        try:
+            for stretch in wanted[:MOST_FILES]:
+                reader.add(stretch)
+        except BaseException:
+            reader.close()
+            raise
+        if len(wanted) > MOST_FILES:
+            reader.end = wanted[MOST_FILES - 1].end
+        return reader
+
+
+class RangeReader:
+    """Reads the records of [next, end), in pieces of about `chunk` bytes."""
+
+    def __init__(self, topic: str, files: Files, start: int, end: int, chunk: int) -> None:
+        self.next = start
+        self.end = end
+        self._topic = topic
+        self._files = files
+        self._chunk = chunk
+        self._opened: list[tuple[Stretch, int | None]] = []
+        self._place = 0
+        self._read: ReadAt | None = None  # of the file that is being read
+        self._offset = 0
+        self._sequence = 0  # of the record at this offset
+
+    def add(self, stretch: Stretch) -> None:
+        try:
+            self._opened.append((stretch, self._files.open_to_read(stretch.path)))
+        except FileNotFoundError:
+            self._opened.append((stretch, None))
+
+    def close(self) -> None:
+        opened, self._opened = self._opened, []
+        for _, descriptor in opened:
+            if descriptor is not None:
+                close_quietly(self._files, descriptor)
+
+    def read(self) -> Records | Gap | None:
+        """The next piece; None: the end is reached. An OSError says that the disk cannot be read at all."""
+        while self.next < self.end and self._place < len(self._opened):
+            stretch, descriptor = self._opened[self._place]
+            if self.next >= stretch.end:
+                self._place += 1
+                self._read = None
+            elif descriptor is None:
+                return self._gap(stretch.end, MISSING)
+            elif self.next < stretch.base:
+                return self._gap(stretch.base, MISSING)
+            else:
+                return self._piece_of(stretch, descriptor)
+        return self._gap(self.end, MISSING) if self.next < self.end else None
+
+    def _gap(self, end: int, reason: str) -> Gap:
+        gap = Gap(self.next, min(end, self.end), reason)
+        self.next = gap.end
+        log.warning("history has a gap topic=%s first=%d end=%d reason=%s", self._topic, gap.first, gap.end, gap.reason)
+        return gap
+
+    def _piece_of(self, stretch: Stretch, descriptor: int) -> Records | Gap:
+        read = self._read
+        if read is None:
+            read = self._read = salvaging(self._files, descriptor)
+            self._offset, self._sequence = self._start_in(stretch, read)
+            if self._sequence > self.next:
+                return self._gap(self._sequence, DAMAGED)
+        size = self._chunk
+        while True:
+            data = read(self._offset, min(size, stretch.size - self._offset))
+            taken, sequence, needed = _walk(data, self._sequence, min(self.end, stretch.end))
+            if taken:
+                self._offset += taken
+                self._sequence = self.next = sequence
+                return Records(memoryview(data)[:taken], sequence)
+            if needed <= len(data) or self._offset + needed > stretch.size:
+                return self._pass_damage(stretch, read)
+            size = needed
+
+    def _pass_damage(self, stretch: Stretch, read: ReadAt) -> Gap:
+        hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=stretch.size, next_base=stretch.end)
+        assert hole is not None, "in a stretch that ends at a known sequence something sound always follows"
+        self._offset, self._sequence = hole.end_offset, hole.end
+        return self._gap(hole.end, DAMAGED)
+
+    def _start_in(self, stretch: Stretch, read: ReadAt) -> tuple[int, int]:
+        """Offset and sequence of the record that holds `next`, or of the first one after it."""
+        if self.next == stretch.base:
+            return 0, stretch.base
+        index = _index_of(self._files, stretch)
+        offset, sequence = _proven(read, index, index.place_of(self.next)) or (0, stretch.base)
+        walk = Walk(read, offset=offset, sequence=sequence, end=stretch.size, verify=False, next_base=stretch.end)
+        for block in walk.blocks():
+            for position, header in block.headers:
+                if header.end_sequence > self.next:
+                    return block.offset + position, header.base_sequence
+        return walk.offset, walk.sequence
+
+
+def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
+    """How many bytes of whole records there are, the sequence behind them, and the size of a first one that is too long."""
+    links = follow(data, 0, sequence, until)
+    if links.last < 0 or decode_header(data, links.last) is not None:
+        return links.position, links.sequence, links.needed
+    found = scan(data, 0, sequence, verify=False)
+    return found.position, found.sequence, found.needed
+
+
+def _index_of(files: Files, stretch: Stretch) -> Index:
+    if stretch.index is not None:
+        return stretch.index
+    return load_index(files, Segment(stretch.path, stretch.base, stretch.size))
+
+
+def _time_of(header: Header | None) -> int:
+    """What cannot be read counts as late: whoever looks for a time then begins before it."""
+    return header.timestamp if header is not None else _LATE
+
+
+def _header_at(read: ReadAt, offset: int) -> Header | None:
+    return decode_header(read(offset, HEADER_SIZE), 0)
+
+
+def _proven(read: ReadAt, index: Index, place: int) -> tuple[int, int] | None:
+    """(offset, sequence) of an entry of the index, if there is a record of that sequence."""
+    if place < 0:
+        return None
+    offset, sequence = index.offsets[place], index.sequences[place]
+    header = _header_at(read, offset)
+    return (offset, sequence) if header is not None and header.base_sequence == sequence else None

@@ -1,0 +1,57 @@
+"""Reading a journal's file frame by frame, and over what is damaged, without ever holding the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from nsqd.log import journal_format
+from nsqd.log.journal_format import FRAME_HEADER, MAGIC, Frame
+from nsqd.log.segment import BLOCK_SIZE, ReadAt
+
+# Told by the reader in the place of what cannot be read.
+LOST: Final = "lost"
+
+
+class BadBytes(NamedTuple):
+    """Something that is no frame; at the tail nothing sound comes behind it, so it is a write that was never finished."""
+
+    position: int
+    end: int
+    is_tail: bool
+
+
+def walk_frames(read: ReadAt, size: int) -> Iterator[Frame | BadBytes]:
+    position = 0
+    while position < size:
+        frame = _frame_at(read, position, size)
+        if frame is None:
+            frame = _find(read, position + 1, size)
+            if frame is None:
+                yield BadBytes(position, size, is_tail=True)
+                return
+            yield BadBytes(position, frame.position, is_tail=False)
+        yield frame
+        position = frame.end
+
+
+def _frame_at(read: ReadAt, position: int, size: int) -> Frame | None:
+    length = journal_format.length_of(read(position, FRAME_HEADER))
+    if length is None or position + FRAME_HEADER + length > size:
+        return None
+    frame = journal_format.decode(read(position, FRAME_HEADER + length), 0)
+    return frame and Frame(frame.changes, position, position + frame.end)
+
+
+def _find(read: ReadAt, start: int, size: int) -> Frame | None:
+    """The first sound frame from `start` on."""
+    while start < size:
+        block = read(start, min(BLOCK_SIZE, size - start))
+        place = block.find(MAGIC)
+        while place >= 0:
+            frame = _frame_at(read, start + place, size)
+            if frame is not None:
+                return frame
+            place = block.find(MAGIC, place + 1)
+        start += max(1, len(block) - len(MAGIC) + 1)  # a magic may lie across the border of two blocks
+    return None

@@ -1,0 +1,223 @@
+"""Data paths on real files for tests that harm them: made by a broker, read back by a broker, examined by `nsqd fsck`."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic, time_ns
+from typing import Any, NamedTuple
+
+from nsqd.daemon import restored_broker
+from nsqd.fsck import cli as fsck
+from nsqd.log.data_path import topology_json
+from nsqd.log.files import Files
+from nsqd.log.record import decode_header
+from nsqd.log.settings import LogSettings
+from nsqd.log.store import Damage, Store
+from nsqd.options import Options
+from nsqd.turn import Turn
+from tests.support.node import RULES, Client, Message
+
+SEGMENT_SIZE = 600
+OPTIONS = Options()
+Findings = list[dict[str, Any]]
+
+
+class FastFiles(Files):
+    """Nobody pulls the plug in these tests."""
+
+    def sync(self, descriptor: int) -> None:
+        pass
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
+class DiskNode:
+    """A broker on real files, without sockets and without a loop."""
+
+    rules = RULES
+
+    def __init__(self, path: Path) -> None:
+        settings = LogSettings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
+        self.store = Store.open(path, settings, files=FastFiles())
+        try:
+            recovered = self.store.recover()
+            self.broker = restored_broker(self.store, recovered, OPTIONS, now=monotonic(), timestamp=time_ns())
+        except BaseException:
+            self.store.abandon()
+            raise
+        self._turn = Turn(self.broker, self.store)
+        self.store.snapshot_topic = self.broker.snapshot_topic
+        self.store.exceptions_of = self.broker.exceptions
+        self.store.on_loaded = self.broker.loaded
+        self.settle()
+
+    @property
+    def now(self) -> float:
+        return self.broker.now
+
+    @property
+    def damage(self) -> list[Damage]:
+        return self.store.damage
+
+    def turn(self) -> None:
+        self._turn.begin()
+        self._turn.finish()
+        while self.store.loads:
+            load = self.store.loads.popleft()
+            load.perform(self.store.files)
+            self.store.end_load(load)
+            self._turn.finish()
+
+    def settle(self) -> None:
+        """What has happened a tenth of a second later."""
+        self.turn()
+        self.broker.record_progress()
+        if self.broker.shape_unsaved:
+            self.broker.shape_unsaved = False
+            self.store.set_topology(self.broker.topology())
+        if (topology := self.store.take_topology()) is not None:
+            self.store.data_path.write_topology(topology_json(topology))
+        round_ = self.store.begin_round()
+        round_.perform(self.store.files)
+        self.store.end_round(round_)
+        self.store.flush()
+
+    def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0) -> None:
+        """One batch for each."""
+        for body in bodies:
+            receipt = self.broker.topic(topic).publish_one(len(body).to_bytes(4, "big") + body, delay_ms)
+            self.turn()
+            assert receipt.error is None, receipt.error
+
+    def consume(self, topic: str, channel: str, count: int = 2500) -> Consumer:
+        return Consumer(self, topic, channel, count)
+
+    def stop(self) -> None:
+        self.settle()
+        self.store.close()
+
+    def kill(self) -> None:
+        self.store.abandon()
+
+
+class Consumer:
+    def __init__(self, node: DiskNode, topic: str, channel: str, count: int) -> None:
+        self.client = Client(node)  # type: ignore[arg-type]  # of a Node it needs what a DiskNode has
+        self.client.say(b"  V2SUB %b %b\nRDY %d\n" % (topic.encode(), channel.encode(), count))
+        self.got: list[Message] = []
+        self.hear()
+
+    def hear(self) -> None:
+        while more := self.client.messages():
+            self.got += more
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.got]
+
+    def finish(self, *bodies: bytes) -> None:
+        for message in self.got:
+            if message.body in bodies:
+                self.client.say(b"FIN %b\n" % message.id)
+
+    def requeue(self, body: bytes, delay_ms: int) -> None:
+        (number,) = (message.id for message in self.got if message.body == body)
+        self.client.say(b"REQ %b %d\n" % (number, delay_ms))
+
+
+@contextmanager
+def running(path: Path) -> Iterator[DiskNode]:
+    """Killed at the end, unless the test has stopped it."""
+    node = DiskNode(path)
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+def body(number: int) -> bytes:
+    return b"message %d " % number + bytes([65 + number % 26]) * (40 + number % 30)
+
+
+BODIES = [body(number) for number in range(40)]
+FINISHED = BODIES[:14]  # of channel c
+
+
+def make(path: Path, *, kill: bool = False) -> None:
+    """Topic t with two channels and many segments, topic u with a frozen backlog; some finished, deferred, requeued."""
+    path.mkdir(exist_ok=True)
+    with running(path) as node:
+        node.broker.topic("t").channel("c")
+        node.broker.topic("t").channel("d")
+        node.broker.topic("u").pause()
+        node.settle()
+        node.publish("t", *BODIES)
+        node.publish("t", b"late", delay_ms=3_000_000)
+        node.publish("u", b"u0", b"u1")
+        node.settle()
+        consumer = node.consume("t", "c")
+        consumer.finish(*FINISHED)
+        consumer.requeue(BODIES[20], 3_000_000)
+        node.settle()
+        if not kill:
+            node.stop()
+
+
+def snapshot(path: Path) -> dict[Path, bytes]:
+    return {file.relative_to(path): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def lay_out(files: dict[Path, bytes], path: Path) -> None:
+    for name, data in files.items():
+        target = path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+
+
+class Outcome(NamedTuple):
+    damage: list[Damage]
+    c: list[bytes]
+    d: list[bytes]
+    waiting: set[int]  # sequences that wait in c for their time
+
+
+def outcome(path: Path) -> Outcome:
+    """What a start reports, and what consumers get."""
+    with running(path) as node:
+        topic = node.broker.find("t")
+        if topic is None or "c" not in topic.channels:
+            return Outcome(list(node.damage), [], [], set())
+        waiting = {sequence for _, sequence, _ in topic.channels["c"].deferred}
+        c, d = node.consume("t", "c").bodies, node.consume("t", "d").bodies
+        return Outcome(list(node.damage), c, d, waiting)
+
+
+class FsckRun(NamedTuple):
+    status: int
+    findings: Findings
+    err: str
+
+    @property
+    def serious(self) -> Findings:
+        return [finding for finding in self.findings if finding["severity"] != "note"]
+
+
+def run_fsck(path: Path, *flags: str) -> FsckRun:
+    out, err = io.StringIO(), io.StringIO()
+    status = fsck.main([*flags, "--json", str(path)], files=FastFiles(), out=out, err=err)
+    found = json.loads(out.getvalue())["findings"] if out.getvalue() else []
+    return FsckRun(status, found, err.getvalue())
+
+
+def records_of(segment: bytes) -> list[tuple[int, int]]:
+    """Where each record starts and ends."""
+    borders = [0]
+    while (header := decode_header(segment, borders[-1])) is not None:
+        borders.append(borders[-1] + header.size)
+    return list(pairwise(borders))

@@ -1,0 +1,302 @@
+"""`nsqd fsck`: clean paths are clean, damage is told as recovery tells it, and what is safe is mended."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from nsqd import cli as nsqd_cli
+from nsqd.fsck import cli as fsck
+from nsqd.fsck.cli import Progress
+from nsqd.log.data_path import as_json, read_log_id
+from nsqd.log.files import Files
+from nsqd.log.segment import INDEX_SUFFIX
+from tests.faults.data_paths import (
+    BODIES,
+    FINISHED,
+    FastFiles,
+    make,
+    records_of,
+    run_fsck,
+    running,
+    snapshot,
+)
+from tests.faults.flips import T
+from tests.integration.log.harness import opened
+
+JOURNAL = "journal.000001"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    make(tmp_path / "path")
+    return tmp_path / "path"
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_nothing_is_found_after_a_stop_or_a_kill(tmp_path: Path, kill: bool) -> None:
+    make(tmp_path / "path", kill=kill)
+    before = snapshot(tmp_path / "path")
+    assert run_fsck(tmp_path / "path")[:2] == (0, [])
+    assert snapshot(tmp_path / "path") == before
+
+
+def test_nothing_is_found_after_kills_anywhere(tmp_path: Path) -> None:
+    """Between any two steps of a life in which topics and channels come and go."""
+    for steps in range(12):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        with running(folder) as node:
+            life = [
+                lambda: node.broker.topic("t").channel("c"),
+                lambda: node.publish("t", *BODIES[:20]),
+                lambda: node.consume("t", "c").finish(*BODIES[:15]),
+                node.settle,
+                lambda: node.broker.delete_topic("t"),
+                lambda: node.broker.topic("t").channel("d"),
+                node.turn,
+                lambda: node.publish("t", *BODIES[:8]),
+                node.store.start_rotation,
+                node.store.write_next_snapshot,
+                node.settle,
+            ]
+            for step in life[:steps]:
+                step()
+        assert run_fsck(folder).serious == [], steps
+        with running(folder) as node:
+            assert node.damage == [], steps
+
+
+def test_lines_tell_severity_topic_segment_offset_and_sequences(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"{5:020}.log"
+    segment = bytearray((path / T / name).read_bytes())
+    start, end = records_of(bytes(segment))[2]
+    segment[end - 1] ^= 1
+    (path / T / name).write_bytes(segment)
+    assert fsck.main([str(path)]) == 1
+    said = capsys.readouterr()
+    assert said.out == f"damage: {end - start} bytes are damaged topic=t file={name} offset={start} sequences=7-7\n"
+    assert said.err == "examined 2 topics, 5718 bytes; damage: 1, warning: 0, note: 0\n"
+
+
+def test_fsck_and_recovery_agree(path: Path) -> None:
+    """About what recovery looks at: everything behind the last checkpoint, and what is missing."""
+    (path / T / f"{14:020}.log").unlink()
+    journal = bytearray((path / JOURNAL).read_bytes())
+    journal[60] ^= 1
+    (path / JOURNAL).write_bytes(journal)
+    (path / "topology.json").unlink()
+    (path / T / "log.json").write_bytes(b"{")
+
+    def places(found: list[tuple[str, str, int, int, int]]) -> list[tuple[str, str, int, int, int]]:
+        return sorted(found)
+
+    by_fsck = [(it["topic"], it["file"], it["offset"], it["first"], it["end"]) for it in run_fsck(path).serious]
+    with running(path) as node:
+        by_recovery = [(it.topic, it.file, it.offset, it.first, it.end) for it in node.damage]
+        node.stop()
+    assert places(by_fsck) == places(by_recovery)
+    assert len(by_fsck) == 4
+    left = run_fsck(path).serious
+    assert [(it["file"], it["first"], it["end"]) for it in left] in (
+        [(f"{10:020}.log", 14, 18)],
+        [(JOURNAL, 0, 0), (f"{10:020}.log", 14, 18)],
+    )
+
+
+def test_repair_mends_what_is_safe_and_says_so(path: Path) -> None:
+    last = path / T / f"{40:020}.log"
+    whole = last.read_bytes()
+    last.write_bytes(whole + b"torn")
+    with (path / JOURNAL).open("ab") as journal:
+        journal.write(b"\xf2NJ")
+    (path / "topology.json").unlink()
+    (path / T / "log.json").write_bytes(b"{")
+    (path / "node.json").write_bytes(b"{")
+    (path / "node.json.tmp").write_bytes(b"{")
+    (path / T / f"{999:020}{INDEX_SUFFIX}").write_bytes(b"")
+    (path / "topics" / "x.1").mkdir()
+    assert run_fsck(path).status == 1
+    mended = run_fsck(path, "--repair")
+    assert mended.status == 1
+    assert {finding["file"]: finding["repaired"] for finding in mended.findings} == {
+        JOURNAL: f"cut, and kept as {JOURNAL}.torn.620",
+        "node.json": "written anew from the journal; the old one is node.json.damaged",
+        "topology.json": "written anew from the journal",
+        "log.json": "written anew; the old one is log.json.damaged",
+        last.name: f"cut, and kept as {last.name}.torn.{len(whole)}",
+        f"{999:020}{INDEX_SUFFIX}": "removed",
+        "node.json.tmp": "removed",
+        "topics/x.1": "removed",
+    }
+    assert (path / T / f"{last.name}.torn.{len(whole)}").read_bytes() == b"torn"
+    again = run_fsck(path)
+    assert again.status == 0
+    assert {finding["text"] for finding in again.findings} == {"bytes that were kept aside"}
+    with running(path) as node:
+        assert node.damage == []
+        assert node.consume("t", "c").bodies == [it for it in BODIES[len(FINISHED) :] if it != BODIES[20]]
+
+
+def test_repair_leaves_what_cannot_be_read(path: Path) -> None:
+    name = path / T / f"{5:020}.log"
+    name.write_bytes(bytes(len(name.read_bytes())))
+    before = snapshot(path)
+    assert [finding["repaired"] for finding in run_fsck(path, "--repair").serious] == [None]
+    assert snapshot(path) == before
+
+
+def test_missing_index_is_built_anew(tmp_path: Path) -> None:
+    with opened(tmp_path, FastFiles(), max_bytes_per_file=300_000) as store:
+        for _ in range(6):
+            store.publish(bytes(70_000))
+        store.store.close()
+    index = next(iter(sorted(tmp_path.glob("topics/t.t/*.index"))))
+    before = index.read_bytes()
+    index.unlink()
+    found = run_fsck(tmp_path, "--repair")
+    assert [(it["severity"], it["repaired"]) for it in found.findings] == [("note", "built anew")]
+    assert index.read_bytes() == before
+
+
+def test_record_larger_than_a_block_is_read_whole(tmp_path: Path) -> None:
+    with opened(tmp_path, FastFiles()) as store:
+        store.publish(bytes(3_000_000))
+        store.publish(b"small")
+        store.store.close()
+    assert run_fsck(tmp_path)[:2] == (0, [])
+
+
+class NoBigReads(FastFiles):
+    def read_at(self, descriptor: int, size: int, offset: int) -> bytes:
+        assert size <= 1 << 20
+        return super().read_at(descriptor, size, offset)
+
+
+def test_no_file_is_held_in_memory_whole(tmp_path: Path) -> None:
+    with opened(tmp_path, FastFiles()) as store:
+        for _ in range(50):
+            store.publish(bytes(100_000))
+        for n in range(3000):
+            store.store.record(("t" * 1000, n), urgent=True)
+            store.store.write_journal()
+        store.store.close()
+    assert (tmp_path / JOURNAL).stat().st_size > 3_000_000
+    out, err = io.StringIO(), io.StringIO()
+    assert fsck.main([str(tmp_path)], files=NoBigReads(), out=out, err=err) == 0
+
+
+# Side files
+
+
+def test_waiting_message_that_is_nowhere_is_told(path: Path) -> None:
+    for base in (0, 5, 10, 14, 18):
+        (path / T / f"{base:020}.log").unlink()
+    texts = {(it["text"], it["first"], it["end"]) for it in run_fsck(path).serious}
+    assert ("8 messages that wait in channel c are in no segment and in no side file", 14, 22) in texts
+    assert ("channel d needs messages before the first segment", 0, 22) in texts
+
+
+# A new identity
+
+
+def test_copies_that_go_their_own_ways_are_different_logs(path: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    assert run_copy(copy) == 0
+    assert run_fsck(copy)[:2] == (0, [])
+    for topic in ("t.t", "t.u"):
+        assert read_log_id(Files(), path / "topics" / topic) != read_log_id(Files(), copy / "topics" / topic)
+    ids = []
+    for folder, bodies in ((path, [b"original"]), (copy, [b"copy"])):
+        with running(folder) as node:
+            assert node.damage == []
+            ids.append((node.store.data_path.node, node.store.logs["t"].log_id))  # type: ignore[union-attr]
+            assert node.broker.topic("u").paused
+            node.publish("t", *bodies)
+            expected = [it for it in BODIES[len(FINISHED) :] if it != BODIES[20]] + bodies
+            assert sorted(node.consume("t", "c").bodies) == sorted(expected)
+            node.stop()
+    assert not set(ids[0]) & set(ids[1])
+
+
+def test_new_identity_can_be_given_when_the_small_files_are_lost(path: Path) -> None:
+    (path / "node.json").unlink()
+    (path / T / "log.json").unlink()
+    assert run_copy(path) == 0
+    assert run_fsck(path)[:2] == (0, [])
+
+
+def test_new_identity_that_was_interrupted_is_made_up_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(FastFiles):
+        def replace(self, path: Path, data: bytes) -> None:
+            raise OSError(28, "No space left on device", str(path))
+
+    err = io.StringIO()
+    assert fsck.main(["--new-identity", str(path)], files=Full(), out=io.StringIO(), err=err) == 2
+    assert run_fsck(path).status == 1  # journal and files disagree
+    assert run_copy(path) == 0
+    assert run_fsck(path)[:2] == (0, [])
+
+
+def run_copy(path: Path) -> int:
+    return fsck.main(["--new-identity", str(path)], files=FastFiles(), out=io.StringIO(), err=io.StringIO())
+
+
+# What cannot be examined
+
+
+def test_running_broker_is_told_of(tmp_path: Path) -> None:
+    with running(tmp_path):
+        examined = run_fsck(tmp_path)
+    assert examined[:2] == (2, [])
+    assert examined.err == f"nsqd fsck: a broker is running on {tmp_path}: stop it first\n"
+
+
+def test_folder_of_something_else_is_told_of(tmp_path: Path) -> None:
+    assert run_fsck(tmp_path).err == f"nsqd fsck: {tmp_path} holds no data of nsqd\n"
+    assert run_fsck(tmp_path / "none").err == f"nsqd fsck: open {tmp_path}/none: no such file or directory\n"
+
+
+def test_later_format_is_told_of(path: Path) -> None:
+    (path / "node.json").write_bytes(as_json({"format": 2}))
+    assert run_fsck(path).status == 2
+
+
+def test_command_line(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*argv: str) -> int | str | None:
+        monkeypatch.setattr("sys.argv", ["nsqd", "fsck", *argv])
+        with pytest.raises(SystemExit) as ended:
+            nsqd_cli.main()
+        return ended.value.code
+
+    assert run(str(path)) == 0
+    assert run() == 2
+    assert run("--help") == 0
+    said = capsys.readouterr().out
+    assert all(word in said for word in ("--json", "--repair", "--new-identity", "DATA_PATH", "exit status"))
+
+
+def test_nsqd_without_fsck_is_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise SystemExit(7)
+
+    monkeypatch.setattr("sys.argv", ["nsqd", "--data-path=fsck"])
+    monkeypatch.setattr(nsqd_cli, "run_daemon", refuse)
+    with pytest.raises(SystemExit) as ended:
+        nsqd_cli.main()
+    assert ended.value.code == 7
+
+
+def test_progress_is_told_now_and_then() -> None:
+    err = io.StringIO()
+    times = iter([0.0, 1.0, 2.5, 2.5, 3.0])
+    progress = Progress(err, lambda: next(times))
+    progress.total = 4 << 20
+    for _ in range(3):
+        progress.add(1 << 20)
+    assert err.getvalue() == "2 of 4 MiB (50%)\n"

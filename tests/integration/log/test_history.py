@@ -1,0 +1,280 @@
+"""Reading the past from segments: ranges, times, damage, and what is removed meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from common.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
+from nsqd.broker.batch import Receipt
+from nsqd.log.history import MOST_FILES, History, Past, RangeReader
+from tests.integration.log.harness import OpenStore, TroubledFiles, opened
+from tests.unit.log.batches import make_batch
+
+CHUNK = 1000
+
+
+def fill(store: OpenStore, count: int, size: int = 100, *, batch: int = 3) -> dict[int, bytes]:
+    """So many messages, in batches, and synced; a second of publication time for each message."""
+    log = store.log()
+    bodies = {log.tail + n: (b"%d " % (log.tail + n)).ljust(size, b".") for n in range(count)}
+    for first in range(log.tail, log.tail + count, batch):
+        messages = [bodies[s] for s in range(first, min(first + batch, log.tail + count)) if s in bodies]
+        log.append(make_batch(first, messages, timestamp=first * 1000), Receipt())
+        store.store.write_logs()
+    store.sync()
+    return bodies
+
+
+def past(store: OpenStore) -> Past:
+    found = History(store.store).find("t")
+    assert found is not None
+    return found
+
+
+def pieces(reader: RangeReader) -> list[Records | Gap]:
+    try:
+        return list(iter(reader.read, None))
+    finally:
+        reader.close()
+
+
+def events(reader: RangeReader) -> list[Event]:
+    """As a client sees them."""
+    cutter = RecordCutter(reader.next, reader.end)
+    found: list[Event] = []
+    for piece in pieces(reader):
+        found += cutter.records(bytes(piece.data)) if isinstance(piece, Records) else cutter.gap(piece)
+    return [*found, *list(cutter.end(min(reader.next, reader.end)))[:-1]]
+
+
+def messages(found: list[Event]) -> dict[int, bytes]:
+    return {s: body for event in found if isinstance(event, StoredBatch) for s, _, body in event.messages()}
+
+
+def missing(found: list[Event]) -> set[int]:
+    return {s for event in found if isinstance(event, Gap) for s in range(event.first, event.end)}
+
+
+def test_every_range_is_read_exactly(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=2000) as store:
+        bodies = fill(store, 50)
+        assert len(store.segments()) > 2
+        for start in range(51):
+            for end in (start, start + 1, start + 7, 50):
+                if end <= 50:
+                    found = events(past(store).open(start, end, CHUNK))
+                    assert messages(found) == {s: bodies[s] for s in range(start, end)}, (start, end)
+                    assert not missing(found)
+
+
+def test_after_a_restart_it_is_the_same(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=300_000) as store:
+        bodies = fill(store, 6000)
+        store.checkpoint()
+    with opened(tmp_path, max_bytes_per_file=300_000) as store:
+        store.sync()
+        for start in (0, 1, 2998, 5999):
+            assert messages(events(past(store).open(start, 6000, CHUNK))) == {s: bodies[s] for s in range(start, 6000)}
+
+
+@pytest.mark.parametrize("index", [b"", b"\xff" * 160, bytes(160)])
+def test_an_index_that_is_wrong_only_costs_time(tmp_path: Path, index: bytes) -> None:
+    with opened(tmp_path, max_bytes_per_file=300_000) as store:
+        bodies = fill(store, 6000)
+        for segment in store.segments():
+            segment.with_suffix(".index").write_bytes(index)
+        for start in (0, 1500, 5000):
+            assert messages(events(past(store).open(start, 6000, CHUNK))) == {s: bodies[s] for s in range(start, 6000)}
+        assert past(store).sequence_at(1500 * 1000) == 1500
+
+
+def test_a_record_that_is_longer_than_a_piece(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        bodies = fill(store, 4, 5000, batch=2)
+        assert messages(events(past(store).open(0, 4, CHUNK))) == bodies
+
+
+def test_only_what_is_synced_is_shown(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 3)
+        store.publish(b"written")
+        assert (past(store).first, past(store).next) == (0, 3)
+        store.sync()
+        assert past(store).next == 4
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.log()
+        nothing = past(store)
+        assert (nothing.first, nothing.next, nothing.segments, nothing.bytes) == (0, 0, 0, 0)
+        assert nothing.times() is None
+        assert nothing.sequence_at(5) == 0
+        assert pieces(nothing.open(0, 0, CHUNK)) == []
+        assert History(store.store).find("unknown") is None
+
+
+# Times
+
+
+def test_times(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=100_000) as store:
+        fill(store, 3001)
+        assert past(store).times() == (0, 3000 * 1000)
+
+
+def test_a_time_leads_to_the_first_message_at_or_after_it(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=100_000) as store:
+        fill(store, 3000)  # batches of three share their time
+        assert len(store.segments()) > 2
+        for timestamp in [*range(0, 3_000_000, 41_000), 2_996_999, 2_997_000, 2_997_001, -1, 9_000_000]:
+            expected = min(-(-max(timestamp, 0) // 3000) * 3, 3000)
+            assert past(store).sequence_at(timestamp) == expected, timestamp
+
+
+def test_a_time_is_also_found_in_what_is_not_written_yet(tmp_path: Path) -> None:
+    with opened(tmp_path, ack="memory") as store:
+        fill(store, 3)
+        log = store.log()
+        log.append(make_batch(3, [b"a"], timestamp=50_000), Receipt())
+        log.append(make_batch(4, [b"b"], timestamp=60_000), Receipt())
+        everything = History(store.store).find("t", synced=False)
+        assert everything is not None
+        assert [everything.sequence_at(t) for t in (0, 49_000, 50_001, 70_000)] == [0, 3, 4, 5]
+        assert past(store).sequence_at(49_000) == 3
+
+
+def test_a_time_is_found_past_damage(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=20_000) as store:
+        fill(store, 1000)
+        for segment in store.segments()[1:3]:
+            data = bytearray(segment.read_bytes())
+            data[:60] = bytes(60)
+            segment.write_bytes(data)
+        damaged = [int(segment.stem) for segment in store.segments()[1:3]]
+        for first in damaged:
+            assert past(store).sequence_at(first * 1000) == first + 3
+            assert past(store).sequence_at((first - 3) * 1000) == first - 3
+
+
+# What is removed
+
+
+def test_a_segment_that_is_read_outlives_its_removal(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=2000) as store:
+        bodies = fill(store, 50)
+        before = past(store)
+        reader = before.open(0, 50, CHUNK)
+        store.log().release(40)
+        store.sync()
+        assert len(store.segments()) < 5
+        assert messages(events(reader)) == bodies
+        assert not before.still_has(0)
+        assert before.still_has(40)
+
+
+def test_a_topic_that_was_deleted_is_not_there_any_more(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 5)
+        before = past(store)
+        store.store.drop_log("t")
+        assert not before.still_has(0)
+        fill(store, 5)
+        assert past(store).log_id != before.log_id
+
+
+def test_a_range_in_too_many_files_is_cut(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=400) as store:
+        bodies = fill(store, 3 * (MOST_FILES + 5))
+        reader = past(store).open(1, 3 * (MOST_FILES + 5), CHUNK)
+        assert reader.end == 3 * MOST_FILES
+        assert messages(events(reader)) == {s: bodies[s] for s in range(1, reader.end)}
+
+
+# Damage
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_is_a_gap_and_never_another_message(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    with opened(tmp_path, max_bytes_per_file=3000) as store:
+        bodies = fill(store, 120, random.choice([0, 20, 200]))
+        segments = store.segments()
+        harmed = random.sample(segments, min(2, len(segments)))
+        ends = [*(int(segment.stem) for segment in segments[1:]), 120]
+        sound = {
+            s for it, end in zip(segments, ends, strict=True) if it not in harmed for s in range(int(it.stem), end)
+        }
+        for segment in harmed:
+            data = bytearray(segment.read_bytes())
+            start = random.randrange(len(data))
+            match random.choice(["bit", "zeros", "noise", "cut", "gone"]):
+                case "bit":
+                    data[start] ^= 1 << random.randrange(8)
+                case "zeros":
+                    data[start : start + 500] = bytes(len(data[start : start + 500]))
+                case "noise":
+                    data[start : start + 500] = random.randbytes(len(data[start : start + 500]))
+                case "cut":
+                    del data[start:]
+                case "gone":
+                    segment.unlink()
+                    continue
+            segment.write_bytes(data)
+        for start, end in ((0, 120), (random.randrange(120), 120)):
+            found = events(past(store).open(start, end, random.choice([64, 300, 100_000])))
+            got = messages(found)
+            assert got.items() <= bodies.items(), f"seed {seed}"
+            assert missing(found) == set(range(start, end)) - got.keys(), f"seed {seed}"
+            assert sound & set(range(start, end)) <= got.keys(), f"seed {seed}"
+
+
+def test_a_missing_file_is_one_gap(tmp_path: Path) -> None:
+    with opened(tmp_path, max_bytes_per_file=1000) as store:
+        fill(store, 12, batch=6)
+        store.segments()[0].unlink()
+        first, *_ = pieces(past(store).open(2, 12, CHUNK))
+        assert first == Gap(2, 6, "missing")
+
+
+def test_what_the_disk_refuses_to_read_is_a_gap(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files, max_bytes_per_file=1000) as store:
+        bodies = fill(store, 12, batch=6)
+        bad = store.segments()[0].name
+        files.fails_for = lambda name: name == bad
+        files.fail("read", errno.EIO)
+        found = events(past(store).open(0, 12, CHUNK))
+        assert messages(found) == {s: bodies[s] for s in range(6, 12)}
+        assert missing(found) == set(range(6))
+
+
+def test_files_are_closed_whatever_happens(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files, max_bytes_per_file=400) as store:
+        fill(store, 12)
+        third = store.segments()[2].name
+        files.fails_for = lambda name: name == third
+        files.fail("open to read", errno.EMFILE)
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(OSError, match="Too many open files"):
+            past(store).open(0, 12, CHUNK)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_every_byte_of_a_segment_flipped(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        bodies = fill(store, 9, 10)
+        (segment,) = store.segments()
+        whole = segment.read_bytes()
+        record = len(whole) // 3
+        for place in range(len(whole)):
+            segment.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+            found = events(past(store).open(0, 9, CHUNK))
+            harmed = set(range(place // record * 3, place // record * 3 + 3))
+            assert missing(found) == harmed, place
+            assert messages(found) == {s: body for s, body in bodies.items() if s not in harmed}

@@ -1,0 +1,34 @@
+"""Periodic jobs, on a clock that jumps."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+
+from common.wire.commands import pub
+from nsqd import timers
+from tests.support.node import Node, NodeTurn
+
+
+def test_retention_reaches_idle_topics() -> None:
+    node = Node()
+    client = node.client()
+    for number in range(250):  # more than are looked at in one turn
+        client.say(pub(f"t{number}", b"a"))
+        node.store.logs[f"t{number}"].outdated_before = 1
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(timers.apply_retention, node.broker, NodeTurn(node), 60.0)
+            await trio.sleep(59)
+            assert all(log.released == 0 for log in node.store.logs.values())
+            await trio.sleep(2)
+            assert all(log.released == 1 for log in node.store.logs.values())
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def test_without_retention_nobody_looks() -> None:
+    node = Node()
+    trio.run(timers.apply_retention, node.broker, NodeTurn(node), None)

@@ -1,0 +1,25 @@
+"""No history: for tests of what stands beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from nsqd.http import Reading
+
+T = TypeVar("T")
+
+
+class NoHistory:
+    node = "node1"
+
+    def find(self, topic: str, *, synced: bool = True) -> None:
+        return None
+
+
+async def at_once(function: Callable[[], T]) -> T:
+    return function()
+
+
+def no_history() -> Reading:
+    return Reading(NoHistory(), at_once)

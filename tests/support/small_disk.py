@@ -1,0 +1,83 @@
+"""A real file system of a few megabytes, mounted for a test.
+
+Who may mount does so. Who may not gets a user namespace with a mount namespace of its own; a process that sleeps keeps it,
+daemons are started in it, and we look into it through `/proc`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+_TIMEOUT: Final = 10.0
+_BLOCK: Final = 64 * 1024
+
+
+class NotPossible(Exception):
+    """Nothing can be mounted here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class SmallDisk:
+    folder: Path  # as the daemons see it
+    seen: Path  # as we see it
+    under: Sequence[str] = ()  # what daemons have to be started with
+
+    @property
+    def free(self) -> int:
+        found = os.statvfs(self.seen)
+        return found.f_bavail * found.f_frsize
+
+    def fill(self, *, leave: int = 0) -> Path:
+        """Somebody else's file that takes all space but so much."""
+        path = self.seen / "somebody-elses"
+        with path.open("wb", buffering=0) as file:
+            size = 0
+            while (step := min(_BLOCK, self.free - leave)) > 0:
+                os.posix_fallocate(file.fileno(), size, step)
+                size += step
+        return path
+
+
+@contextmanager
+def mounted(folder: Path, size: int) -> Iterator[SmallDisk]:
+    """A tmpfs at a folder that is made for it. Raises NotPossible."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except FileNotFoundError as error:
+        raise NotPossible(str(error)) from error
+    if done.returncode == 0:
+        try:
+            yield SmallDisk(folder, folder)
+        finally:
+            subprocess.run(["umount", "--lazy", str(folder)], timeout=_TIMEOUT, check=True)
+        return
+    with _in_a_namespace(folder, mount) as disk:
+        yield disk
+
+
+@contextmanager
+def _in_a_namespace(folder: Path, mount: Sequence[str]) -> Iterator[SmallDisk]:
+    script = '"$@" && echo mounted && exec sleep 600'
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", *mount]
+    try:
+        keeper = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except FileNotFoundError as error:
+        raise NotPossible(str(error)) from error
+    with keeper:
+        try:
+            assert keeper.stdout is not None
+            assert keeper.stderr is not None
+            if keeper.stdout.readline() != "mounted\n":
+                raise NotPossible(keeper.stderr.read().strip())
+            enter = ("nsenter", "--target", str(keeper.pid), "--user", "--mount", "--preserve-credentials")
+            yield SmallDisk(folder, Path(f"/proc/{keeper.pid}/root{folder}"), enter)
+        finally:
+            keeper.kill()
