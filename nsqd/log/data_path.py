@@ -5,6 +5,7 @@
     journal.NNNNNN  the change journal
     topics/t.<name>/    one topic's log
     topics/x.<random>/  a deleted one, on its way out
+    go-import.json  how far the import of a Go nsqd's data path came, see nsqd/go_import
 
 The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
 from the journal, topology.json too, log.json from the log's checkpoint in the journal. What cannot be read is kept
