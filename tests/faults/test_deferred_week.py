@@ -247,7 +247,7 @@ def test_a_week_of_deferred_messages_and_sudden_deaths(tmp_path: Path, seed: int
         life.publish(mpub("t", [b"traffic %d" % step + bytes(100)] * 400))
         life.pass_time(WEEK / steps + 60)
         expected.consume()
-        dies = random.random() < 0.1
+        dies = random.random() < 0.06
         life.tend(dies=dies)
         if dies:
             life.subscribe()
@@ -259,7 +259,7 @@ def test_a_week_of_deferred_messages_and_sudden_deaths(tmp_path: Path, seed: int
     assert expected.early == []
     assert expected.fewer == []
     assert len(expected.due) == 0
-    assert life.deaths > 10
+    assert life.deaths >= 5
     assert life.segments() <= 3
     assert life.side_files() <= 1
     assert life.broker.topic("t").channel("c").depth == 0
