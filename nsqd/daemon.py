@@ -25,7 +25,7 @@ from common.resolver import Resolver
 from common.version import core_of
 from nsqd import lookup, protocol, timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, dropped, missing_fronts, replay
+from nsqd.broker.changes import complete, dropped, dropped_channels, missing_fronts, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
@@ -202,6 +202,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         firsts,
         journal_is_whole=journal_is_whole,
         carried=lambda topic: recovered.logs[topic].carried_messages(),
+        deleted=dropped_channels(recovered.changes),
     )
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
