@@ -109,7 +109,6 @@ class Round:
                 return
             del self.folders[0]
 
-
     def _removes_one(self, files: Files) -> bool:
         with self._removing:
             if not self.files:

@@ -5,7 +5,7 @@ each folder which names are durable; `crash` takes away what the end of a proces
 
 It is harsher than a real file system wherever POSIX lets it: syncing a file says nothing of its name, a folder that was
 not synced loses what is in it, pages reach the disk in any order, and a failed sync leaves pages that count as clean and
-are nowhere. Only a rename is never half done.
+are nowhere. Only a rename is never half done, and what is unlinked in one folder goes in that order.
 """
 
 from __future__ import annotations
@@ -242,7 +242,16 @@ class SimulatedDisk(Files):
             return []
         if crash is Crash.FORGETS_LATEST:
             return changes[: random.randint(0, len(changes))]
-        return [change for change in changes if random.random() < 0.5]
+        # In any order, but for what is removed: segments go oldest first, and readers rely on that.
+        kept: list[_NameChange] = []
+        forgotten: list[Folder] = []
+        for change in changes:
+            removes = len(change) == 1 and change[0].node is None
+            if (removes and change[0].folder in forgotten) or random.random() < 0.5:
+                forgotten += [change[0].folder] if removes else []
+            else:
+                kept.append(change)
+        return kept
 
     @property
     def used(self) -> int:

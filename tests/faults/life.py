@@ -24,7 +24,13 @@ from tests.faults.disk import Crash, SimulatedDisk, Stopped
 from tests.faults.ledger import ChannelModel, Ledger, Marks, Published, TopicModel, Violation
 from tests.faults.machine import Clock, Machine
 
-SMALL_JOURNAL: Final = {"ROTATE_AT": 3000, "ROTATE_AT_GROWTH": 2, "PIECE_WEIGHT": 12, "AHEAD": 1000, "ASK_AGAIN_AFTER": 100}
+SMALL_JOURNAL: Final = {
+    "ROTATE_AT": 3000,
+    "ROTATE_AT_GROWTH": 2,
+    "PIECE_WEIGHT": 12,
+    "AHEAD": 1000,
+    "ASK_AGAIN_AFTER": 100,
+}
 MAX_MSG_TIMEOUT: Final = 90.0
 DRAIN_ROUNDS: Final = 200
 
@@ -145,15 +151,14 @@ class Life:
                 topic.written_tail = topic.synced_tail = topic.tail
         self._forget_clients()
         self.machine = None
-        left = [path for path in self.disk.open_descriptors()]
+        left = self.disk.open_descriptors()
         if left and is_clean:
             raise Violation(f"still open: {left}")
         self.disk.crash(Crash.KILL, self.random)
         return Crash.KILL
 
     def _forget_clients(self) -> None:
-        store = self.running.store
-        if "ids" in store._faults:
+        if self.machine is not None and "ids" in self.machine.store._faults:
             self.ledger.forget_ids()
         for client in self.clients:
             client.is_open = False

@@ -16,11 +16,12 @@ from typing import Final
 import trio
 
 from nsqd.daemon import restored_broker
-from nsqd.log.cold import Load
+from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
 from nsqd.log.data_path import DataPathError, topology_json
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
+from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
 from nsqd.options import Options
 from nsqd.turn import Turn
 from tests.faults.disk import DATA_PATH, SimulatedDisk
@@ -108,6 +109,7 @@ class Machine:
         self._turn = Turn(self.broker, store)
         self._turn.flush = lambda: self.flush()
         store.snapshot_topic = self.broker.snapshot_topic
+        store.exceptions_of = self.broker.exceptions
         round_ = store.begin_round()
         round_.perform(self.disk)
         store.end_round(round_)
@@ -124,6 +126,7 @@ class Machine:
             self._rotate,
             self._repair,
             self._tidy,
+            self._carry,
             self._save_progress,
         ):
             self._start_task(task())
@@ -255,7 +258,7 @@ class Machine:
             while store.loads:
                 self._start_task(self._perform(store.loads.popleft()))
 
-    def _perform(self, load: Load) -> Task:
+    def _perform(self, load: AnyLoad) -> Task:
         yield self._a_while()
         load.perform(self.disk)
         yield FLUSH_INTERVAL if load.is_passing else self._a_while()
@@ -305,6 +308,33 @@ class Machine:
             yield IDLE_AFTER
             while not self.store.give_back_what_is_idle():
                 yield IDLE_AFTER
+
+    def _carry(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.carry_wakeup
+            while store.carrying:
+                for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
+                    yield from self._carry_forward(topic_log)
+                yield CARRY_INTERVAL
+
+    def _carry_forward(self, topic_log: DiskLog) -> Task:
+        store = self.store
+        plan = topic_log.begin_carry()
+        if plan is None:
+            store.carrying.pop(topic_log, None)
+            return
+        for sequences in store.exceptions_of(topic_log.topic):
+            plan.need(sequences)
+            yield self._a_while()
+        job = topic_log.decide_carry(plan, 0.001)
+        if job is not None:
+            self._shielded += 1
+            yield self._a_while()
+            job.perform(self.disk)
+            yield self._a_while()
+            store.end_carry(job)
+            self._shielded -= 1
 
     def _save_progress(self) -> Task:
         broker, store, turn = self.broker, self.store, self._turn

@@ -19,7 +19,17 @@ CHANNELS: Final = ("mail", "mail", "audit", "tail#ephemeral")
 DELAYS: Final = (0.001, 0.3, 5.0, 70.0)
 EVENTS: Final = (40, 160)  # at least, at most
 
-_FAILING: Final = ("create", "write", "truncate", "sync", "rename", "unlink", "make folder", "remove folder", "sync folder")
+_FAILING: Final = (
+    "create",
+    "write",
+    "truncate",
+    "sync",
+    "rename",
+    "unlink",
+    "make folder",
+    "remove folder",
+    "sync folder",
+)
 
 
 @dataclass(slots=True)
@@ -40,7 +50,16 @@ class Plan:
     syncs_files: bool = True
 
 
-def run(seed: int, plan: Plan = Plan(), note: Callable[[str], None] | None = None) -> Outcome:  # noqa: B008
+ANYTHING: Final = Plan()
+POWER_LOSS: Final = Plan(ack="synced", crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
+
+
+def command_for(name: str, seed: int) -> str:
+    """What replays it, with a trace."""
+    return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose"
+
+
+def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = None) -> Outcome:
     outcome = Outcome(seed)
     random = Random(seed)
     simulation = Simulation(random, plan, note or outcome.trace.append)
