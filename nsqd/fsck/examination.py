@@ -24,10 +24,10 @@ from nsqd.log.data_path import (
     DataPathError,
     JournalEnd,
     NodeFile,
+    Topology,
     is_journal,
     keep_small_file_aside,
     read_node,
-    Topology,
     topology_json,
     write_node,
 )
