@@ -12,7 +12,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from bench import builds, drain, everything, fanout, history, latency, lookup, memory, recovery, redelivery, throughput
+from bench import (
+    builds,
+    deferred,
+    drain,
+    everything,
+    fanout,
+    history,
+    latency,
+    lookup,
+    memory,
+    recovery,
+    redelivery,
+    throughput,
+)
 from bench.machine import load_average
 from bench.report import Benchmark, Report, print_table, write_result
 from bench.work import Failed, Work
@@ -24,6 +37,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         latency.BENCHMARK,
         fanout.BENCHMARK,
         memory.BENCHMARK,
+        deferred.BENCHMARK,
         drain.BENCHMARK,
         recovery.BENCHMARK,
         redelivery.BENCHMARK,

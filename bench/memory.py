@@ -50,7 +50,7 @@ def _backlog(settings: argparse.Namespace, work: Work) -> list[Row]:
         depth = broker.channel_depth(TOPIC, "ch")
         if depth != count:
             raise Failed(f"{depth} messages in the backlog, {count} were confirmed")
-        return _resident(broker, f"backlog of {count:,} messages", limit=200)
+        return resident(broker, f"backlog of {count:,} messages", limit=200)
 
 
 def _deferred(settings: argparse.Namespace, work: Work) -> list[Row]:
@@ -64,7 +64,7 @@ def _deferred(settings: argparse.Namespace, work: Work) -> list[Row]:
         deferred = broker.deferred(TOPIC, "ch")
         if deferred != count:
             raise Failed(f"{deferred} messages are deferred, {count} were confirmed")
-        return _resident(broker, f"{count:,} deferred messages", limit=400)
+        return resident(broker, f"{count:,} deferred messages", limit=400)
 
 
 def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
@@ -78,7 +78,7 @@ def _connections(settings: argparse.Namespace, work: Work) -> list[Row]:
         time.sleep(1)
         used = _processor_share(broker, settings.idle)
         return [
-            *_resident(broker, f"{count:,} idle connections", limit=250),
+            *resident(broker, f"{count:,} idle connections", limit=250),
             Row(f"processor, {count:,} idle connections", "% of a core", (used,)),
         ]
 
@@ -95,7 +95,7 @@ def _topics(settings: argparse.Namespace, work: Work) -> list[Row]:
         time.sleep(3)
         used = _processor_share(broker, settings.idle)
         return [
-            *_resident(broker, f"{count:,} idle topics with a channel", limit=300),
+            *resident(broker, f"{count:,} idle topics with a channel", limit=300),
             Row(f"processor, {count:,} idle topics", "% of a core", (used,), at_most(0.1)),
         ]
 
@@ -114,7 +114,7 @@ def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
         yield broker
 
 
-def _resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
+def resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
     """What is resident when all has settled, which is what is demanded, and the most that ever was."""
     status = {}
     for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():

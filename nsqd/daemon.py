@@ -26,7 +26,7 @@ from common.systemd import READY, STOPPING, notify
 from common.version import core_of
 from nsqd import auth_servers, lookup, protocol, timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, dropped, missing_fronts, replay
+from nsqd.broker.changes import complete, dropped, dropped_channels, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
@@ -297,6 +297,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         firsts,
         journal_is_whole=journal_is_whole,
         carried=lambda topic: recovered.logs[topic].carried_messages(),
+        deleted=dropped_channels(recovered.changes),
     )
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)

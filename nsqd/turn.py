@@ -26,6 +26,10 @@ class TurnStore(Protocol):
     def journal_error(self) -> str | None:
         """Why the journal cannot be relied on; None: what `write_journal` has written is written."""
 
+    @property
+    def publishing_error(self) -> str | None:
+        """Why nothing may be published; None: what the logs take may be acknowledged."""
+
     def write_journal(self, *, force: bool = False) -> bool:
         """Writes the journal's buffer if something urgent is in it. False: the disk does not take it now."""
 
@@ -57,7 +61,7 @@ class Turn:
                     broker.announce()
                 store.write_journal()
                 broker.keep_promise(store.journal_error)
-                broker.seal(store.journal_error)
+                broker.seal(store.publishing_error)
                 store.write_logs()
             broker.hand_over()
             # Before the frames that follow from it leave. If the disk does not take it they leave anyway: consuming goes

@@ -282,6 +282,7 @@ class Broker:
             if topic.learning:
                 self._learn_channels(topic)
             topic.let_go()  # the end may have come between a last FIN and the removal of its segment
+        self.shape_unsaved = True  # the second place may be older than what was found
 
     # Two clocks
 

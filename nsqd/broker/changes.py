@@ -34,7 +34,7 @@ Times are wall-clock milliseconds, because they outlive the process.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -194,6 +194,18 @@ def dropped(changes: Iterable[Change]) -> set[str]:
     return names
 
 
+def dropped_channels(changes: Iterable[Change]) -> set[tuple[str, str]]:
+    """The same of channels, by topic and name."""
+    names: set[tuple[str, str]] = set()
+    for change in changes:
+        match change:
+            case ["nochannel", str(topic), str(name)]:
+                names.add((topic, name))
+            case ["channel", str(topic), str(name), *_]:
+                names.discard((topic, name))
+    return names
+
+
 def complete(
     topics: dict[str, TopicState],
     named: object,
@@ -201,21 +213,25 @@ def complete(
     *,
     journal_is_whole: bool,
     carried: Callable[[str], Iterable[tuple[int, int, int]]] = lambda topic: (),
+    deleted: Collection[tuple[str, str]] = (),
 ) -> set[str]:
     """Adds what the journal has lost and the second place, `named`, still knows; says which topics that were.
 
     `firsts` are the logs that exist, and where they begin: from there such a channel reads again, because duplicates are
-    better than loss. A whole journal is believed about every topic that it knows: it is newer. What such a topic had learned
-    is not in the second place: it asks again, which costs it a moment. `carried` tells what a log has besides, from before
-    its beginning: (sequence, count, due_ms), due_ms 0 at once.
+    better than loss. A whole journal is believed about every topic that it knows: it is newer. What it says to be `deleted`
+    (topic, channel) is so in any case. What such a topic had learned is not in the second place: it asks again, which costs
+    it a moment. `carried` tells what a log has besides, from before its beginning: (sequence, count, due_ms), due_ms 0 at
+    once.
     """
     mended = set()
     for name, description in (named if isinstance(named, dict) else {}).items():
         if name not in firsts or (name in topics and journal_is_whole):
             continue
+        if name not in topics:
+            mended.add(name)
         topic = topics.setdefault(name, TopicState(paused=description["paused"], frozen_at=firsts[name]))
         for channel, details in description["channels"].items():
-            if channel not in topic.channels:
+            if channel not in topic.channels and (name, channel) not in deleted:
                 mended.add(name)
                 state = topic.channels[channel] = ChannelState(firsts[name])
                 state.paused = details["paused"]
@@ -223,6 +239,7 @@ def complete(
                     state.waiting.update((sequence, (0, due_ms)) for sequence in range(start, start + count))
         if topic.channels and not topic.paused:
             topic.frozen_at = None
+            topic.parked.clear()  # they are handed over; a cursor will meet them
     return mended
 
 

@@ -19,13 +19,18 @@ class IdSource:
         self._node = node_id << COUNTER_BITS
         self._next = max(timestamp // 1000, reserved)
         self._reserve = reserve
-        self._reserved = self._next
+        self._renew_at = 0
+        self._renew()
 
     def take(self, count: int) -> int:
         """The first of `count` consecutive ids."""
         first = self._next
         self._next = first + count
-        if self._next > self._reserved:
-            self._reserved = self._next + RESERVATION
-            self._reserve(self._reserved)
+        if self._next > self._renew_at:
+            self._renew()
         return self._node | first
+
+    def _renew(self) -> None:
+        """Early, so that publishing can be refused before ids are given out that could come again."""
+        self._renew_at = self._next + RESERVATION // 2
+        self._reserve(self._next + RESERVATION)

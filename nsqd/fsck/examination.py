@@ -24,6 +24,7 @@ from nsqd.log.data_path import (
     DataPathError,
     JournalEnd,
     NodeFile,
+    Topology,
     is_journal,
     keep_small_file_aside,
     read_node,
@@ -182,7 +183,7 @@ class Examination:
 
         def write() -> str:
             kept = keep_small_file_aside(self._files, self._folder / TOPOLOGY_JSON) if is_bad else None
-            self._data_path.write_topology(topology_json(known))
+            self._data_path.write_topology(topology_json(Topology(known, {})))
             return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
 
         is_bad = found.condition is not Condition.SOUND

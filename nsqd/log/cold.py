@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Of a backlog of small messages this is a few hundred, whose headers take a fraction of a millisecond to walk.
 READ_SIZE: Final = 128 * 1024
+_NEAR: Final = 4 * 1024  # to be read around a single message; who goes on reads from its end, and much
 COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
 _PAGE: Final = 4096
 NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of the file system
@@ -141,6 +142,11 @@ def read_block(read: ReadAt, segment_base: int, start: Start, end: int, sequence
         data = read(offset, asked) if asked > 0 else b""
         skipped = scan(data, 0, at, verify=False, until=sequence)
         headers: list[tuple[int, Header]] = []
+        if skipped.position:  # somewhere in the middle: perhaps a single message, whose neighbours nobody wants
+            near = data[skipped.position : skipped.position + _NEAR]
+            scan(near, 0, skipped.sequence, verify=False, headers=headers)
+            if headers:
+                return ColdBlock(segment_base, offset + skipped.position, near, headers)
         found = scan(data, skipped.position, skipped.sequence, verify=False, headers=headers)
         if headers:
             return ColdBlock(segment_base, offset, data, headers)

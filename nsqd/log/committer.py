@@ -11,6 +11,7 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -70,6 +71,7 @@ class Round:
         self.jobs: list[SyncJob] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
+        self._removing = Lock()
         self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
         self.gone: dict[str, str] = {}  # their log ids and topics
         self.folders: list[Path] = []
@@ -86,13 +88,10 @@ class Round:
             self.journal.perform(files)
             if self.journal.error is not None:
                 return
-        while self.files:
-            try:
-                remove_file(files, self.files[0])
-            except OSError as error:
-                self.error = error_text("remove", self.files[0], error)
-                return
-            del self.files[0]
+        while self._removes_one(files):
+            pass
+        if self.error is not None:
+            return
         if self.renamed_in is not None:
             try:
                 files.sync_folder(self.renamed_in)
@@ -109,6 +108,23 @@ class Round:
                 self.error = error_text("remove", self.folders[0], error)
                 return
             del self.folders[0]
+
+    def _removes_one(self, files: Files) -> bool:
+        with self._removing:
+            if not self.files:
+                return False
+            try:
+                remove_file(files, self.files[0])
+            except OSError as error:
+                self.error = error_text("remove", self.files[0], error)
+                return False
+            del self.files[0]
+            return True
+
+    def spare(self, folder: Path) -> None:
+        """Has nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
+        with self._removing:
+            self.files = [path for path in self.files if path.parent != folder]
 
 
 class Committer:

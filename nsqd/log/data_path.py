@@ -5,6 +5,7 @@
     journal.NNNNNN  the change journal
     topics/t.<name>/    one topic's log
     topics/x.<random>/  a deleted one, on its way out
+    go-import.json  how far the import of a Go nsqd's data path came, see nsqd/go_import
 
 The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
 from the journal, topology.json too, log.json from the log's checkpoint in the journal. What cannot be read is kept
@@ -69,6 +70,11 @@ class SmallFile(NamedTuple):
     content: dict[str, Any]
 
 
+class Topology(NamedTuple):
+    names: object
+    logs: dict[str, str]  # the log ids of the topics in it
+
+
 class DataPath:
     def __init__(self, folder: Path, files: Files, *, new_id: Callable[[], str]) -> None:
         self.folder = folder
@@ -122,7 +128,7 @@ class DataPath:
         if self.is_new:
             # Later a missing one is damage, so there is one from the beginning.
             if not self._files.exists(self.folder / TOPOLOGY_JSON):
-                self.write_topology(topology_json({}))
+                self.write_topology(topology_json(Topology({}, {})))
             self.node = self._new_id()
             self._write_node()
         else:
@@ -265,8 +271,8 @@ def write_node(files: Files, folder: Path, node: NodeFile) -> None:
     files.replace(folder / NODE_JSON, as_json(text))
 
 
-def topology_json(topology: object) -> bytes:
-    return as_json({"format": FORMAT, "topology": topology})
+def topology_json(topology: Topology) -> bytes:
+    return as_json({"format": FORMAT, "topology": topology.names, "logs": topology.logs})
 
 
 def read_log_id(files: Files, folder: Path) -> str | None:

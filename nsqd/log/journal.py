@@ -292,6 +292,7 @@ class Journal:
             self._must_rotate = len(numbers) > 1 or (LOST, "") in contents.changes
             self._old = [self._path(number) for number in numbers[:-1]]
             self._to_sync = [self._path(number) for number in numbers]
+            self._folder_is_new = True  # the end may have come before the sync of a new file's name
         return contents
 
     def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> int:

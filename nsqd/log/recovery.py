@@ -94,7 +94,28 @@ class _Recovery:
         self._read_carried()
         if self._checkpoint is not None and state.tail < self._checkpoint.sequence:
             self._ends_early(new_id())
+        if not self._is_vouched_for():
+            self._doubt_names()
         return state, self._damage
+
+    def _is_vouched_for(self) -> bool:
+        """Whether the log ends where it was synced last; of a first segment that is empty a checkpoint does not tell."""
+        checkpoint, segments = self._checkpoint, self._state.segments
+        if checkpoint is None or not segments:
+            return checkpoint is not None
+        return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
+
+    def _doubt_names(self) -> None:
+        """The end may have come between the making of a file and the sync of the folder that names it.
+
+        Without a checkpoint nobody even knows which segments were ever synced.
+        """
+        state = self._state
+        paths = [segment.path for segment in state.segments]
+        if self._checkpoint is None:
+            state.unsynced_files = paths
+        state.unsynced_files = [*(state.unsynced_files or paths[-1:]), self._folder / LOG_JSON]
+        state.unsynced_folders = [self._folder, self._folder.parent]
 
     def name_again(self, *, has_segments: bool) -> None:
         """log.json does not tell which log this is."""

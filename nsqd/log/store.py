@@ -28,6 +28,7 @@ from nsqd.log.data_path import (
     Condition,
     DataPath,
     DataPathError,
+    Topology,
     keep_small_file_aside,
     topology_json,
     write_log_json,
@@ -128,12 +129,13 @@ class Store:
         self.carrying: dict[DiskLog, None] = {}  # may have something to be carried forward
         self._cold: dict[HoldsBlocks, None] = {}  # hold blocks that were read
         self._finished_files: list[Path] = []
+        self._round: Round | None = None  # that is going on
         self._dropped_folders: list[Path] = []
         self._gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
         self._unmoved: dict[str, str] = {}  # of them those whose folders could not be renamed
         self._renamed = False  # folders were, since the last round began
         self._journal_rests_until = 0.0
-        self._topology: object | None = None
+        self._topology: Topology | None = None
         self._faults: dict[object, str] = {}
         self._reserve = Reserve(self._reserve_size())
         self._outcome = Outcome()
@@ -183,7 +185,7 @@ class Store:
         self._look_for_lost_folders(told, moved)
         self._settle_node(told)
         self._dropped_folders = data_path.dropped_folders()
-        topology = self._recover_topology()
+        topology = self._recover_topology(told.gone)
         for damage in self.damage:
             report(damage)
         self._something_is_unsynced()
@@ -268,12 +270,16 @@ class Store:
                     highest = max(highest, counter)
         return highest
 
-    def _recover_topology(self) -> object | None:
+    def _recover_topology(self, gone: set[str]) -> object | None:
         found = self.data_path.read_topology()
         if found.condition is not Condition.SOUND:
             kept = keep_small_file_aside(self.files, self.data_path.folder / TOPOLOGY_JSON)
             text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
             self.damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        match found.content:
+            case {"topology": {**names}, "logs": {**logs}}:
+                # Of a topic that was deleted and made anew it may know the channels that the old one had.
+                return {name: told for name, told in names.items() if logs.get(name) not in gone}
         return found.content.get("topology")
 
     def _find_ages(self, topic: str, state: LogState) -> None:
@@ -368,11 +374,18 @@ class Store:
             return
         for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self.carrying):
             place.pop(topic_log, None)
+        self._spare_what_follows(topic_log.folder)
         topic_log.drop("exiting")
         self.on_moved(topic)
         # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
         self.journal.record_quietly([(_GONE, topic, topic_log.log_id)])
         self._let_go(topic, topic_log.log_id)
+
+    def _spare_what_follows(self, folder: Path) -> None:
+        """A topic of the same name gets files of the same names: what was to be removed goes with the folder."""
+        self._finished_files = [path for path in self._finished_files if path.parent != folder]
+        if self._round is not None:
+            self._round.spare(folder)
 
     def _let_go(self, topic: str, log_id: str) -> None:
         """The journal knows that this log is gone, so it does not come back, be its folder renamed now or later."""
@@ -410,14 +423,14 @@ class Store:
         try:
             data_path.reserve_ids(until)
         except OSError as error:
-            # Ids go on: they repeat only if the process ends now *and* the clock is set back.
+            # There are some left of the reservation before; until there is a new one, publishing is refused.
             self.broken(_ids_source, error_text("write", data_path.folder / NODE_JSON, error))
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def set_topology(self, topology: object) -> None:
         """The names of everything, as plain values that nobody changes; written in the background."""
-        self._topology = topology
+        self._topology = Topology(topology, {log.topic: log.log_id for log in self._disk_logs()})
         self._committer.topology_wakeup.set()
 
     # The steps of a turn
@@ -463,6 +476,11 @@ class Store:
             self.repaired(self.journal)
             self._something_is_unsynced()  # what the journal now says is finished can go
 
+    @property
+    def publishing_error(self) -> str | None:
+        """Besides the journal, ids have to be sure: two messages of one id in flight would be taken for one."""
+        return self.journal.error or self._faults.get(_ids_source)
+
     def distrust_journal(self, error: str) -> None:
         """What recovery has told it is not on disk yet: nothing may be published, or it could count as finished."""
         self.journal.distrust(error)
@@ -496,7 +514,7 @@ class Store:
 
     def begin_round(self) -> Round:
         """Takes what is unsynced now."""
-        round_ = Round(self._outcome)
+        round_ = self._round = Round(self._outcome)
         self._outcome = Outcome()
         self._write_buffered()
         journal_is_written = self.write_journal(force=True)
@@ -515,6 +533,7 @@ class Store:
 
     def end_round(self, round_: Round) -> None:
         answered = False
+        self._round = None
         outcome = round_.outcome
         for job in round_.jobs:
             answered |= job.log.end_sync(job)
@@ -589,7 +608,7 @@ class Store:
             topic_log.loaded(load)
         self.on_loaded(load.topic)
 
-    def take_topology(self) -> object | None:
+    def take_topology(self) -> Topology | None:
         """What has to be saved; None: nothing."""
         topology, self._topology = self._topology, None
         return topology
@@ -597,7 +616,7 @@ class Store:
     def topology_saved(self) -> None:
         self.repaired(_topology_source)
 
-    def topology_failed(self, topology: object, error: OSError) -> None:
+    def topology_failed(self, topology: Topology, error: OSError) -> None:
         if self._topology is None:  # else there is a newer one
             self._topology = topology
         self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))

@@ -24,6 +24,7 @@ from nsqd.log.carried import Carried, CarriedLoad
 from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
 from nsqd.log.cold import Load
 from nsqd.log.cold_reader import ColdReader, ReadingHost
+from nsqd.log.data_path import LOG_JSON
 from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import prove_segment
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
@@ -676,6 +677,9 @@ class DiskLog:
             self._identity_is_unsaved = False
         elif self._segments.active is None:
             self._host.make_folder(self)
+            # A round may have come by when there was nothing to sync yet.
+            self._files_to_sync = [self.folder / LOG_JSON]
+            self._folders_to_sync = [self.folder, self.folder.parent]
         if self._segments.active is None:
             return
         base, synced_offset, _ = self._synced

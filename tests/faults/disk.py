@@ -5,7 +5,7 @@ each folder which names are durable; `crash` takes away what the end of a proces
 
 It is harsher than a real file system wherever POSIX lets it: syncing a file says nothing of its name, a folder that was
 not synced loses what is in it, pages reach the disk in any order, and a failed sync leaves pages that count as clean and
-are nowhere. Only a rename is never half done.
+are nowhere. Only a rename is never half done, and what is unlinked in one folder goes in that order.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class File:
         self.data = bytearray()
         self.durable = bytearray()
         self.dirty: set[int] = set()
+        self.dropped: set[int] = set()  # by a failed sync: clean, and not durable
         self.allocated = 0  # up to here there is space for it, whatever its size
 
     @property
@@ -88,7 +89,9 @@ class File:
             self.dirty = {page for page in self.dirty if page * PAGE < size}
 
     def _touch(self, start: int, end: int) -> None:
-        self.dirty.update(range(start // PAGE, (end - 1) // PAGE + 1))
+        pages = range(start // PAGE, (end - 1) // PAGE + 1)
+        self.dirty.update(pages)
+        self.dropped.difference_update(pages)
 
     def sync(self) -> None:
         for page in self.dirty:
@@ -97,15 +100,22 @@ class File:
         self.durable.extend(bytes(len(self.data) - len(self.durable)))
         self.dirty.clear()
 
-    def fail_to_sync(self, random: Random) -> None:
-        """Some pages made it; the others count as clean, and memory may be short of them at once."""
+    def fail_to_sync(self, random: Random, *, drops_pages: bool) -> None:
+        """Some pages made it; the others count as clean, and may leave memory at once."""
         for page in sorted(self.dirty):
             if random.random() < 0.5:
                 self._write_back(self.durable, page)
+            else:
+                self.dropped.add(page)
         self.dirty.clear()
-        if random.random() < 0.5:
+        if drops_pages and random.random() < 0.5:
             size = len(self.data)
             self.data = self.durable[:size].ljust(size, b"\0")
+
+    def forget_failures(self) -> None:
+        """Another process cannot know of this one's failed syncs, so it is not asked to make up for them."""
+        self.dirty |= {page for page in self.dropped if page * PAGE < len(self.data)}
+        self.dropped.clear()
 
     def _write_back(self, target: bytearray, page: int) -> None:
         start = page * PAGE
@@ -116,7 +126,8 @@ class File:
         left = bytearray(self.durable)
         if crash is not Crash.FORGETS_ALL:
             self._keep_some(left, crash, random)
-        self.data, self.durable, self.dirty = left, bytearray(left), set()
+        self.data, self.durable = left, bytearray(left)
+        self.dirty.clear()
 
     def _keep_some(self, left: bytearray, crash: Crash, random: Random) -> None:
         size, pages = len(self.data), sorted(self.dirty)
@@ -175,6 +186,7 @@ class SimulatedDisk(Files):
     stop_at: int | None = None  # the number of the call at which the machine stops
     torn: float = 0.0  # the share of a write at which it stops that has reached the page cache
     syncs_files: bool = True  # False: fdatasync does nothing, and says that all is well
+    drops_pages: bool = True  # after a failed sync what was not written back is soon gone from memory, too
     most_per_write: int | None = None
     uncached: float = 0.0  # how often a read finds that the page cache has nothing of it
 
@@ -216,6 +228,8 @@ class SimulatedDisk(Files):
         self._open.clear()
         self._locked.clear()
         if not crash.is_power_cut:
+            for file in _files_in(self._root):
+                file.forget_failures()
             return
         for change in self._kept_changes(crash, random):
             _apply(change)
@@ -228,7 +242,16 @@ class SimulatedDisk(Files):
             return []
         if crash is Crash.FORGETS_LATEST:
             return changes[: random.randint(0, len(changes))]
-        return [change for change in changes if random.random() < 0.5]
+        # In any order, but for what is removed: segments go oldest first, and readers rely on that.
+        kept: list[_NameChange] = []
+        forgotten: list[Folder] = []
+        for change in changes:
+            removes = len(change) == 1 and change[0].node is None
+            if (removes and change[0].folder in forgotten) or random.random() < 0.5:
+                forgotten += [change[0].folder] if removes else []
+            else:
+                kept.append(change)
+        return kept
 
     @property
     def used(self) -> int:
@@ -238,6 +261,10 @@ class SimulatedDisk(Files):
     def paths(self) -> list[Path]:
         """All files, by name."""
         return sorted(_paths_in(self._root, Path("/")))
+
+    def peek(self, path: Path) -> bytes:
+        """What is in a file, without a call."""
+        return bytes(self._file(path).data)
 
     def open_descriptors(self) -> list[Path]:
         return [entry.path for entry in self._open.values()]
@@ -387,7 +414,7 @@ class SimulatedDisk(Files):
         if self._stops(call):
             raise Stopped(str(call))
         if (failure := self._failure_of(call)) is not None:
-            file.fail_to_sync(self.random)
+            file.fail_to_sync(self.random, drops_pages=self.drops_pages)
             raise _error(failure.code, path)
         if self.syncs_files:
             file.sync()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqd.broker.changes import TopicState, complete, replay
+from nsqd.broker.changes import TopicState, complete, dropped_channels, replay
 
 NAMED = {"t": {"paused": False, "channels": {"c": {"paused": True}}}}
 
@@ -45,3 +45,22 @@ def test_what_was_carried_forward_comes_to_a_channel_that_the_journal_lost() -> 
     beside = [(1, 2, 0), (4, 1, 123_000)]
     complete(topics, NAMED, {"t": 5}, journal_is_whole=False, carried=lambda topic: beside)
     assert topics["t"].channels["c"].waiting == {1: (0, 0), 2: (0, 0), 4: (0, 123_000)}
+
+
+def test_a_topic_without_channels_is_told_to_the_journal_too() -> None:
+    topics: dict[str, TopicState] = {}
+    assert complete(topics, {"t": {"paused": False, "channels": {}}}, {"t": 0}, journal_is_whole=True) == {"t"}
+
+
+def test_what_the_journal_says_to_be_deleted_does_not_come_back_with_damage() -> None:
+    changes = [("topic", "t"), ("channel", "t", "c", 0), ("nochannel", "t", "c")]
+    topics = replay(changes)
+    deleted = dropped_channels(changes)
+    assert complete(topics, NAMED, {"t": 0}, journal_is_whole=False, deleted=deleted) == set()
+    assert not topics["t"].channels
+
+
+def test_what_was_parked_is_not_handed_over_twice() -> None:
+    topics = replay([("topic", "t"), ("park", "t", 0, 1, 5000)])
+    complete(topics, NAMED, {"t": 0}, journal_is_whole=False)
+    assert topics["t"].parked == []

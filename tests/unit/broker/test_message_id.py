@@ -49,3 +49,9 @@ def test_clock_that_was_set_back_repeats_nothing() -> None:
     reservations = Reservations()
     last = source(reservations).take(100) + 99
     assert source(reservations, timestamp=START - 10**18).take(1) > last
+
+
+def test_ids_are_reserved_before_the_first_is_asked_for() -> None:
+    reservations = Reservations()
+    source(reservations)
+    assert reservations.calls == 1

@@ -1,0 +1,87 @@
+"""Fault tests at length: `python -m tests.faults --help`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+
+from tests.faults import steps
+from tests.faults.simulation import ANYTHING, POWER_LOSS, Plan, command_for, run
+
+PLANS = {"simulate": ANYTHING, "power-loss": POWER_LOSS}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text, seeds in (
+        (
+            "simulate",
+            "random lives of broker and disk: crashes, power cuts, I/O errors, full disks, clocks that jump",
+            10_000,
+        ),
+        ("power-loss", "the same with --ack=synced, power cuts only: nothing that was acknowledged may be lost", 2_000),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--seeds", type=int, default=seeds, help="how many (default: %(default)s)")
+        command.add_argument("--from", type=int, default=0, dest="first", help="the first one (default: 0)")
+        command.add_argument(
+            "--verbose", action="store_true", help="print everything that happens, each call of the disk too"
+        )
+        command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
+    text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
+    commands.add_parser("steps", help=text, description=text)
+    arguments = parser.parse_args()
+    logging.disable(logging.CRITICAL)  # what nsqd says of a disk that fails
+    if arguments.command == "steps":
+        return cut_everywhere()
+    plan = PLANS[arguments.command]
+    if arguments.without_fdatasync:
+        plan = Plan(ack=plan.ack, crashes=plan.crashes, fails=False, syncs_files=False)
+    return simulate(
+        arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
+    )
+
+
+def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:
+    counts: Counter[str] = Counter()
+    failed = 0
+    began = time.monotonic()
+    for done, seed in enumerate(seeds, 1):
+        outcome = run(seed, plan, say if verbose else None)
+        counts += outcome.counts
+        if outcome.error:
+            failed += 1
+            say(f"seed {seed}: {outcome.error}\n    {command_for(name, seed)}")
+        if done % 500 == 0:
+            say(f"{done} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+    say(", ".join(f"{what}: {count:,}" for what, count in sorted(counts.items())))
+    say(f"{len(seeds)} seeds, {failed} failed, {time.monotonic() - began:.0f} s")
+    return 1 if failed else 0
+
+
+def cut_everywhere() -> int:
+    done = 0
+    for ack in ("memory", "written", "synced"):
+        for call in steps.calls(ack):
+            for crash, torn in steps.crashes(call):
+                try:
+                    steps.cut(ack, call, crash, torn)
+                except BaseException as error:
+                    error.add_note(f"ack={ack}, {crash} at {call}, {torn} of it written")
+                    raise
+                done += 1
+    say(f"cut {done} times, and went on each time")
+    return 0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,622 @@
+"""What has to be true of a broker whatever happens to it: kept beside it, from what its clients saw.
+
+Messages are known by their bodies, which are all different, and while a log lives by their sequences. Whatever clients
+and operators do gets a number; `written` and `synced` say up to which number it must outlive a kill, or a power cut.
+After a crash `reconcile` compares what must be there, and what may, with what is, and goes on from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Final, NamedTuple
+
+from common.wire.names import is_ephemeral
+from nsqd.broker.broker import Broker
+from nsqd.broker.channel import Channel
+from nsqd.broker.topic import Topic
+from nsqd.log.record import decode_batch, decode_header
+from nsqd.log.segment import Walk
+from nsqd.log.topic_log import DiskLog
+from tests.faults.disk import Crash, SimulatedDisk
+
+ROUNDING: Final = 0.0011  # seconds; due times are kept in whole milliseconds
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+@dataclass(slots=True)
+class Published:
+    """A message from the moment it was sent, whatever became of it."""
+
+    topic: str
+    at: float  # true time
+    delay: float
+    forward: float  # how far the wall clock had ever been set forward
+    has_sure_id: bool = True
+
+
+@dataclass(slots=True)
+class Due:
+    at: float  # true time
+    forward: float
+    number: int
+    is_publication: bool  # the batch in the log tells of it, not only the journal
+    outlived: bool = False  # a restart: from then on it is wall time that counts
+
+
+@dataclass(slots=True)
+class Owed:
+    """A message that a channel has to deliver."""
+
+    attempts: int = 0
+    history: list[tuple[int, int]] = field(default_factory=list)  # attempts, number of what happened
+    due: Due | None = None
+    held_until: float = -inf  # true time: it is in flight
+
+
+class Gone(NamedTuple):
+    number: int
+    owed: Owed
+    lazily: bool  # by FIN, which the journal may learn of later
+
+
+class Marks(NamedTuple):
+    """What the journal certainly has: everything up to `urgent`, but FINs and first deliveries only up to `lazy`."""
+
+    urgent: int
+    lazy: int
+
+
+@dataclass(slots=True)
+class ChannelModel:
+    name: str
+    created: int
+    paused: bool = False
+    paused_since: int = 0
+    owed: dict[int, Owed] = field(default_factory=dict)
+    gone: dict[int, Gone] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TopicModel:
+    name: str
+    log_id: str
+    ack: str
+    created: int
+    paused: bool = False
+    paused_since: int = 0
+    first: int = 0
+    tail: int = 0
+    handed_over: int = 0
+    messages: dict[int, bytes] = field(default_factory=dict)
+    acknowledged: set[int] = field(default_factory=set)
+    written_tail: int = 0
+    synced_tail: int = 0  # the highest that a reader was ever told
+    has_identity: bool = True  # on disk
+    vague: set[int] = field(default_factory=set)  # cannot be read, or were lost by a disk that failed
+    channels: dict[str, ChannelModel] = field(default_factory=dict)
+    unparked: set[int] = field(default_factory=set)  # wait behind H, and their delay has begun with their publication
+    deleted_channels: dict[str, tuple[int, ChannelModel]] = field(default_factory=dict)
+
+    @property
+    def flowing(self) -> bool:
+        return bool(self.channels) and not self.paused
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self.number = 0
+        self.written = self.synced = Marks(0, 0)
+        self.topics: dict[str, TopicModel] = {}
+        self.published: dict[bytes, Published] = {}
+        self.ids: dict[bytes, bytes] = {}
+        self.seen: dict[str, dict[int, bytes]] = {}  # what readers of synced messages were shown, by log id
+        self.delivered = self.redelivered = self.acknowledged = 0
+        self._deleted: dict[str, list[tuple[int, TopicModel]]] = {}
+        self._begun: set[str] = set()
+        # topology.json could not be written after what it tells of had changed: with a damaged journal, who was deleted may
+        # be back, and read its topic again.
+        self.second_place_is_old = False
+
+    def _next(self) -> int:
+        self.number += 1
+        return self.number
+
+    # Topics and channels
+
+    def topic_begun(self, name: str) -> None:
+        """If the machine stops now, there may be such a topic or not."""
+        self._begun.add(name)
+
+    def topic_created(self, name: str, log: DiskLog, ack: str) -> TopicModel:
+        topic = self.topics[name] = TopicModel(name, log.log_id, ack, self._next())
+        return topic
+
+    def topic_deleted(self, topic: TopicModel) -> None:
+        del self.topics[topic.name]
+        self._deleted.setdefault(topic.name, []).append((self._next(), topic))
+
+    def channel_created(self, topic: TopicModel, name: str, now: float, forward: float) -> None:
+        number = self._next()
+        was_flowing = topic.flowing
+        channel = topic.channels[name] = ChannelModel(name, number)
+        for sequence in range(topic.handed_over, topic.tail):
+            channel.owed[sequence] = Owed()
+        if topic.flowing and not was_flowing:
+            self._start_flowing(topic, now, forward)
+
+    def channel_deleted(self, topic: TopicModel, name: str) -> None:
+        topic.deleted_channels[name] = self._next(), topic.channels.pop(name)
+
+    def pause_topic(self, topic: TopicModel, paused: bool, now: float, forward: float) -> None:
+        if topic.paused == paused:
+            return
+        topic.paused, topic.paused_since = paused, self._next()
+        if topic.flowing:
+            self._start_flowing(topic, now, forward)
+
+    def pause_channel(self, channel: ChannelModel, paused: bool) -> None:
+        channel.paused, channel.paused_since = paused, self._next()
+
+    def empty_topic(self, topic: TopicModel) -> None:
+        number = self._next()
+        for channel in topic.channels.values():
+            for sequence in range(topic.handed_over, topic.tail):
+                if (owed := channel.owed.pop(sequence, None)) is not None:
+                    channel.gone[sequence] = Gone(number, owed, False)
+        topic.handed_over = topic.tail
+
+    def empty_channel(self, topic: TopicModel, channel: ChannelModel) -> None:
+        number = self._next()
+        for sequence in [sequence for sequence in channel.owed if sequence < topic.handed_over]:
+            channel.gone[sequence] = Gone(number, channel.owed.pop(sequence), False)
+
+    def _start_flowing(self, topic: TopicModel, now: float, forward: float) -> None:
+        self._hand_over(topic, range(topic.handed_over, topic.tail), now, forward)
+
+    def _hand_over(self, topic: TopicModel, sequences: Iterable[int], now: float, forward: float) -> None:
+        for sequence in sequences:
+            published = self.published.get(topic.messages.get(sequence, b""))
+            if published is None or not published.delay:
+                continue
+            due = Due(now + published.delay, forward, self.number, is_publication=True)
+            if sequence in topic.unparked:
+                due = Due(published.at + published.delay, published.forward, self.number, True, outlived=True)
+            for channel in topic.channels.values():
+                if sequence in channel.owed:
+                    channel.owed[sequence].due = replace(due)
+        topic.handed_over = topic.tail
+
+    # Messages
+
+    def sent(self, body: bytes, published: Published) -> None:
+        self.published[body] = published
+
+    def appended(self, topic: TopicModel, bodies: list[bytes]) -> int:
+        """They are in the log, acknowledged or not; returns the first one's sequence."""
+        self._next()
+        first = topic.tail
+        seen = self.seen.get(topic.log_id, {})
+        for sequence, body in enumerate(bodies, first):
+            if sequence in seen:
+                raise Violation(
+                    f"{topic.name}: sequence {sequence} was shown as {seen[sequence]!r}, now it is {body!r}"
+                )
+            topic.messages[sequence] = body
+            for channel in topic.channels.values():
+                channel.owed[sequence] = Owed()
+        topic.tail = first + len(bodies)
+        return first
+
+    def turn_over(self, topic: TopicModel, first: int, now: float, forward: float) -> None:
+        if topic.flowing:
+            self._hand_over(topic, range(min(first, topic.handed_over), topic.tail), now, forward)
+
+    def was_acknowledged(self, topic: TopicModel, first: int, count: int) -> None:
+        topic.acknowledged.update(range(first, first + count))
+        self.acknowledged += count
+
+    def was_delivered(
+        self,
+        topic: TopicModel,
+        channel_name: str,
+        message_id: bytes,
+        body: bytes,
+        attempts: int,
+        *,
+        now: float,
+        forward: float,
+        held_until: float,
+    ) -> int:
+        """Returns its sequence."""
+        place = f"{topic.name}/{channel_name}: message {body[:12]!r}"
+        other = self.ids.setdefault(message_id, body)
+        if other != body and self.published[other].has_sure_id and self.published[body].has_sure_id:
+            raise Violation(f"{place} has the id of message {self.ids[message_id]!r}")
+        channel = topic.channels[channel_name]
+        found = [sequence for sequence in channel.owed if topic.messages.get(sequence) == body]
+        if len(found) != 1:
+            raise Violation(f"{place} is delivered, but it is owed {len(found)} times")
+        (sequence,) = found
+        owed = channel.owed[sequence]
+        if channel.paused or (sequence >= topic.handed_over):
+            raise Violation(f"{place} is delivered during a pause")
+        if now < owed.held_until:
+            raise Violation(f"{place} is delivered while it is in flight")
+        if owed.due is not None and now < self._earliest(owed.due, forward) - ROUNDING:
+            raise Violation(f"{place} is delivered {owed.due.at - now:.3f} seconds early")
+        if attempts != owed.attempts + 1:
+            raise Violation(f"{place} is delivered with attempts {attempts} after {owed.attempts}")
+        owed.attempts = attempts
+        owed.history.append((attempts, self._next()))
+        owed.held_until, owed.due = held_until, None
+        self.delivered += 1
+        self.redelivered += attempts > 1
+        return sequence
+
+    def _earliest(self, due: Due, forward: float) -> float:
+        return due.at - (forward - due.forward) if due.outlived else due.at
+
+    def finished(self, channel: ChannelModel, sequence: int) -> None:
+        channel.gone[sequence] = Gone(self._next(), channel.owed.pop(sequence), True)
+
+    def requeued(self, channel: ChannelModel, sequence: int, delay: float, now: float, forward: float) -> None:
+        owed = channel.owed[sequence]
+        owed.held_until = -inf
+        owed.due = Due(now + delay, forward, self._next(), is_publication=False) if delay else None
+
+    # What is on disk
+
+    def observe(self, broker: Broker, waiting: int, *, written: bool) -> None:
+        """Between two turns: what the journal has, and what each log has written and synced."""
+        if waiting == 0 and written:
+            self.written = Marks(self.number, self.written.lazy if broker.changed else self.number)
+        for topic in self.topics.values():
+            log = broker.topics[topic.name].log
+            assert isinstance(log, DiskLog)
+            topic.first = max(topic.first, log.first)
+            topic.has_identity = not log._identity_is_unsaved
+            if written:
+                topic.written_tail = max(topic.written_tail, log._written_tail)
+            if log.synced_tail > topic.synced_tail:
+                seen = self.seen.setdefault(log.log_id, {})
+                for sequence in range(topic.synced_tail, log.synced_tail):
+                    if sequence in topic.messages and sequence not in topic.vague:
+                        seen[sequence] = topic.messages[sequence]
+                topic.synced_tail = log.synced_tail
+
+    def forget_ids(self) -> None:
+        """They could not be reserved, so they may come again."""
+        for published in self.published.values():
+            published.has_sure_id = False
+
+    def sync_failed(self, *, lost_pages: bool) -> None:
+        """What was written and not synced may be nowhere."""
+        if not lost_pages:
+            return
+        self.written = self.synced
+        for topic in self.topics.values():
+            topic.vague.update(range(topic.synced_tail, topic.tail))
+            topic.written_tail = topic.synced_tail
+
+    # Comparing while it lives
+
+    def check(self, broker: Broker) -> None:
+        for topic in self.topics.values():
+            real = broker.topics[topic.name]
+            if topic.tail != real.log.tail:
+                raise Violation(f"{topic.name}: the log ends at {real.log.tail}, {topic.tail} is right")
+            if set(topic.channels) != set(real.channels):
+                raise Violation(f"{topic.name}: channels {sorted(real.channels)} for {sorted(topic.channels)}")
+            if topic.handed_over != real.handed_over:
+                raise Violation(f"{topic.name}: handed over to {real.handed_over}, {topic.handed_over} is right")
+            for name, channel in topic.channels.items():
+                if not is_ephemeral(name):
+                    self._check_channel(topic, channel, real.channels[name])
+
+    def _check_channel(self, topic: TopicModel, channel: ChannelModel, real: Channel) -> None:
+        places = dict(_places(topic.name, real))
+        owed = {sequence for sequence in channel.owed if sequence < topic.handed_over}
+        wrong = (owed ^ places.keys()) - topic.vague
+        if wrong:
+            raise Violation(
+                f"{topic.name}/{channel.name}: owes {sorted(owed - topic.vague)}, has {sorted(places)}: differ in {sorted(wrong)}"
+            )
+        counted = real.depth + len(real.in_flight) + len(real.deferred)
+        if counted != len(places):
+            raise Violation(f"{topic.name}/{channel.name}: counts {counted}, has {len(places)}")
+
+    def unfinished(self) -> int:
+        """How much is still to be delivered and finished, on durable channels."""
+        return sum(
+            len(channel.owed.keys() - topic.vague)
+            for topic in self.topics.values()
+            for channel in topic.channels.values()
+            if not is_ephemeral(channel.name)
+        )
+
+    # Comparing after a restart
+
+    def reconcile(self, broker: Broker, disk: SimulatedDisk, crash: Crash, *, synced: bool) -> None:
+        """`synced`: the start has made durable what it found."""
+        marks = self.synced if crash.is_power_cut else self.written
+        number = self._next()
+        for name in [*self.topics, *self._deleted]:
+            if name not in broker.topics:
+                self._may_be_missing(name, marks, crash)
+        for name, real in broker.topics.items():
+            topic = self._candidate(name, real, marks, crash)
+            _Comparison(self, topic, real, marks, crash).run(disk)
+            topic.created = number
+            self.topics[name] = topic
+        self._deleted.clear()
+        self._begun.clear()
+        for topic in self.topics.values():
+            topic.deleted_channels.clear()
+        self.written = Marks(number, number)
+        self.synced = self.written if synced else Marks(number - 1, number - 1)
+
+    def _may_be_missing(self, name: str, marks: Marks, crash: Crash) -> None:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return
+        if topic.created <= marks.urgent:
+            raise Violation(f"topic {name} is lost")
+        if lost := required(topic, crash):
+            raise Violation(f"topic {name} is lost with messages {sorted(lost)}")
+
+    def _candidate(self, name: str, real: Topic, marks: Marks, crash: Crash) -> TopicModel:
+        """Which of the topics that had this name it is."""
+        assert isinstance(real.log, DiskLog)
+        current = self.topics.get(name)
+        deleted = [topic for number, topic in self._deleted.get(name, ()) if number > marks.urgent]
+        if current is not None and current.log_id == real.log.log_id:
+            return current
+        if current is not None and not current.has_identity:
+            current.log_id = real.log.log_id
+            return current
+        if current is not None and (lost := required(current, crash)):
+            raise Violation(f"topic {name} has a new log id, and had messages {sorted(lost)}")
+        for topic in deleted:
+            if topic.log_id == real.log.log_id:
+                if current is not None and current.created <= marks.urgent:
+                    raise Violation(f"topic {name} is the one that was deleted")
+                return topic
+        if current is None and not deleted and name in self._begun:
+            return TopicModel(name, real.log.log_id, "memory", self.number)
+        if current is None and not deleted:
+            raise Violation(f"topic {name} was deleted and came back")
+        topic = current or deleted[-1]
+        topic.log_id = real.log.log_id
+        topic.synced_tail = topic.written_tail = 0
+        topic.messages.clear()
+        return topic
+
+
+def required(topic: TopicModel, crash: Crash) -> set[int]:
+    """The messages that this crash may not take."""
+    if crash.is_power_cut:
+        needed = {s for s in topic.messages if s < topic.synced_tail}
+        return (needed | topic.acknowledged if topic.ack == "synced" else needed) - topic.vague
+    needed = {s for s in topic.messages if s < topic.written_tail}
+    return (needed | topic.acknowledged if topic.ack != "memory" else needed) - topic.vague
+
+
+class _Comparison:
+    """One topic after a restart."""
+
+    def __init__(self, ledger: Ledger, topic: TopicModel, real: Topic, marks: Marks, crash: Crash) -> None:
+        self.ledger = ledger
+        self.topic = topic
+        self.real = real
+        self.marks = marks
+        self.crash = crash
+        self.before = {s: body for s, body in topic.messages.items() if s not in topic.vague}
+        self.needed = required(topic, crash)
+
+    def run(self, disk: SimulatedDisk) -> None:
+        topic, real = self.topic, self.real
+        assert isinstance(real.log, DiskLog)
+        first, tail = real.log.first, real.log.tail
+        found = contents_of(disk, real.log)
+        self._compare_messages(found, first, tail)
+        had_channels = [c for c in topic.channels.values() if not is_ephemeral(c.name)]
+        self._compare_channels(first)
+        if not topic.channels:
+            self._compare_backlog(had_channels)
+        if topic.paused != real.paused:
+            if max(topic.paused_since, topic.created) <= self.marks.urgent:
+                raise Violation(f"{topic.name}: the pause is {real.paused}")
+            topic.paused = real.paused
+        topic.paused_since = self.ledger.number
+        topic.tail, topic.handed_over = tail, real.handed_over
+        self._find_unparked()
+        topic.acknowledged &= found.keys()
+        topic.written_tail, topic.synced_tail = tail, real.log.synced_tail
+
+    def _find_unparked(self) -> None:
+        topic = self.topic
+        parked = {s for start, count, _ in self.real._parked for s in range(start, start + count)}
+        behind = range(topic.handed_over, topic.tail)
+        delayed = {s for s in behind if s in topic.messages and self.ledger.published[topic.messages[s]].delay}
+        before, topic.unparked = topic.unparked, delayed - parked
+        if not (topic.unparked <= before or self.crash.is_power_cut):
+            raise Violation(f"{topic.name}: {sorted(topic.unparked)} are deferred, and nobody knows")
+
+    def _compare_messages(self, found: dict[int, bytes], first: int, tail: int) -> None:
+        topic, ledger = self.topic, self.ledger
+        seen = ledger.seen.setdefault(topic.log_id, {})
+        first = max(first, topic.first)  # an old segment may come back, without the one behind it
+        for sequence in sorted(s for s in self.needed | seen.keys() if s >= first):
+            expected = seen.get(sequence, topic.messages.get(sequence))
+            if found.get(sequence) != expected:
+                text = f"{_short(expected)} is lost, there is {_short(found.get(sequence))}"
+                raise Violation(f"{topic.name}: message {sequence} {text}; the log is [{first}, {tail})")
+        for sequence, body in found.items():
+            if body not in ledger.published or ledger.published[body].topic != topic.name:
+                raise Violation(f"{topic.name}: message {sequence} is {_short(body)}, which was never sent to it")
+        topic.messages = dict(found)
+        topic.vague = set(range(tail)) - found.keys()
+        assert isinstance(self.real.log, DiskLog)
+        seen.update((s, body) for s, body in found.items() if s < self.real.log.synced_tail)
+
+    def _compare_channels(self, first: int) -> None:
+        topic, real, marks = self.topic, self.real, self.marks
+        for name, channel in list(topic.channels.items()):
+            if name not in real.channels:
+                if channel.created <= marks.urgent and not is_ephemeral(name):
+                    raise Violation(f"{topic.name}: channel {name} is lost")
+                del topic.channels[name]
+        for name, found in real.channels.items():
+            if name not in topic.channels:
+                number, deleted = topic.deleted_channels.get(name, (0, None))
+                if number <= marks.urgent and not self.ledger.second_place_is_old:
+                    raise Violation(f"{topic.name}: channel {name} was deleted and came back")
+                channel = topic.channels[name] = deleted or ChannelModel(name, 0)
+                channel.created = marks.urgent + 1  # what was published meanwhile is its, too
+            self._compare_channel(topic.channels[name], found, first)
+
+    def _compare_channel(self, channel: ChannelModel, found: Channel, first: int) -> None:
+        topic, real = self.topic, self.real
+        place = f"{topic.name}/{channel.name}"
+        places = dict(_places(topic.name, found))
+        places.update((sequence, 0) for sequence in range(real.handed_over, real.log.tail))
+        for sequence in channel.owed:
+            survived = sequence in self.before and topic.messages.get(sequence) == self.before[sequence]
+            if survived and sequence not in places:
+                raise Violation(f"{place}: message {sequence} was not finished, and will not be delivered")
+            if sequence in self.needed and sequence < first and sequence not in topic.messages:
+                raise Violation(f"{place}: message {sequence} was not finished, and its segment is gone")
+        self._compare_what_came_back(channel, places.keys(), place)
+        if channel.paused != found.paused:
+            if channel.paused_since <= self.marks.urgent:
+                raise Violation(f"{place}: the pause is {found.paused}")
+            channel.paused = found.paused
+        channel.owed = {
+            sequence: self._owed(channel, sequence, attempts, place) for sequence, attempts in places.items()
+        }
+        channel.gone = {
+            sequence: gone._replace(number=self.ledger.number)
+            for sequence, gone in channel.gone.items()
+            if sequence not in places and sequence in topic.messages
+        }
+        channel.created = channel.paused_since = self.ledger.number
+
+    def _compare_what_came_back(self, channel: ChannelModel, places: Collection[int], place: str) -> None:
+        topic, marks = self.topic, self.marks
+        if channel.created > marks.urgent:
+            return  # it may be told of by the second place only, or be an earlier channel of this name
+        for sequence in places:
+            is_new = sequence not in self.before or topic.messages.get(sequence) != self.before[sequence]
+            if sequence in channel.owed or is_new:
+                continue
+            gone = channel.gone.get(sequence)
+            if gone is None:
+                raise Violation(f"{place}: message {sequence} came before the channel, and will be delivered")
+            if gone.number <= (marks.lazy if gone.lazily else marks.urgent):
+                raise Violation(
+                    f"{place}: message {sequence} was {'finished' if gone.lazily else 'emptied'}, and is back"
+                )
+
+    def _owed(self, channel: ChannelModel, sequence: int, attempts: int, place: str) -> Owed:
+        body = self.topic.messages.get(sequence)
+        if body is None or body != self.before.get(sequence):
+            before = None
+        elif sequence in channel.owed:
+            before = channel.owed[sequence]
+        else:
+            before = channel.gone[sequence].owed if sequence in channel.gone else None
+        owed = Owed(attempts, [(attempts, self.ledger.number)])
+        if before is not None:
+            if channel.created <= self.marks.urgent:  # else it may be an earlier channel of this name
+                self._compare_attempts(before, attempts, place, sequence)
+            owed.due = self._due_left(before, sequence)
+        elif body is not None:
+            owed.due = self._due_by_publication(sequence)
+        if owed.due is not None:
+            owed.due.outlived = True
+        return owed
+
+    def _compare_attempts(self, before: Owed, attempts: int, place: str, sequence: int) -> None:
+        if attempts > before.attempts + 1:  # the journal is told before the frames leave
+            raise Violation(f"{place}: message {sequence} has attempts {attempts}, it had {before.attempts}")
+        known = [a for a, number in before.history if number <= (self.marks.urgent if a > 1 else self.marks.lazy)]
+        if attempts < max(known, default=0):
+            raise Violation(f"{place}: message {sequence} has attempts {attempts}, the journal knew of {max(known)}")
+
+    def _due_left(self, before: Owed, sequence: int) -> Due | None:
+        due = before.due
+        if due is None:
+            return None
+        if due.number <= self.marks.urgent:
+            return due
+        return self._due_by_publication(sequence) if due.is_publication else None
+
+    def _due_by_publication(self, sequence: int) -> Due | None:
+        published = self.ledger.published[self.topic.messages[sequence]]
+        if not published.delay:
+            return None
+        return Due(published.at + published.delay, published.forward, self.ledger.number, is_publication=True)
+
+    def _compare_backlog(self, had_channels: list[ChannelModel]) -> None:
+        """What waits for the first channel to come."""
+        topic, real = self.topic, self.real
+        if topic.flowing or had_channels:
+            return  # it all went to channels that end with the process, or are gone themselves
+        lost = {s for s in self.needed if topic.handed_over <= s < real.handed_over}
+        if lost:
+            raise Violation(f"{topic.name}: {sorted(lost)} waited for a channel, and begin at {real.handed_over} now")
+
+
+def _short(body: bytes | None) -> str:
+    return "nothing" if body is None else repr(body[:12])
+
+
+def _places(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
+    """Where each message is that the channel counts, and its attempts. Raises Violation if one is in two places."""
+    found: dict[int, int] = {}
+    skipped = {sequence for start, end in channel.skips for sequence in range(start, end)}
+    ahead = [(s, 0) for s in range(channel.cursor, channel.topic.handed_over) if s not in skipped]
+    deferred = [(sequence, attempts) for _, sequence, attempts in channel.deferred]
+    for sequence, attempts in [*channel.in_flight.positions(), *channel.retries, *deferred, *ahead]:
+        if sequence in found:
+            raise Violation(f"{topic}/{channel.name}: message {sequence} is in two places")
+        found[sequence] = attempts
+    return iter(found.items())
+
+
+def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
+    """Every message that can be read, by sequence."""
+    found: dict[int, bytes] = {}
+    for file in log._carried.files:
+        data = disk.peek(file.path)
+        for place in range(len(file)):
+            position, _ = file.extent(place)
+            header = decode_header(data, position)
+            batch = decode_batch(header, data, position) if header is not None else None
+            if batch is not None:
+                found.update((s, batch.body(s)) for s in range(batch.base_sequence, batch.end_sequence))
+    for segment in log._segments:
+        data = disk.peek(segment.path)[: segment.size]
+
+        def read(offset: int, size: int, data: bytes = data) -> bytes:
+            return data[offset : offset + size]
+
+        walk = Walk(
+            read,
+            offset=0,
+            sequence=segment.base,
+            end=segment.size,
+            verify=True,
+            next_base=log._segments.next_base(segment),
+        )
+        for block in walk.blocks():
+            for position, header in block.headers:
+                batch = decode_batch(header, block.data, position)
+                if batch is not None:
+                    found.update((s, batch.body(s)) for s in range(batch.base_sequence, batch.end_sequence))
+    return found

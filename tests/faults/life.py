@@ -1,0 +1,468 @@
+"""What clients and operators can do to a machine, told to the ledger as they see it; and how a machine ends and starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from struct import Struct
+from typing import Any, Final
+from unittest import mock
+
+from common.wire.names import is_ephemeral
+from nsqd.broker.batch import Receipt
+from nsqd.broker.consumer import Consumer
+from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.topic import Refused
+from nsqd.log.data_path import DataPathError
+from nsqd.log.settings import LogSettings
+from nsqd.log.topic_log import DiskLog
+from nsqd.options import Options
+from tests.faults.disk import Crash, SimulatedDisk, Stopped
+from tests.faults.ledger import ChannelModel, Ledger, Marks, Published, TopicModel, Violation
+from tests.faults.machine import Clock, Machine
+
+SMALL_JOURNAL: Final = {
+    "ROTATE_AT": 3000,
+    "ROTATE_AT_GROWTH": 2,
+    "PIECE_WEIGHT": 12,
+    "AHEAD": 1000,
+    "ASK_AGAIN_AFTER": 100,
+}
+MAX_MSG_TIMEOUT: Final = 90.0
+DRAIN_ROUNDS: Final = 200
+
+_frame: Final = Struct(">IIqH16s")
+
+
+@contextmanager
+def small_journal() -> Iterator[None]:
+    """Rotates after some kilobytes, and writes snapshots in small pieces."""
+    with ExitStack() as stack:
+        for name, value in SMALL_JOURNAL.items():
+            stack.enter_context(mock.patch(f"nsqd.log.journal.{name}", value))
+        yield
+
+
+@dataclass(eq=False)
+class Client:
+    number: int
+    consumer: Consumer
+    topic: TopicModel
+    channel: str
+    in_hand: dict[bytes, int] = field(default_factory=dict)  # id -> sequence
+    outbox: list[bytes] = field(default_factory=list)
+    is_open: bool = True
+
+
+@dataclass
+class Draft:
+    """Published in the turn that is not over yet."""
+
+    topic: TopicModel
+    bodies: list[bytes]
+    receipt: Receipt
+
+
+class Life:
+    """`note` is told what happens, for a trace."""
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        disk: SimulatedDisk | None = None,
+        ack: str = "written",
+        note: Callable[[str], None] = lambda text: None,
+        **settings: Any,
+    ) -> None:
+        self.random = random
+        self.note = note
+        self.disk = disk or SimulatedDisk(random=random)
+        self.clock = Clock()
+        self.ledger = Ledger()
+        self.settings = LogSettings(ack=ack, **settings)
+        self.options = Options(max_msg_timeout=int(MAX_MSG_TIMEOUT * 1e9), mem_queue_size=self.settings.mem_queue_size)
+        self.machine: Machine | None = None
+        self.clients: list[Client] = []
+        self.starts = 0
+        self._drafts: list[Draft] = []
+        self._reshaped: list[TopicModel] = []
+        self._numbers = 0
+        self._marks_at_round = Marks(0, 0)
+        self._journal_in_doubt = False
+
+    # From start to end
+
+    @property
+    def running(self) -> Machine:
+        assert self.machine is not None
+        return self.machine
+
+    def start(self, crash: Crash) -> None:
+        """After a crash, or the first time: the ledger says whether everything is there that must be."""
+        self.clock.restart(self.random)
+        machine = Machine(self.disk, self.clock, self.settings, self.options, self.random)
+        self.machine = machine
+        self.starts += 1
+        machine.flush = self._flush
+        machine.observe = self._observe
+        machine.on_round_begun = self._round_begun
+        machine.on_round_ended = self._round_ended
+        self._journal_in_doubt = False
+        for damage in machine.recovered.damage:
+            self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
+        self.ledger.reconcile(machine.broker, self.disk, crash, synced=machine.starts_synced)
+        self._note_failed_syncs(None)
+        self._observe()
+        self.ledger.check(machine.broker)
+
+    def try_to_start(self, crash: Crash) -> bool:
+        try:
+            self.start(crash)
+        except DataPathError as error:
+            self.note(f"does not start: {error}")
+            self.machine = None
+            return False
+        return True
+
+    def crash(self, crash: Crash) -> None:
+        """The process ends, and with it perhaps the power."""
+        self.note(f"crash: {crash}")
+        self._settle_drafts()
+        self._forget_clients()
+        self.machine = None
+        self.disk.crash(crash, self.random)
+
+    def stop(self) -> Crash:
+        """Ends as it should; says how much what is left is worth."""
+        machine = self.running
+        machine.stop()
+        self._note_failed_syncs(machine.store.journal_error)
+        self._settle_drafts()
+        is_clean = not machine.store.is_broken and machine.store.journal.waiting == 0
+        self.note(f"stop: {'clean' if is_clean else machine.store.health}")
+        if is_clean:
+            number = self.ledger.number
+            self.ledger.written = self.ledger.synced = Marks(number, number)
+            for topic in self.ledger.topics.values():
+                topic.written_tail = topic.synced_tail = topic.tail
+        self._forget_clients()
+        self.machine = None
+        left = self.disk.open_descriptors()
+        if left and is_clean:
+            raise Violation(f"still open: {left}")
+        self.disk.crash(Crash.KILL, self.random)
+        return Crash.KILL
+
+    def _forget_clients(self) -> None:
+        if self.machine is not None and "ids" in self.machine.store._faults:
+            self.ledger.forget_ids()
+        for client in self.clients:
+            client.is_open = False
+        self.clients.clear()
+
+    # Turns
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """What is done in here comes in together."""
+        with self.running.turn():
+            yield
+
+    def _flush(self) -> None:
+        """The frames leave: only now have clients seen them. What was published in this turn has its answer."""
+        self._settle_drafts()
+        for client in self.clients:
+            pieces, client.outbox = client.outbox, []
+            had_room = client.consumer.room > 0
+            client.consumer.unsent_bytes = 0
+            if not had_room and client.consumer.room > 0 and client.consumer.channel is not None:
+                client.consumer.channel.wants_attention()
+            self._received(client, b"".join(pieces))
+
+    def _received(self, client: Client, data: bytes) -> None:
+        while data:
+            size, _, _, attempts, message_id = _frame.unpack_from(data)
+            body = data[_frame.size : 4 + size]
+            data = data[4 + size :]
+            self.note(f"  client {client.number} gets {message_id.decode()} {body[:8]!r} attempts {attempts}")
+            if client.topic.name not in self.ledger.topics or client.channel not in client.topic.channels:
+                continue  # deleted in this turn
+            sequence = self.ledger.was_delivered(
+                client.topic,
+                client.channel,
+                message_id,
+                body,
+                attempts,
+                now=self.clock.true,
+                forward=self.clock.forward,
+                held_until=self.clock.true + client.consumer.msg_timeout - 0.001,
+            )
+            client.in_hand[message_id] = sequence
+
+    def _settle_drafts(self) -> None:
+        drafts, self._drafts = self._drafts, []
+        touched: dict[str, tuple[TopicModel, int]] = {}
+        for draft in drafts:
+            receipt, topic = draft.receipt, draft.topic
+            if receipt.settled and receipt.error is not None:
+                self.note(f"  refused: {receipt.error}")
+                continue
+            if self.ledger.topics.get(topic.name) is not topic or not self._is_sealed(draft):
+                continue
+            touched.setdefault(topic.name, (topic, topic.tail))
+            first = self.ledger.appended(topic, draft.bodies)
+            count = len(draft.bodies)
+            receipt.when_settled(partial(self._answered, receipt, topic, first, count))
+        for topic, first in touched.values():
+            self.ledger.turn_over(topic, first, self.clock.true, self.clock.forward)
+
+    def _is_sealed(self, draft: Draft) -> bool:
+        """Whether the log has it: a machine that stops in the middle of a turn may not have come so far."""
+        if draft.receipt.settled:
+            return True
+        log = self.running.broker.topics[draft.topic.name].log
+        return log.tail > draft.topic.tail
+
+    def _answered(self, receipt: Receipt, topic: TopicModel, first: int, count: int) -> None:
+        if receipt.error is None:
+            self.ledger.was_acknowledged(topic, first, count)
+
+    # What the disk has
+
+    def _observe(self) -> None:
+        store = self.running.store
+        self.ledger.second_place_is_old = self.running.topology_is_unsaved
+        if store.journal_error is None:
+            self._journal_in_doubt = False
+        self.ledger.observe(self.running.broker, store.journal.waiting, written=not self._journal_in_doubt)
+
+    def _round_begun(self) -> None:
+        self._observe()
+        self._marks_at_round = self.ledger.written
+
+    def _round_ended(self, error: str | None) -> None:
+        if error is None and not self._journal_in_doubt:
+            self.ledger.synced = self._marks_at_round
+        self._note_failed_syncs(error)
+
+    def _note_failed_syncs(self, error: str | None) -> None:
+        store = self.running.store
+        if any(isinstance(log, DiskLog) and log._sync_failed for log in store.logs.values()) or error is not None:
+            self._journal_in_doubt = self.disk.drops_pages
+            self.ledger.sync_failed(lost_pages=self.disk.drops_pages)
+
+    # Publishing
+
+    def bodies(self, topic: str, count: int, delay: float = 0.0, size: int = 0) -> list[bytes]:
+        found = []
+        for _ in range(count):
+            self._numbers += 1
+            body = b"%d." % self._numbers
+            body = body.ljust(size, b"x")
+            self.ledger.sent(body, Published(topic, self.clock.true, delay, self.clock.forward))
+            found.append(body)
+        return found
+
+    def topic(self, name: str) -> TopicModel:
+        self.ledger.topic_begun(name)
+        real = self.running.broker.topic(name)
+        if name not in self.ledger.topics:
+            assert isinstance(real.log, DiskLog)
+            return self.ledger.topic_created(name, real.log, self.settings.ack_of(name))
+        return self.ledger.topics[name]
+
+    def publish(self, name: str, count: int = 1, *, delay: float = 0.0, size: int = 0, single: bool = False) -> None:
+        topic = self.topic(name)
+        real = self.running.broker.topics[name]
+        bodies = self.bodies(name, count, delay, size)
+        self.note(f"publish to {name}: {bodies[0][:8]!r} and {count - 1} more, delay {delay}, size {size}")
+        sized = [len(body).to_bytes(4, "big") + body for body in bodies]
+        try:
+            if single:
+                for body, one in zip(bodies, sized, strict=True):
+                    self._drafts.append(Draft(topic, [body], real.publish_one(one, int(delay * 1000))))
+            else:
+                offsets = [0]
+                for one in sized:
+                    offsets.append(offsets[-1] + len(one))
+                self._drafts.append(Draft(topic, bodies, real.publish(b"".join(sized), offsets, int(delay * 1000))))
+        except Refused as error:
+            self.note(f"  refused: {error}")
+
+    # Operating
+
+    def create_channel(self, topic_name: str, name: str) -> ChannelModel:
+        topic = self.topic(topic_name)
+        self.running.broker.topics[topic_name].channel(name)
+        if name not in topic.channels:
+            self.note(f"create {topic_name}/{name}")
+            self.ledger.channel_created(topic, name, self.clock.true, self.clock.forward)
+        return topic.channels[name]
+
+    def delete_channel(self, topic: TopicModel, name: str) -> None:
+        self.note(f"delete {topic.name}/{name}")
+        self.running.broker.topics[topic.name].delete_channel(name)
+        self._channel_deleted(topic, name)
+
+    def _channel_deleted(self, topic: TopicModel, name: str) -> None:
+        self.ledger.channel_deleted(topic, name)
+        for client in self.clients:
+            client.is_open = client.is_open and (client.topic, client.channel) != (topic, name)
+
+    def delete_topic(self, topic: TopicModel) -> None:
+        self.note(f"delete {topic.name}")
+        self.running.broker.delete_topic(topic.name)
+        self.ledger.topic_deleted(topic)
+        for client in self.clients:
+            client.is_open = client.is_open and client.topic is not topic
+
+    def pause_topic(self, topic: TopicModel, paused: bool) -> None:
+        self.note(f"{'pause' if paused else 'unpause'} {topic.name}")
+        real = self.running.broker.topics[topic.name]
+        (real.pause if paused else real.unpause)()
+        self.ledger.pause_topic(topic, paused, self.clock.true, self.clock.forward)
+
+    def pause_channel(self, topic: TopicModel, name: str, paused: bool) -> None:
+        self.note(f"{'pause' if paused else 'unpause'} {topic.name}/{name}")
+        real = self.running.broker.topics[topic.name].channels[name]
+        (real.pause if paused else real.unpause)()
+        self.ledger.pause_channel(topic.channels[name], paused)
+
+    def empty_topic(self, topic: TopicModel) -> None:
+        self.note(f"empty {topic.name}")
+        self.running.broker.topics[topic.name].empty()
+        self.ledger.empty_topic(topic)
+
+    def empty_channel(self, topic: TopicModel, name: str) -> None:
+        self.note(f"empty {topic.name}/{name}")
+        self.running.broker.topics[topic.name].channels[name].empty()
+        self.ledger.empty_channel(topic, topic.channels[name])
+        for client in self.clients:
+            if (client.topic, client.channel) == (topic, name):
+                client.in_hand.clear()
+
+    def make_durable(self) -> bool:
+        """As HTTP does it before it answers."""
+        error = self.running.sync()
+        self.note(f"  durable: {error or 'yes'}")
+        return error is None
+
+    # Consuming
+
+    def subscribe(self, topic_name: str, channel_name: str, *, ready: int, timeout: float) -> Client:
+        self.create_channel(topic_name, channel_name)
+        self._numbers += 1
+        number = self._numbers
+
+        def send(pieces: list[bytes]) -> None:
+            client.outbox += pieces
+
+        def close() -> None:
+            client.is_open = False
+
+        def describe() -> ClientSnapshot:
+            return ClientSnapshot(client_id=str(number), hostname="", remote_address="", state=3, connect_ts=0)
+
+        consumer = Consumer(send=send, close=close, describe=describe, msg_timeout=timeout)
+        client = Client(number, consumer, self.ledger.topics[topic_name], channel_name)
+        self.note(f"subscribe client {number} to {topic_name}/{channel_name}, RDY {ready}, timeout {timeout}")
+        self.clients.append(client)
+        self.running.broker.topics[topic_name].channels[channel_name].join(consumer)
+        self.set_ready(client, ready)
+        return client
+
+    def set_ready(self, client: Client, ready: int) -> None:
+        client.consumer.ready_count = ready
+        assert client.consumer.channel is not None
+        client.consumer.channel.wants_attention()
+
+    def finish(self, client: Client, ids: list[bytes]) -> None:
+        real = client.consumer.channel
+        assert real is not None
+        failed = {message_id for message_id, _ in real.finish(client.consumer, ids)}
+        self.note(f"client {client.number} finishes {len(ids) - len(failed)} of {[i.decode() for i in ids]}")
+        for message_id in ids:
+            sequence = client.in_hand.pop(message_id)
+            if message_id not in failed:
+                self.ledger.finished(client.topic.channels[client.channel], sequence)
+
+    def requeue(self, client: Client, message_id: bytes, delay: float) -> None:
+        real = client.consumer.channel
+        assert real is not None
+        failure = real.requeue(client.consumer, message_id, int(delay * 1000), self.running.broker.now)
+        self.note(f"client {client.number} requeues {message_id.decode()} for {delay}: {failure!r}")
+        sequence = client.in_hand.pop(message_id)
+        if failure is None:
+            channel = client.topic.channels[client.channel]
+            self.ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward)
+
+    def touch(self, client: Client, message_id: bytes) -> None:
+        real = client.consumer.channel
+        assert real is not None
+        timeout = client.consumer.msg_timeout
+        real.touch(client.consumer, message_id, msg_timeout=timeout, now=self.running.broker.now)
+
+    def disconnect(self, client: Client) -> None:
+        self.note(f"client {client.number} leaves")
+        self.clients.remove(client)
+        client.is_open = False
+        if client.consumer.channel is not None:
+            client.consumer.channel.leave(client.consumer)
+            if is_ephemeral(client.channel) and not client.topic.channels.keys() <= self._real_channels(client.topic):
+                self._channel_deleted(client.topic, client.channel)
+
+    def _real_channels(self, topic: TopicModel) -> set[str]:
+        return set(self.running.broker.topics[topic.name].channels)
+
+    # Time
+
+    def pass_time(self, seconds: float) -> None:
+        self.running.pass_time(seconds)
+
+    def check(self) -> None:
+        self.ledger.check(self.running.broker)
+
+    # The end
+
+    def drain(self) -> None:
+        """Everything that is owed is delivered and finished, and then nothing is left anywhere."""
+        self.disk.heal()
+        self.disk.stop_at = None
+        self.pass_time(5.0)  # the disk works again
+        with self.turn():
+            for topic in list(self.ledger.topics.values()):
+                if not topic.channels:
+                    self.create_channel(topic.name, "drain")
+                self.pause_topic(topic, False)
+                for name in topic.channels:
+                    self.pause_channel(topic, name, False)
+        for client in [*self.clients]:
+            with self.turn():
+                self.disconnect(client)
+        with self.turn():
+            for topic in list(self.ledger.topics.values()):
+                for name in [name for name in topic.channels if not is_ephemeral(name)]:
+                    self.subscribe(topic.name, name, ready=100, timeout=60.0)
+        for _ in range(DRAIN_ROUNDS):
+            for client in self.clients:
+                if client.in_hand:
+                    with self.turn():
+                        self.finish(client, list(client.in_hand))
+            self.check()
+            if not self.ledger.unfinished():
+                return
+            self.pass_time(self.random.choice((0.1, 1.0, 60.0, 1000.0)))
+        left = {
+            f"{topic.name}/{name}": sorted(channel.owed)
+            for topic in self.ledger.topics.values()
+            for name, channel in topic.channels.items()
+            if channel.owed
+        }
+        raise Violation(f"never delivered: {left}")
+
+
+__all__ = ["Client", "Life", "Stopped", "small_journal"]

@@ -1,0 +1,354 @@
+"""nsqd without sockets and without a loop: broker, turn and store on a simulated disk and a clock that is moved by hand.
+
+What the daemon does in tasks and threads beside the turns (`nsqd.log.committer`, `nsqd.timers`) are generators here: each
+yields how long it sleeps, or the wake-up that it waits for, and `pass_time` runs them in the order of their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import ceil, inf
+from random import Random
+from typing import Final
+
+import trio
+
+from nsqd.daemon import restored_broker
+from nsqd.log.cold import AnyLoad
+from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
+from nsqd.log.data_path import DataPathError, topology_json
+from nsqd.log.settings import LogSettings
+from nsqd.log.store import Store
+from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
+from nsqd.options import Options
+from nsqd.turn import Turn
+from tests.faults.disk import DATA_PATH, SimulatedDisk
+
+PROGRESS_INTERVAL: Final = 0.05
+LONGEST_SYNC: Final = 30.0  # seconds of simulated time
+
+_WALL_START: Final = 1_700_000_000_000_000_000
+
+Task = Generator[float | Wakeup | trio.Event, None, None]
+
+
+class Clock:
+    """True time, and the two clocks that a process sees: one begins anywhere with each start, one is set now and then."""
+
+    def __init__(self) -> None:
+        self._true = 0  # nanoseconds
+        self._boot = 0
+        self._step = 0
+        self.forward = 0.0  # seconds by which the wall clock was ever set forward
+
+    @property
+    def true(self) -> float:
+        return self._true / 1e9
+
+    def monotonic(self) -> float:
+        return (self._true + self._boot) / 1e9
+
+    def wall(self) -> int:
+        return _WALL_START + self._true + self._step
+
+    def reach(self, monotonic: float) -> None:
+        self._true = max(self._true, ceil(monotonic * 1e9) - self._boot)
+        while self.monotonic() < monotonic:  # what a float has rounded
+            self._true += 1
+
+    def sleep(self, seconds: float) -> None:
+        self._true += ceil(seconds * 1e9)
+
+    def restart(self, random: Random) -> None:
+        self._boot = random.randrange(10**9, 10**15) - self._true
+
+    def step(self, seconds: float) -> None:
+        self._step += int(seconds * 1e9)
+        self.forward += max(0.0, seconds)
+
+
+@dataclass(eq=False)
+class _Running:
+    task: Task
+    due: float = 0.0
+    waits_for: Wakeup | trio.Event | None = None
+
+
+class Machine:
+    """Made anew for each start of the process. `observe` is called whenever a turn or a piece of a task is over."""
+
+    def __init__(
+        self, disk: SimulatedDisk, clock: Clock, settings: LogSettings, options: Options, random: Random
+    ) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.random = random
+        self.flush: Callable[[], None] = lambda: None
+        self.observe: Callable[[], None] = lambda: None
+        self.on_round_begun: Callable[[], None] = lambda: None
+        self.on_round_ended: Callable[[str | None], None] = lambda error: None
+        self._tasks: list[_Running] = []
+        self._shielded = 0  # tasks whose end is waited for
+        self._saves_topology = False
+        self.store = Store.open(
+            DATA_PATH, settings, files=disk, clock=clock.monotonic, new_id=lambda: random.randbytes(16).hex()
+        )
+        try:
+            self._start(options)
+        except DataPathError:
+            self.store.close()
+            raise
+
+    def _start(self, options: Options) -> None:
+        store, clock = self.store, self.clock
+        self.recovered = store.recover()
+        self.broker = restored_broker(store, self.recovered, options, now=clock.monotonic(), timestamp=clock.wall())
+        self.broker.random_percent = lambda: self.random.randrange(100)
+        self._turn = Turn(self.broker, store)
+        self._turn.flush = lambda: self.flush()
+        store.snapshot_topic = self.broker.snapshot_topic
+        store.exceptions_of = self.broker.exceptions
+        round_ = store.begin_round()
+        round_.perform(self.disk)
+        store.end_round(round_)
+        self.starts_synced = round_.outcome.error is None
+        if round_.outcome.error is not None:
+            store.distrust_journal(round_.outcome.error)
+        store.on_loaded = self._loaded
+        store.on_settled = self._settled
+        for task in (
+            self._commit,
+            self._write_buffers,
+            self._load,
+            self._save_topology,
+            self._rotate,
+            self._repair,
+            self._tidy,
+            self._carry,
+            self._save_progress,
+        ):
+            self._start_task(task())
+
+    def stop(self) -> None:
+        """The end of a process that was asked to end."""
+        with self.turn():
+            pass
+        while self._shielded:
+            self._run_what_is_due(self._next_due())
+        self.broker.record_progress()
+        self.store.close()
+
+    # Turns
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        self.broker.now = self.clock.monotonic()
+        self.broker.timestamp = self.clock.wall()
+        yield
+        self._turn.finish()
+        self.observe()
+
+    def _loaded(self, topic: str) -> None:
+        with self.turn():
+            self.broker.loaded(topic)
+
+    def _settled(self) -> None:
+        with self.turn():
+            pass
+
+    @property
+    def topology_is_unsaved(self) -> bool:
+        store = self.store
+        is_waiting = self.broker.shape_unsaved or store._topology is not None
+        return is_waiting or self._saves_topology or "topology" in store._faults
+
+    # Time
+
+    def pass_time(self, seconds: float) -> None:
+        end = self.clock.monotonic() + seconds
+        while (due := self._next_due()) <= end:
+            self._run_what_is_due(due)
+        self.clock.reach(end)
+
+    def sync(self, *topics: str) -> str | None:
+        """What `Store.sync` does for operators; returns the error, if any."""
+        self.store.write_logs()
+        outcome = self.store._outcome
+        outcome.is_wanted = True
+        self.store._committer.sync_wakeup.set()
+        end = self.clock.monotonic() + LONGEST_SYNC
+        while not outcome.ended.is_set():
+            due = self._next_due()
+            assert due < end, "a sync that somebody waits for never happens"
+            self._run_what_is_due(due)
+        errors = [outcome.error, *(outcome.log_errors.get(topic) for topic in topics)]
+        return next((error for error in errors if error is not None), None)
+
+    def _next_due(self) -> float:
+        now = self.clock.monotonic()
+        alarm = max(self.broker.alarms.next, now)
+        return min(alarm, min(self._due_of(running, now) for running in self._tasks))
+
+    def _due_of(self, running: _Running, now: float) -> float:
+        if running.waits_for is None:
+            return running.due
+        return now if _is_set(running.waits_for) else inf
+
+    def _run_what_is_due(self, due: float) -> None:
+        self.clock.reach(due)
+        now = self.clock.monotonic()
+        if self.broker.alarms.next <= now:
+            with self.turn():
+                self.broker.expire()
+        else:
+            ready = [running for running in self._tasks if self._due_of(running, now) <= now]
+            self._resume(self.random.choice(ready))
+
+    def _start_task(self, task: Task) -> None:
+        running = _Running(task)
+        self._tasks.append(running)
+        self._resume(running)
+
+    def _resume(self, running: _Running) -> None:
+        if isinstance(running.waits_for, Wakeup):
+            running.waits_for._event = trio.Event()
+        awaited = next(running.task, None)
+        self.observe()
+        if awaited is None:
+            self._tasks.remove(running)
+        elif isinstance(awaited, float):
+            running.waits_for, running.due = None, self.clock.monotonic() + awaited
+        else:
+            running.waits_for = awaited
+
+    def _a_while(self) -> float:
+        """What a thread takes for its work on the disk."""
+        return self.random.choice((0.0, 0.001, 0.02))
+
+    # What runs beside the turns
+
+    def _commit(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.sync_wakeup
+            self._shielded += 1
+            round_ = store.begin_round()
+            self.on_round_begun()
+            yield self._a_while()
+            if not round_.is_empty:
+                round_.perform(self.disk)
+            yield self._a_while()
+            store.end_round(round_)
+            self.on_round_ended(round_.outcome.error)
+            self._shielded -= 1
+            yield 0.01 if store.somebody_waits_for_sync else self.random.choice((0.01, 0.05, 0.5))
+
+    def _write_buffers(self) -> Task:
+        while True:
+            yield self.store._committer.flush_wakeup
+            yield FLUSH_INTERVAL
+            self.store.flush()
+
+    def _load(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.load_wakeup
+            while store.loads:
+                self._start_task(self._perform(store.loads.popleft()))
+
+    def _perform(self, load: AnyLoad) -> Task:
+        yield self._a_while()
+        load.perform(self.disk)
+        yield FLUSH_INTERVAL if load.is_passing else self._a_while()
+        self.store.end_load(load)
+
+    def _save_topology(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.topology_wakeup
+            self._shielded += 1
+            self._saves_topology = True
+            topology = store.take_topology()
+            yield self._a_while()
+            if topology is not None:
+                try:
+                    store.data_path.write_topology(topology_json(topology))
+                except OSError as error:
+                    store.topology_failed(topology, error)
+                else:
+                    store.topology_saved()
+            self._shielded -= 1
+            self._saves_topology = False
+            yield TOPOLOGY_INTERVAL
+
+    def _rotate(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.rotation_wakeup
+            if not store.start_rotation():
+                continue
+            while store.journal.is_rotating:
+                yield 0.005 if store.write_next_snapshot() else REPAIR_INTERVAL
+            store._committer.sync_wakeup.set()
+
+    def _repair(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.repair_wakeup
+            while store.is_broken:
+                yield REPAIR_INTERVAL
+                has_space = store.needs_space and store._committer._disk_takes_data()
+                store.repair(has_space=has_space)
+
+    def _tidy(self) -> Task:
+        while True:
+            yield self.store._committer.idle_wakeup
+            yield IDLE_AFTER
+            while not self.store.give_back_what_is_idle():
+                yield IDLE_AFTER
+
+    def _carry(self) -> Task:
+        store = self.store
+        while True:
+            yield store._committer.carry_wakeup
+            while store.carrying:
+                for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
+                    yield from self._carry_forward(topic_log)
+                yield CARRY_INTERVAL
+
+    def _carry_forward(self, topic_log: DiskLog) -> Task:
+        store = self.store
+        plan = topic_log.begin_carry()
+        if plan is None:
+            store.carrying.pop(topic_log, None)
+            return
+        for sequences in store.exceptions_of(topic_log.topic):
+            plan.need(sequences)
+            yield self._a_while()
+        job = topic_log.decide_carry(plan, 0.001)
+        if job is not None:
+            self._shielded += 1
+            yield self._a_while()
+            job.perform(self.disk)
+            yield self._a_while()
+            store.end_carry(job)
+            self._shielded -= 1
+
+    def _save_progress(self) -> Task:
+        broker, store, turn = self.broker, self.store, self._turn
+        while True:
+            turn.progress_made = trio.Event()
+            if not (broker.changed or broker.lighter or broker.shape_unsaved):
+                yield turn.progress_made
+            yield PROGRESS_INTERVAL
+            if broker.shape_unsaved:
+                broker.shape_unsaved = False
+                store.set_topology(broker.topology())
+            broker.record_progress()
+            store.write_journal(force=True)
+
+
+def _is_set(event: Wakeup | trio.Event) -> bool:
+    return event._event.is_set() if isinstance(event, Wakeup) else event.is_set()

@@ -1,0 +1,304 @@
+"""Random lives of a broker on a disk that fails and a clock that jumps; all chance comes from the seed."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from common.wire.names import is_ephemeral
+from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
+from tests.faults.ledger import TopicModel, Violation
+from tests.faults.life import Client, Life, small_journal
+
+TOPICS: Final = ("orders", "orders", "clicks", "scratch")
+CHANNELS: Final = ("mail", "mail", "audit", "tail#ephemeral")
+DELAYS: Final = (0.001, 0.3, 5.0, 70.0)
+EVENTS: Final = (40, 160)  # at least, at most
+
+_FAILING: Final = (
+    "create",
+    "write",
+    "truncate",
+    "sync",
+    "rename",
+    "unlink",
+    "make folder",
+    "remove folder",
+    "sync folder",
+)
+
+
+@dataclass(slots=True)
+class Outcome:
+    seed: int
+    error: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    trace: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is made of. `crashes` and `fails` choose among what can happen to it."""
+
+    ack: str | None = None  # None: chosen by the seed
+    crashes: tuple[Crash, ...] = tuple(Crash)
+    fails: bool = True
+    syncs_files: bool = True
+
+
+ANYTHING: Final = Plan()
+POWER_LOSS: Final = Plan(ack="synced", crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
+
+
+def command_for(name: str, seed: int) -> str:
+    """What replays it, with a trace."""
+    return f"python -m tests.faults {name} --from {seed} --seeds 1 --verbose"
+
+
+def run(seed: int, plan: Plan = ANYTHING, note: Callable[[str], None] | None = None) -> Outcome:
+    outcome = Outcome(seed)
+    random = Random(seed)
+    simulation = Simulation(random, plan, note or outcome.trace.append)
+    if note is not None:
+        simulation.life.disk.on_call = simulation.tell_of_call
+    try:
+        with small_journal():
+            simulation.run()
+    except Violation as violation:
+        outcome.error = str(violation)
+    except (OSError, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
+        outcome.error = f"{type(error).__name__}: {error}"
+        raise
+    outcome.counts = simulation.counts
+    return outcome
+
+
+class Simulation:
+    def __init__(self, random: Random, plan: Plan, note: Callable[[str], None]) -> None:
+        self.random = random
+        self.plan = plan
+        self.counts: Counter[str] = Counter()
+        self._note = note
+        disk = SimulatedDisk(random=random, syncs_files=plan.syncs_files)
+        disk.uncached = random.choice((0.0, 0.0, 0.5))
+        disk.most_per_write = random.choice((None, None, 100))
+        disk.drops_pages = random.random() < 0.2
+        ack = plan.ack or random.choice(("memory", "written", "written", "synced"))
+        self.life = Life(
+            random,
+            disk=disk,
+            ack=ack,
+            note=self._told,
+            max_bytes_per_file=random.choice((300, 2_000, 20_000)),
+            mem_queue_size=random.choice((0, 5, 10_000)),
+            topic_ack={"scratch": random.choice(("memory", "written", "synced"))} if plan.ack is None else {},
+        )
+        self.big = random.random() < 0.3  # messages of pages
+        self.steps_of_the_clock = random.random() < 0.3
+        self.fails = plan.fails and random.random() < 0.5
+        self._crash_at_stop = Crash.KILL
+
+    def _told(self, text: str) -> None:
+        self._note(f"{self.life.clock.true:10.3f} {text}" if hasattr(self, "life") else text)
+
+    def tell_of_call(self, call: Call) -> None:
+        if call.kind in CHANGING:
+            self._told(f"    {call}")
+
+    def run(self) -> None:
+        life = self.life
+        life.start(Crash.KILL)
+        for _ in range(self.random.randint(*EVENTS)):
+            try:
+                self._event()
+                if life.machine is not None:
+                    life.check()
+            except Stopped as stopped:
+                self._told(f"stopped at {stopped}")
+                life.crash(self._crash_at_stop)
+                self._start(self._crash_at_stop)
+        self.counts["calls"] = life.disk.number
+        life.disk.stop_at = None
+        life.drain()
+        if self.random.random() < 0.5:
+            life.start(life.stop())
+            life.drain()
+        self.counts["starts"] = life.starts
+        self.counts["acknowledged"] = life.ledger.acknowledged
+        self.counts["delivered"] = life.ledger.delivered
+        self.counts["redelivered"] = life.ledger.redelivered
+
+    def _start(self, crash: Crash) -> None:
+        self.counts[crash.value] += 1
+        self.life.clock.sleep(self.random.choice((0.0, 1.0, 100.0)))
+        if self.fails and self.random.random() < 0.2:
+            self._fail()
+        for _ in range(3):
+            try:
+                if self.life.try_to_start(crash):
+                    return
+            except Stopped:
+                self.life.machine = None
+            self.life.disk.crash(Crash.KILL, self.random)
+            self.counts["failed starts"] += 1
+        raise Violation("does not start on a disk that works")
+
+    # Events
+
+    def _event(self) -> None:
+        choices: list[tuple[int, Callable[[], None]]] = [
+            (50, self._some_turn),
+            (20, self._pass_time),
+            (5, self._operate_durably),
+            (2, self._crash),
+            (1, self._stop),
+            (2, self._stop_soon),
+        ]
+        if self.fails:
+            choices += [(3, self._fail), (2, self._fill_up), (6, self.life.disk.heal)]
+        if self.steps_of_the_clock:
+            choices.append((2, self._step_clock))
+        weights, events = zip(*choices, strict=True)
+        self.random.choices(events, weights)[0]()
+
+    def _some_turn(self) -> None:
+        with self.life.turn():
+            for _ in range(self.random.choice((1, 1, 1, 2, 4))):
+                self._do_something()
+
+    def _do_something(self) -> None:
+        choices: list[tuple[int, Callable[[], None]]] = [
+            (12, self._publish),
+            (5, self._publish_deferred),
+            (3, self._subscribe),
+            (1, self._create),
+            (14, self._finish),
+            (5, self._requeue),
+            (2, self._touch),
+            (2, self._set_ready),
+            (1, self._disconnect),
+            (2, self._operate),
+        ]
+        weights, actions = zip(*choices, strict=True)
+        self.random.choices(actions, weights)[0]()
+
+    def _publish(self) -> None:
+        size = self.random.choice((0, 0, 100, 5000)) if self.big else self.random.choice((0, 0, 30, 100))
+        single = self.random.random() < 0.5
+        self.life.publish(self.random.choice(TOPICS), self.random.choice((1, 1, 3, 8)), size=size, single=single)
+
+    def _publish_deferred(self) -> None:
+        self.life.publish(self.random.choice(TOPICS), self.random.choice((1, 3)), delay=self.random.choice(DELAYS))
+
+    def _subscribe(self) -> None:
+        ready = self.random.choice((0, 1, 3, 20))
+        timeout = self.random.choice((0.5, 20.0))
+        self.life.subscribe(self.random.choice(TOPICS), self.random.choice(CHANNELS), ready=ready, timeout=timeout)
+
+    def _create(self) -> None:
+        self.life.create_channel(self.random.choice(TOPICS), self.random.choice(("mail", "audit")))
+
+    def _client(self) -> Client | None:
+        open_ = [client for client in self.life.clients if client.is_open]
+        return self.random.choice(open_) if open_ else None
+
+    def _finish(self) -> None:
+        if (client := self._client()) is not None and client.in_hand:
+            ids = self.random.sample(sorted(client.in_hand), self.random.randint(1, len(client.in_hand)))
+            self.life.finish(client, ids)
+
+    def _requeue(self) -> None:
+        if (client := self._client()) is not None and client.in_hand:
+            delay = self.random.choice((0.0, 0.0, *DELAYS))
+            self.life.requeue(client, self.random.choice(sorted(client.in_hand)), delay)
+
+    def _touch(self) -> None:
+        if (client := self._client()) is not None and client.in_hand:
+            self.life.touch(client, self.random.choice(sorted(client.in_hand)))
+
+    def _set_ready(self) -> None:
+        if (client := self._client()) is not None:
+            self.life.set_ready(client, self.random.choice((0, 1, 3, 20)))
+
+    def _disconnect(self) -> None:
+        if (client := self._client()) is not None:
+            self.life.disconnect(client)
+
+    def _operate(self) -> None:
+        if not self.life.ledger.topics:
+            return
+        topic = self.random.choice(list(self.life.ledger.topics.values()))
+        whole: list[Callable[[], None]] = [
+            lambda: self.life.pause_topic(topic, True),
+            lambda: self.life.pause_topic(topic, False),
+            lambda: self.life.pause_topic(topic, False),
+            lambda: self.life.empty_topic(topic),
+        ]
+        if self.random.random() < 0.2:
+            whole.append(lambda: self.life.delete_topic(topic))
+        names = [name for name in topic.channels if not is_ephemeral(name)]
+        if names and self.random.random() < 0.6:
+            whole = self._of_channel(topic, self.random.choice(names))
+        self.random.choice(whole)()
+
+    def _of_channel(self, topic: TopicModel, name: str) -> list[Callable[[], None]]:
+        return [
+            lambda: self.life.pause_channel(topic, name, True),
+            lambda: self.life.pause_channel(topic, name, False),
+            lambda: self.life.pause_channel(topic, name, False),
+            lambda: self.life.empty_channel(topic, name),
+            lambda: self.life.delete_channel(topic, name),
+        ]
+
+    def _operate_durably(self) -> None:
+        with self.life.turn():
+            self._operate()
+        self.life.make_durable()
+
+    # Time, crashes, failures
+
+    def _pass_time(self) -> None:
+        self.life.pass_time(self.random.choice((0.001, 0.03, 0.03, 0.2, 0.2, 1.5, 30.0)))
+
+    def _step_clock(self) -> None:
+        seconds = self.random.choice((-3600.0, -1.0, 1.0, 3600.0))
+        self._told(f"the wall clock is set by {seconds}")
+        self.life.clock.step(seconds)
+
+    def _crash(self) -> None:
+        crash = self.random.choice(self.plan.crashes)
+        self.life.crash(crash)
+        self._start(crash)
+
+    def _stop(self) -> None:
+        self._start(self.life.stop())
+
+    def _stop_soon(self) -> None:
+        disk = self.life.disk
+        disk.stop_at = disk.number + self.random.randint(1, 30)
+        disk.torn = self.random.random()
+        self._crash_at_stop = self.random.choice(self.plan.crashes)
+
+    def _fail(self) -> None:
+        kinds = self.random.sample(_FAILING, self.random.choice((1, 1, 3)))
+        code = self.random.choice((errno.EIO, errno.ENOSPC))
+        first = self.life.disk.number + self.random.randint(1, 10)
+        last = first + self.random.choice((0, 3, 1000))
+        self._told(f"{', '.join(kinds)} fail with {errno.errorcode[code]} at calls {first} to {last}")
+        self.life.disk.fail(
+            code,
+            *kinds,
+            matches=lambda call: first <= call.number <= last,
+            bytes_written=self.random.choice((0, 20, 1000)),
+        )
+        self.counts["failures"] += 1
+
+    def _fill_up(self) -> None:
+        disk = self.life.disk
+        disk.capacity = disk.used + self.random.choice((0, 100, 1000))
+        self._told("the disk is almost full")
+        self.counts["full disks"] += 1

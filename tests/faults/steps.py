@@ -1,0 +1,100 @@
+"""A fixed script that has a broker do everything that touches the disk once, for cutting it at each of its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
+from tests.faults.life import Life, small_journal
+
+
+def play(life: Life) -> None:
+    life.start(Crash.KILL)
+    with life.turn():
+        life.publish("orders", 3, size=50)
+    with life.turn():
+        reader = life.subscribe("orders", "mail", ready=4, timeout=5.0)
+        life.create_channel("orders", "audit")
+    life.pass_time(0.3)
+    with life.turn():
+        life.publish("orders", 2, size=200, single=True)
+        life.publish("orders", 1, delay=1.0)
+        life.publish("clicks", 2, delay=30.0)
+    with life.turn():
+        first, second, *_ = reader.in_hand
+        life.finish(reader, [first])
+        life.requeue(reader, second, 0.0)
+    with life.turn():
+        life.requeue(reader, next(iter(reader.in_hand)), 2.0)
+    for _ in range(4):  # segments end, the journal is rotated
+        with life.turn():
+            life.publish("orders", 4, size=150)
+            life.finish(reader, list(reader.in_hand))
+        life.pass_time(0.4)
+    with life.turn():
+        life.pause_topic(life.ledger.topics["orders"], True)
+    life.make_durable()
+    with life.turn():
+        life.publish("orders", 2)
+        life.create_channel("clicks", "mail")
+        life.pause_channel(life.ledger.topics["clicks"], "mail", True)
+    life.make_durable()
+    with life.turn():
+        life.empty_channel(life.ledger.topics["orders"], "audit")
+    life.make_durable()
+    with life.turn():
+        life.pause_topic(life.ledger.topics["orders"], False)
+        life.delete_channel(life.ledger.topics["orders"], "audit")
+    life.make_durable()
+    with life.turn():
+        life.delete_topic(life.ledger.topics["clicks"])
+    life.make_durable()
+    with life.turn():
+        life.publish("clicks", 2, size=100)
+        life.empty_topic(life.ledger.topics["clicks"])
+    life.pass_time(1.5)
+    life.start(life.stop())
+    with life.turn():
+        life.publish("orders", 1)
+    life.pass_time(0.2)
+    life.stop()
+
+
+def new_life(ack: str, stop_at: int | None = None, torn: float = 0.0) -> Life:
+    random = Random(7)  # what happens is the same each time
+    disk = SimulatedDisk(random=random, stop_at=stop_at, torn=torn)
+    return Life(random, disk=disk, ack=ack, max_bytes_per_file=700, mem_queue_size=4)
+
+
+def calls(ack: str) -> list[Call]:
+    """Those of the whole script after which a crash may leave something else."""
+    life = new_life(ack)
+    with small_journal():
+        play(life)
+    return [call for call in life.disk.calls if call.kind in CHANGING]
+
+
+def crashes(call: Call) -> Iterator[tuple[Crash, float]]:
+    """How it may end at a call, and how much of a write has reached the page cache by then."""
+    for torn in (0.0, 0.5, 1.0) if call.kind == "write" else (0.0,):
+        yield Crash.KILL, torn
+    for crash in Crash:
+        if crash.is_power_cut:
+            yield crash, 0.5
+
+
+def cut(ack: str, call: Call, crash: Crash, torn: float) -> None:
+    """Stops at the call, and goes on with what is left. Raises Violation."""
+    life = new_life(ack, stop_at=call.number, torn=torn)
+    with small_journal():
+        try:
+            play(life)
+        except Stopped:
+            life.crash(crash)
+        life.start(crash)
+        with life.turn():
+            life.publish("orders", 3)
+        life.drain()
+        life.start(life.stop())
+        life.drain()

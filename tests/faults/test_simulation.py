@@ -1,0 +1,39 @@
+"""Short runs of what `python -m tests.faults` does at length. A failure names the command that replays it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults import simulation
+from tests.faults.simulation import POWER_LOSS, Plan, command_for, run
+
+SEEDS = 500
+POWER_LOSS_SEEDS = 100
+
+
+def check(plan: Plan, seeds: range, name: str) -> None:
+    for seed in seeds:
+        outcome = run(seed, plan)
+        assert not outcome.error, f"{outcome.error}\n{command_for(name, seed)}\n" + "\n".join(outcome.trace[-40:])
+
+
+@pytest.mark.parametrize("part", range(5))
+def test_random_lives(part: int) -> None:
+    size = SEEDS // 5
+    check(simulation.ANYTHING, range(part * size, (part + 1) * size), "simulate")
+
+
+def test_nothing_that_was_synced_is_lost_with_the_power() -> None:
+    check(POWER_LOSS, range(POWER_LOSS_SEEDS), "power-loss")
+
+
+def test_without_fdatasync_the_same_check_fails() -> None:
+    without = Plan(ack=POWER_LOSS.ack, crashes=POWER_LOSS.crashes, fails=False, syncs_files=False)
+    failed = [seed for seed in range(20) if run(seed, without).error]
+    assert len(failed) > 10
+
+
+def test_seed_replays_the_same_life() -> None:
+    first, again = run(17), run(17)
+    assert first.trace == again.trace
+    assert first.trace
