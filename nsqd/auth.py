@@ -6,13 +6,13 @@ the server's `Grant`, or None (see protocol.py and auth_servers.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 from urllib.parse import urlencode
 
 from common.nsq_json import Fields, JsonError, dumps, loads
+from nsqd.expressions import Expression, ExpressionError
 
 SUBSCRIBE: Final = "subscribe"
 PUBLISH: Final = "publish"
@@ -36,14 +36,14 @@ class Entry:
             if permission not in _PERMISSIONS:
                 raise GrantError(f"unknown permission {permission}")
         self._permissions = frozenset(permissions)
-        self._topic = _pattern(topic)
-        self._channels = [_pattern(channel) for channel in channels]
+        self._topic = _expression(topic)
+        self._channels = [_expression(channel) for channel in channels]
 
     def allows(self, topic: str, channel: str) -> bool:
         """`channel` is empty for a publish: an entry without a channel that matches the empty name allows none."""
         if (SUBSCRIBE if channel else PUBLISH) not in self._permissions:
             return False
-        return self._topic(topic) and any(matches(channel) for matches in self._channels)
+        return self._topic.found_in(topic) and any(it.found_in(channel) for it in self._channels)
 
 
 class Grant:
@@ -107,13 +107,12 @@ def _texts(fields: Fields, name: str) -> list[str]:
 
 
 @lru_cache(maxsize=1024)
-def _pattern(text: str) -> Callable[[str], bool]:
-    """Whether an expression is found anywhere in a name. Raises GrantError when it is none."""
+def _expression(text: str) -> Expression:
+    """Raises GrantError."""
     try:
-        search = re.compile(text).search
-    except (re.error, RecursionError, OverflowError) as error:
+        return Expression(text)
+    except ExpressionError as error:
         raise GrantError(f"unable to compile {text!r}: {error}") from error
-    return lambda name: search(name) is not None
 
 
 # Questions

@@ -411,7 +411,12 @@ def _https_maker(
         )
 
         def hand_off(received: bytes) -> None:
-            ours, theirs = socket.socketpair()
+            try:
+                ours, theirs = socket.socketpair()
+            except OSError as error:  # out of descriptors
+                log.warning("[%s] HTTPS - %s", peer, error)
+                secure.give_up()
+                return
             near = TunnelEnd(wake)
 
             def make_far(_: Connection, wake: Callable[[], None]) -> Handler:

@@ -115,6 +115,11 @@ class SecureHttp:
         self.aborted = True
         self.inner.abort()
 
+    def give_up(self) -> None:
+        """Closes the connection without another word."""
+        self.abort()
+        self._wake()
+
     def bytes_to_send(self) -> list[bytes]:
         out, self._out = self._out, []
         if self._failed or self._shaking_hands:

@@ -16,7 +16,7 @@ from tests.e2e.conftest import StartNsqd
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
 from tests.support.certificates import make_certificates
 from tests.support.client import Client, Refused
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqd, eventually, needs_module
 from tests.support.upgraded import UpgradedClient, trusting
 
 pytestmark = pytest.mark.e2e
@@ -115,6 +115,8 @@ def test_trap_50_an_answer_that_has_expired_is_asked_for_again_when_it_matters(
 def test_the_server_learns_whose_certificate_it_is(
     start_nsqd: StartNsqd, server: AuthServer, tmp_path: Path, policy: str
 ) -> None:
+    if policy == "require":
+        needs_module("OpenSSL")
     certificates = make_certificates(tmp_path)
     nsqd = start_nsqd(
         f"auth-http-address={server.address}",

@@ -16,7 +16,7 @@ from common.wire.commands import MAGIC, identify, pub
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.client import Client, Disconnected, Refused
-from tests.support.process import Nsqd, eventually, run_to_end
+from tests.support.process import Nsqd, eventually, needs_module, run_to_end
 from tests.support.upgraded import UpgradedClient, trusting
 
 pytestmark = pytest.mark.e2e
@@ -35,6 +35,8 @@ def start_secure(start_nsqd: StartNsqd, certificates: Certificates) -> StartSecu
     """Starts a broker that has a certificate, with these options."""
 
     def start(*options: str) -> Nsqd:
+        if "tls-client-auth-policy=require" in options:
+            needs_module("OpenSSL")
         pair = f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}"
         return start_nsqd(*pair, "https-address=127.0.0.1:0", *options)
 

@@ -25,6 +25,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 from urllib.parse import quote
 
+import pytest
+
 from tests.support.client import TIMEOUT, Client, open_socket
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -323,6 +325,12 @@ def run_to_end(*arguments: str, environ: Mapping[str, str] | None = None) -> sub
         timeout=START_TIMEOUT,
         check=False,
     )
+
+
+def needs_module(name: str) -> None:
+    """Skips the test where the daemons' installation lacks it; that of scripts/compile has no extras."""
+    if subprocess.run([PYTHON, "-c", f"import {name}"], stderr=subprocess.DEVNULL, check=False).returncode:
+        pytest.skip(f"the installation that is tested has no {name}")
 
 
 def eventually(condition: Any, timeout: float = TIMEOUT) -> Any:
