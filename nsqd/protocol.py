@@ -186,6 +186,7 @@ class ClientProtocol:
         self.finished = False
         self.aborted = False
         self._ended = False  # the peer will send nothing more
+        self._stopped = False  # no further command now: it is closed, a question is out, or an upgrade comes first
         self._magic: bytes | None = b""
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
@@ -209,21 +210,18 @@ class ClientProtocol:
         if not data or self.state is State.CLOSED:
             return
         self._reader.receive(data)
-        if self._question is None:
-            self._work(now, None)
+        if not self._stopped:
+            self._work(now)
 
-    def _work(self, now: float, suspended: Command | None) -> None:
-        """Carries out what has come; first of all a command that had to wait."""
+    def _work(self, now: float) -> None:
+        """Carries out what has come."""
         reader = self._reader
         complete = False
         try:
-            if suspended is not None:
-                complete = True
-                self._handle(suspended, now)
             while (command := reader.next_command()) is not None:
                 complete = True
                 self._handle(command, now)
-                if self._is_stopped():
+                if self._stopped:
                     break
         except ProtocolError as error:
             self._fail(error)
@@ -232,13 +230,12 @@ class ClientProtocol:
             self.close()
         except _Suspended:
             pass
-        if self._question is not None:
-            self._read_deadline = inf  # it is for us to go on
-        elif complete:
+        if complete and not self._stopped:
             self._read_deadline = now + self._read_patience
         self._wake()
         if self._granted is not None:
             granted, self._granted = self._granted, None
+            self._stopped = False
             self._upgrade(granted, reader.take_rest())
 
     def _read_magic(self, data: bytes, now: float) -> bytes:
@@ -316,9 +313,6 @@ class ClientProtocol:
             if not had_room and consumer.room > 0 and self._channel is not None:
                 self._channel.wants_attention()
 
-    def _is_stopped(self) -> bool:  # a call, because any handler may have changed the state
-        return self.state is State.CLOSED or self._granted is not None or self._question is not None
-
     def close(self) -> None:
         """No more commands. What is owed may still be sent."""
         if self.state is State.CLOSED:
@@ -326,6 +320,7 @@ class ClientProtocol:
         if self._magic is None:
             self._note("exit", b"")
         self.state = State.CLOSED
+        self._stopped = True
         self.finished = not self._held
         self.next_deadline = self._heartbeat_at = self._read_deadline = inf
         self._broker.producers.pop(self, None)
@@ -647,6 +642,7 @@ class ClientProtocol:
             if self.transport != Transport():
                 raise ProtocolError(Fault.IDENTIFY_FAILED, "connection is already upgraded")
             self._granted = negotiation
+            self._stopped = True
         if not self._identified:
             self._identified = True
             self._delivery = self.settings
@@ -684,6 +680,8 @@ class ClientProtocol:
 
     def _suspend(self, command: Command | None) -> None:
         transport = self.transport
+        self._stopped = True
+        self._read_deadline = inf  # it is for us to go on
         self._suspended = command
         self._question = Question(
             self._secret,
@@ -704,16 +702,19 @@ class ClientProtocol:
         now = self._broker.now
         suspended, self._suspended = self._suspended, None
         self._question = None
+        self._stopped = False
         self._find_out_whether_to_read()
+        self._read_deadline = now + self._read_patience
+        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
         try:
             self._take(grant, now)
+            if suspended is not None:
+                self._handle(suspended, now)
         except ProtocolError as error:
             self._fail(error)
             self._wake()
             return
-        self._read_deadline = now + self._read_patience
-        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
-        self._work(now, suspended)
+        self._work(now)
         if self._ended:
             self._cut_off(b"")
 

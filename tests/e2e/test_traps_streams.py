@@ -227,7 +227,7 @@ def test_a_client_without_a_certificate_is_refused(
         connect(nsqd).upgrade(tls=trusting(certificates))
     with pytest.raises((ssl.SSLError, ConnectionError)):
         nsqd.http("GET", "/ping", tls=trusting(certificates))
-    assert "certificate" in nsqd.log
+    assert eventually(lambda: "certificate" in nsqd.log)
 
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
@@ -360,7 +360,7 @@ def test_https_has_the_whole_api(start_secure: StartSecure, certificates: Certif
     assert nsqd.http("POST", "/channel/create?topic=t&channel=c", tls=tls).status == 200
     assert nsqd.http("GET", "/stats?format=json", tls=tls).json["topics"][0]["message_count"] == 5
     assert nsqd.http("GET", "/none", tls=tls).json == {"message": "NOT_FOUND"}
-    assert "200 POST /channel/create?topic=t&channel=c (127.0.0.1:" in nsqd.log
+    assert eventually(lambda: "200 POST /channel/create?topic=t&channel=c (127.0.0.1:" in nsqd.log)
 
 
 def https(nsqd: Nsqd, certificates: Certificates) -> ssl.SSLSocket:
