@@ -48,6 +48,8 @@ V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 ABORT: Final = "nsq.abort"
 # In the scope of a request whose peer will not be answered once it has sent its end (`Request.wait_until_gone`).
 ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
+# In the scope of a request whose peer has shown a certificate: the name in it (`Request.common_name`).
+COMMON_NAME: Final = "nsq.common_name"
 
 # How much of a request's body is dropped after an answer that did not wait for it. Closing with unread data makes the
 # kernel send a reset, and a client that is still writing would never see the answer.
@@ -217,6 +219,7 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         client = scope.get("client")
         self.remote = format_name(tuple(client)) if client else "@"
+        self.common_name: str = scope.get(COMMON_NAME, "")  # of the peer's certificate
         self.argument = ""  # what stood in the path where the route has `:name`
 
     def query(self) -> dict[str, str]:
@@ -294,12 +297,16 @@ class Route:
     logged: bool = True
 
 
+Guard = Callable[[Request, Route], Response | None]
+
+
 class HttpApi:
     """The ASGI application of some routes.
 
     `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
     bounds it in time. Without it nothing is dropped. `attend` notices that the peer of a stream leaves, or takes nothing.
-    `always` is the answer to everything, routes or not.
+    `always` is the answer to everything, routes or not. `guard` may refuse what is asked of a route, with an answer of
+    its own.
     """
 
     def __init__(
@@ -310,10 +317,13 @@ class HttpApi:
         linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
         attend: Attend | None = None,
         always: Response | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._attend = attend
-        self._table = _Table(routes)
+        self.routes = tuple(routes)
+        self._table = _Table(self.routes)
         self._always = always
+        self._guard = guard
         self._log = log
         self._linger = linger
 
@@ -346,6 +356,8 @@ class HttpApi:
         found = self._table.find(request.method, request.path)
         if found is not None:
             route, request.argument = found
+            if self._guard is not None and (refusal := self._guard(request, route)) is not None:
+                return refusal, True
             return await self._handle(route.handler, request), route.logged
         target = self._table.redirect(request.method, request.path)
         if target is not None:

@@ -29,7 +29,15 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from common.http_api import ABORT, BAD_REQUEST, ENDS_WITH_PEER, HEADERS_TOO_LARGE, HttpDate, canonical
+from common.http_api import (
+    ABORT,
+    BAD_REQUEST,
+    COMMON_NAME,
+    ENDS_WITH_PEER,
+    HEADERS_TOO_LARGE,
+    HttpDate,
+    canonical,
+)
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -155,18 +163,21 @@ class Web:
         *,
         ssl: ssl.SSLContext | None = None,
         client: tuple[str, int] | None = None,
+        common_name: str = "",
     ) -> None:
         """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it.
 
         With `ssl` the TLS handshake is still to come, and nothing may have been read. `client` is who is at the end of
-        it, where the socket does not know.
+        it, where the socket does not know, and `common_name` what the certificate says that it has shown.
         """
         if self._closing:
             sock.close()
             return
 
         def connection() -> _Connection:
-            return _Connection(self._config, self._state, self._loop, self._connection_lost, received, client)
+            return _Connection(
+                self._config, self._state, self._loop, self._connection_lost, received, client, common_name
+            )
 
         async def open_connection() -> None:
             try:
@@ -214,8 +225,10 @@ class _Connection(HttpToolsProtocol):
         lost: Callable[[], None],
         received: bytes,
         client: tuple[str, int] | None,
+        common_name: str,
     ) -> None:
         super().__init__(config, state, {}, loop)
+        self._common_name = common_name
         self._real_client = client
         self._lost = lost
         self._received = received
@@ -266,6 +279,8 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = 0
         self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
+        if self._common_name:
+            cast("Scope", self.scope)[COMMON_NAME] = self._common_name
 
     def on_headers_complete(self) -> None:
         super().on_headers_complete()

@@ -47,7 +47,7 @@ class Turn(Protocol):
 class Settings:
     """How the servers are asked."""
 
-    addresses: Sequence[str]  # at least one
+    addresses: Sequence[str]
     posts: bool
     connect_timeout: float
     request_timeout: float
@@ -71,8 +71,17 @@ def settings_of(options: Options) -> Settings | None:
 
 
 class AuthServers:
-    def __init__(self, settings: Settings, turn: Turn, *, choose: Callable[[int], int] = random.randrange) -> None:
+    def __init__(
+        self,
+        settings: Settings | None,
+        turn: Turn,
+        *,
+        choose: Callable[[int], int] = random.randrange,
+        known: Callable[[Question], Grant | None] | None = None,
+    ) -> None:
+        """`known` is who we know ourselves; only about others the servers are asked, if there are any."""
         self._settings = settings
+        self._known = known
         self._turn = turn
         self._choose = choose  # the first one to ask, of so many
         self._questions: deque[Question] = deque()
@@ -114,36 +123,41 @@ class AuthServers:
 
     async def _grant_for(self, question: Question) -> Grant | None:
         """What the first server says that answers; each is tried once, in the order of the ring from a random one on."""
+        if self._known is not None and (grant := self._known(question)) is not None:
+            return grant
+        if self._settings is None:
+            return None
         addresses = self._settings.addresses
         first = self._choose(len(addresses))
         for address in (*addresses[first:], *addresses[:first]):
             try:
-                return decode_grant(await self._query(_url_of(address), question))
+                return decode_grant(await _query(_url_of(address), question, self._settings))
             except (http_client.HttpFailed, GrantError) as error:
                 log.error("failed to query auth server %s - %s", _without_secrets(address), error)
         return None
 
-    async def _query(self, url: str, question: Question) -> bytes:
-        answer = await self._fetch(url, question)
-        if answer.status == 403 and not url.startswith("https://") and (port := https_port_in(answer.body)):
-            answer = await self._fetch(_at_https_port(url, port), question)
-        if answer.status != 200:
-            raise http_client.HttpFailed(f"answered with status {answer.status}")
-        return answer.body
 
-    async def _fetch(self, url: str, question: Question) -> http_client.Answer:
-        settings = self._settings
-        posts = settings.posts
-        return await http_client.fetch(
-            "POST" if posts else "GET",
-            # The `?` is appended in any case: servers behind such a URL have learnt to expect it.
-            url if posts else f"{url}?{question.as_query()}",
-            tls=settings.tls,
-            headers=(_ACCEPT, _JSON) if posts else (_ACCEPT,),
-            body=question.as_json() if posts else b"",
-            connect_timeout=settings.connect_timeout,
-            timeout=settings.request_timeout,
-        )
+async def _query(url: str, question: Question, settings: Settings) -> bytes:
+    answer = await _fetch(url, question, settings)
+    if answer.status == 403 and not url.startswith("https://") and (port := https_port_in(answer.body)):
+        answer = await _fetch(_at_https_port(url, port), question, settings)
+    if answer.status != 200:
+        raise http_client.HttpFailed(f"answered with status {answer.status}")
+    return answer.body
+
+
+async def _fetch(url: str, question: Question, settings: Settings) -> http_client.Answer:
+    posts = settings.posts
+    return await http_client.fetch(
+        "POST" if posts else "GET",
+        # The `?` is appended in any case: servers behind such a URL have learnt to expect it.
+        url if posts else f"{url}?{question.as_query()}",
+        tls=settings.tls,
+        headers=(_ACCEPT, _JSON) if posts else (_ACCEPT,),
+        body=question.as_json() if posts else b"",
+        connect_timeout=settings.connect_timeout,
+        timeout=settings.request_timeout,
+    )
 
 
 def _url_of(address: str) -> str:

@@ -33,6 +33,7 @@ from nsqd.broker.store import NotSynced
 from nsqd.drain import Drain, drain_on_signal
 from nsqd.go_import.take_over import take_over
 from nsqd.http import (
+    Guard,
     NodeInfo,
     Publishing,
     QuickHttp,
@@ -50,10 +51,11 @@ from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import MOST_DESCRIPTORS, Recovered, Store
 from nsqd.options import TlsRequired
+from nsqd.rights_file import RightsFile
 from nsqd.statsd import StatsdLines, full_prefix, packets
 from nsqd.statsd_push import push_to_statsd
 from nsqd.tcp import client_maker, limits_of, rules_of
-from nsqd.tls import HandshakePace, layer_maker
+from nsqd.tls import VERIFIED, HandshakePace, layer_maker
 from nsqd.turn import Turn
 from nsqd.upgrade import Upgrades
 
@@ -97,6 +99,7 @@ async def run(
     make_tls = layer_maker(options)
     auth_settings = auth_servers.settings_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
+    rights = _rights_of(options)
     with _opened_store(options) as store, _listening(options) as listening:
         log.info("%s", version_line("nsqd"))
         log.info("core: %s", core_of(protocol))
@@ -107,7 +110,7 @@ async def run(
         poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
         turn.flush = poller.flush
         upgrades = Upgrades(make_tls, HandshakePace())
-        authorities = auth_servers.AuthServers(auth_settings, turn) if auth_settings is not None else None
+        authorities = _authorities(auth_settings, rights, turn)
         lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
         lookupds.configure(options.lookupd_tcp_address)
         settings = LiveSettings(options, lookupds)
@@ -117,7 +120,7 @@ async def run(
         store.on_moved = reading.log_moved
         async with (
             _running_store(store, broker, turn),
-            _web(broker, turn, settings, drain, listening, reading) as (web_server, routes),
+            _web(broker, turn, settings, drain, listening, reading, _guard_of(rights, options)) as (web_server, routes),
         ):
             async with trio.open_nursery() as services:
                 services.start_soon(poller.run)
@@ -126,6 +129,8 @@ async def run(
                 services.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
                 if authorities is not None:
                     services.start_soon(authorities.run)
+                if rights is not None:
+                    services.start_soon(rights.follow)
                 make_client = client_maker(
                     broker, rules_of(options), upgrades, authorities.ask if authorities is not None else None
                 )
@@ -192,6 +197,27 @@ async def _push_to_statsd(broker: Broker, options: Options) -> None:
         return packets(statsd.lines(broker.snapshot(clients=False), memory), options.statsd_udp_packet_size)
 
     await push_to_statsd(options.statsd_address, seconds(options.statsd_interval), take_packets)
+
+
+def _rights_of(options: Options) -> RightsFile | None:
+    return RightsFile(options.rights_file, names_count=_names_count(options)) if options.rights_file else None
+
+
+def _names_count(options: Options) -> bool:
+    """Whether somebody has vouched for the names in clients' certificates."""
+    return options.tls_client_auth_policy == VERIFIED
+
+
+def _guard_of(rights: RightsFile | None, options: Options) -> Guard | None:
+    return Guard(lambda: rights.now, names_count=_names_count(options)) if rights is not None else None
+
+
+def _authorities(
+    settings: auth_servers.Settings | None, rights: RightsFile | None, turn: Turn
+) -> auth_servers.AuthServers | None:
+    if settings is None and rights is None:
+        return None
+    return auth_servers.AuthServers(settings, turn, known=rights.grant if rights is not None else None)
 
 
 def _latency_of(options: Options) -> LatencySettings | None:
@@ -350,7 +376,13 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 @asynccontextmanager
 async def _web(
-    broker: Broker, turn: Turn, settings: LiveSettings, drain: Drain, listening: Listening, reading: Reading
+    broker: Broker,
+    turn: Turn,
+    settings: LiveSettings,
+    drain: Drain,
+    listening: Listening,
+    reading: Reading,
+    guard: Guard | None,
 ) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
     options = settings.options
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -370,9 +402,10 @@ async def _web(
         reading=reading,
         linger=web.linger,
         attend=web.attend,
+        guard=guard,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
-        yield web_server, QuickRoutes(broker, publishing)
+        yield web_server, QuickRoutes(broker, publishing, guard=guard)
 
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:
@@ -427,10 +460,10 @@ def _https_maker(
             poller.add(ours, peer, make_far)
             theirs.setblocking(False)
             host, _, port = peer.rpartition(":")
-            web_server.adopt(theirs, received, client=(host.strip("[]"), int(port)))
+            web_server.adopt(theirs, received, client=(host.strip("[]"), int(port)), common_name=secure.common_name())
             secure.inner = near
 
-        secure.inner = QuickHttp(routes, hand_off=hand_off, wake=wake)
+        secure.inner = QuickHttp(routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
         return secure
 
     return make

@@ -350,6 +350,11 @@ class Options(BaseOptions):
     )
     auth_http_request_method: str = option("get", "how to ask the authorization server: get or post")
 
+    rights_file: str = option(
+        "",
+        "path to a TOML file that says who may do what, by token or certificate; empty: everybody may do everything",
+    )
+
     enable_experiment: tuple[str, ...] = option(
         (), "experiment to switch on: topology-aware-consumption; unknown names are ignored"
     )

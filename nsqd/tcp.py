@@ -44,7 +44,7 @@ def rules_of(options: Options) -> ClientRules:
         tls=bool(options.tls_cert),
         snappy=options.snappy,
         deflate=options.deflate,
-        auth_required=bool(options.auth_http_address),
+        auth_required=bool(options.auth_http_address or options.rights_file),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
     )

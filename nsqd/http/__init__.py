@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from nsqd.http.api import NodeInfo, make_app, refuse_plain
+from nsqd.http.guard import Guard
 from nsqd.http.history import Reading
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
 from nsqd.http.secure import SecureHttp, TunnelEnd
 
 __all__ = [
+    "Guard",
     "NodeInfo",
     "Publishing",
     "QuickHttp",

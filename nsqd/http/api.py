@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
     from nsqd.broker.topic import Topic
+    from nsqd.http.guard import Guard
     from nsqd.http.publishing import Publishing
     from nsqd.options import Options
 
@@ -110,6 +111,7 @@ def make_app(
     reading: Reading,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
+    guard: Guard | None = None,
 ) -> HttpApi:
     """The ASGI application. `run_trio`, `linger` and `attend` are `common.web`'s, or a test's."""
     calls = _Calls(broker, turn, run_trio)
@@ -144,7 +146,7 @@ def make_app(
         Route("GET", "/readyz", endpoints.ready, logged=False),
         Route("POST", "/drain", endpoints.drain),
     ]
-    return HttpApi(routes, log=log, linger=linger, attend=attend)
+    return HttpApi(routes, log=log, linger=linger, attend=attend, guard=guard.check if guard is not None else None)
 
 
 def refuse_plain(https_port: int) -> HttpApi:

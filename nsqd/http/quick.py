@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
+    from nsqd.http.guard import Guard
     from nsqd.http.publishing import Publishing
 
 _PUB: Final = 0
@@ -64,9 +65,10 @@ def ping_answer(health: str) -> Response:
 class _Head:
     """What one request's head asks for."""
 
-    __slots__ = ("kind", "length", "manner", "prefix", "query", "refusal")
+    __slots__ = ("authorization", "kind", "length", "manner", "prefix", "query", "refusal")
 
-    def __init__(self, kind: int, query: bytes, length: int, manner: int) -> None:
+    def __init__(self, kind: int, query: bytes, length: int, manner: int, authorization: bytes) -> None:
+        self.authorization = authorization
         self.kind = kind
         self.query = query
         self.length = length
@@ -78,8 +80,11 @@ class _Head:
 class QuickRoutes:
     """What all quick connections of a daemon share: what to publish with, known heads, and answers ready to send."""
 
-    def __init__(self, broker: Broker, publishing: Publishing, date: HttpDate | None = None) -> None:
+    def __init__(
+        self, broker: Broker, publishing: Publishing, date: HttpDate | None = None, guard: Guard | None = None
+    ) -> None:
         self.publishing = publishing
+        self.guard = guard
         self.heads: dict[bytes, _Head] = {}
         self._broker = broker
         self._date = date or HttpDate()
@@ -130,7 +135,17 @@ class QuickHttp:
     write_timeout: Final = inf  # NSQ sets none for HTTP; what is unsent is bounded by the poller
     aborted: Final = False
 
-    def __init__(self, routes: QuickRoutes, *, hand_off: Callable[[bytes], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        routes: QuickRoutes,
+        *,
+        hand_off: Callable[[bytes], None],
+        wake: Callable[[], None],
+        common_name: Callable[[], str] = str,
+    ) -> None:
+        """`common_name` tells that of the peer's certificate."""
+        self._guard = routes.guard
+        self._common_name = common_name
         self.next_deadline = inf
         self._routes = routes
         self._heads = routes.heads
@@ -229,6 +244,11 @@ class QuickHttp:
     def _perform(self, head: _Head, body: bytes) -> None:
         """Does what a complete request asks. The body of a PUB has its size in front."""
         answer: Receipt | HttpError | Response
+        if self._guard is not None and head.kind != _PING:
+            refusal = self._guard.check_publish(head.query, head.authorization, self._common_name())
+            if refusal is not None:
+                self._owe(refusal, head.manner)
+                return
         if head.kind == _PUB:
             answer = self._routes.publishing.pub(head.query, body)
         elif head.kind == _MPUB:
@@ -326,12 +346,15 @@ def _parse(head: bytes) -> _Head | None:
     if not parsed.complete or kind is None or b"#" in query or version not in ("1.0", "1.1"):
         return None
     length = 0
+    authorization = b""
     for name, value in parsed.headers:
         if name in _NOT_OURS:
             return None
         if name == b"content-length":
             length = int(value)
+        elif name == b"authorization":
+            authorization = value
     if kind == _PING and length:
         return None
     stay, leave = (_KEEP, _CLOSE) if version == "1.1" else (_KEEP_10, _CLOSE_10)
-    return _Head(kind, query, length, stay if parsed.keep_alive else leave)
+    return _Head(kind, query, length, stay if parsed.keep_alive else leave, authorization)

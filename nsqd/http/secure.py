@@ -45,6 +45,7 @@ class SecureHttp:
         self._wake = wake
         self._note = note
         self._shaking_hands = True
+        self._common_name = ""
         self._handshake_ends = now + _HANDSHAKE_TIMEOUT
         self._may_sign = False  # the handshake's costly step has got its slot
         self._looks_at = inf  # when what has come is looked at; inf: when more comes
@@ -87,6 +88,7 @@ class SecureHttp:
         if done:
             self._shaking_hands = False
             self._handshake_ends = inf
+            self._common_name = self._tls.peer_common_name
 
     def _decode(self, now: float) -> None:
         raw, self._raw = self._raw, b""
@@ -103,6 +105,10 @@ class SecureHttp:
         self._failed = True
         self._handshake_ends = self._looks_at = inf
         self.inner.abort()
+
+    def common_name(self) -> str:
+        """Of the peer's certificate."""
+        return self._common_name
 
     def end(self) -> None:
         if self._shaking_hands:

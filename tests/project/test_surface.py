@@ -82,6 +82,7 @@ SHOWN_BY = {
         "auth-http-address": "who_is_authorized_publishes_and_consumes",
         "auth-http-request-method": "who_is_authorized_publishes_and_consumes",
     },
+    "tests/e2e/test_rights.py": {"rights-file": "each_role_may_do_its_own_and_nothing_else"},
     "tests/e2e/test_cluster.py": {"lookupd-tcp-address": "a_restarted_nsqlookupd_is_complete_within_one_ping"},
     "tests/integration/log/test_store_tasks.py": {
         "sync-every": "dirty_log_is_synced_without_being_asked",

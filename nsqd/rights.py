@@ -1,0 +1,156 @@
+"""Who may do what: tokens and names of client certificates, their roles, and the topics to which these are limited.
+
+    [[allow]]
+    name = "billing"                       # for people
+    token_sha256 = "9f86d081884c7d65..."   # of the token; a file that is read by others gives nothing away
+    common_name = "billing.example"        # of a certificate that --tls-root-ca-file vouches for
+    roles = ["publish", "read"]
+    topics = ["orders", "invoices.*"]      # only these; * is any text. Without it: all, and what is about no topic
+
+Nothing is read here but text; `nsqd.rights_file` knows the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from nsqd.auth import PUBLISH, SUBSCRIBE, Entry, Grant
+
+
+class Role(StrEnum):
+    PUBLISH = "publish"
+    READ = "read"  # figures, settings, and messages
+    OPERATE = "operate"  # what can be undone, or is about messages; settings that change at run time
+    ADMIN = "admin"  # everything
+
+
+class RightsError(ValueError):
+    """The text does not say clearly who may do what."""
+
+
+# As HTTP says it: nobody that we know, or somebody who may not.
+Refusal = Literal[401, 403]
+
+GRANT_TTL: Final = 60  # seconds after which a client's rights are looked at again
+_KEYS: Final = {"name", "token_sha256", "common_name", "roles", "topics"}
+_is_digest: Final = re.compile(r"[0-9a-f]{64}").fullmatch
+_is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*-]+(#ephemeral)?").fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Somebody who has rights."""
+
+    name: str
+    digest: bytes  # SHA-256 of the token; empty: no token
+    common_name: str
+    roles: frozenset[Role]
+    topics: tuple[str, ...]  # none: all of them
+
+    def has(self, role: Role) -> bool:
+        return role in self.roles or Role.ADMIN in self.roles
+
+    def reaches(self, topic: str | None) -> bool:
+        """None: what is asked is not about one topic."""
+        if not self.topics:
+            return True
+        return topic is not None and any(re.fullmatch(_expression(it), topic) for it in self.topics)
+
+    @property
+    def grant(self) -> Grant:
+        """The same for AUTH over TCP. Who may read may consume."""
+        wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
+        permissions = [permission for permission, role in wanted.items() if self.has(role)]
+        topics = [f"^(?:{_expression(topic)})$" for topic in self.topics] or [""]
+        entries = [Entry(topic, [""], permissions) for topic in topics] if permissions else []
+        return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)
+
+
+class Rights:
+    def __init__(self, holders: list[Holder]) -> None:
+        self.holders = holders
+
+    def holder(self, token: bytes, common_name: str) -> Holder | None:
+        """A token counts before a certificate: it is what the caller chose to show."""
+        found = None
+        if token:
+            digest = hashlib.sha256(token).digest()
+            for holder in self.holders:  # to the end, so that time tells nothing
+                if hmac.compare_digest(holder.digest, digest):
+                    found = holder
+        elif common_name:
+            found = next((it for it in self.holders if it.common_name == common_name), None)
+        return found
+
+    def refusal(self, role: Role, topic: str | None, *, token: bytes, common_name: str) -> Refusal | None:
+        """Why this may not be done; None: it may."""
+        holder = self.holder(token, common_name)
+        if holder is None:
+            return 401
+        return None if holder.has(role) and holder.reaches(topic) else 403
+
+
+def parse_rights(text: str) -> Rights:
+    """Raises RightsError. What is not understood is refused: a misspelt limit must not be none."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RightsError(str(error)) from error
+    entries = document.pop("allow", [])
+    if document or not isinstance(entries, list):
+        raise RightsError("only [[allow]] tables are known here")
+    holders = [_holder(number, entry) for number, entry in enumerate(entries, 1)]
+    for what in ("name", "digest", "common_name"):
+        known = [value for holder in holders if (value := getattr(holder, what))]
+        if len(known) != len(set(known)):
+            raise RightsError(f"two entries have the same {'token' if what == 'digest' else what}")
+    return Rights(holders)
+
+
+def _holder(number: int, entry: Any) -> Holder:
+    where = f"entry {number}"
+    if not isinstance(entry, dict):
+        raise RightsError(f"{where}: expected a table")
+    if unknown := sorted(entry.keys() - _KEYS):
+        raise RightsError(f"{where}: unknown key {unknown[0]}")
+    name, digest, common_name = (_text(where, entry, key) for key in ("name", "token_sha256", "common_name"))
+    if not name:
+        raise RightsError(f"{where}: it needs a name")
+    if digest and not _is_digest(digest.lower()):
+        raise RightsError(f"{where}: token_sha256 must be 64 hexadecimal digits")
+    if not digest and not common_name:
+        raise RightsError(f"{where}: it needs token_sha256, common_name, or both")
+    roles, topics = _texts(where, entry, "roles"), _texts(where, entry, "topics")
+    for role in roles:
+        if role not in list(Role):
+            raise RightsError(f"{where}: unknown role {role}")
+    for topic in topics:
+        if not _is_pattern(topic):
+            raise RightsError(f"{where}: {topic!r} is no topic, nor a pattern of topics")
+    if "topics" in entry and not topics:
+        raise RightsError(f"{where}: topics is empty; leave it out for all of them")
+    return Holder(name, bytes.fromhex(digest), common_name, frozenset(map(Role, roles)), tuple(topics))
+
+
+def _text(where: str, entry: dict[str, Any], key: str) -> str:
+    value = entry.get(key, "")
+    if not isinstance(value, str):
+        raise RightsError(f"{where}: {key} must be a string")
+    return value
+
+
+def _texts(where: str, entry: dict[str, Any], key: str) -> list[str]:
+    value = entry.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise RightsError(f"{where}: {key} must be a list of strings")
+    return value
+
+
+def _expression(pattern: str) -> str:
+    return ".*".join(map(re.escape, pattern.split("*")))

@@ -1,0 +1,192 @@
+"""Rights between real processes: tokens and certificates, over HTTP, HTTPS and TCP."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+
+from common.wire.commands import auth, pub, sub
+from tests.e2e.conftest import StartNsqd
+from tests.support.auth_server import EVERYTHING, AuthServer, granting
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.client import Client, Refused
+from tests.support.process import Answer, Nsqd, eventually, run_to_end
+
+pytestmark = pytest.mark.e2e
+
+
+def allow(name: str, *roles: str, topics: tuple[str, ...] = (), common_name: str = "") -> str:
+    """The token is the name, unless it is the name of a certificate."""
+    who = (
+        f'common_name = "{common_name}"'
+        if common_name
+        else f'token_sha256 = "{hashlib.sha256(name.encode()).hexdigest()}"'
+    )
+    limit = f"topics = {json.dumps(topics)}\n" if topics else ""
+    return f'[[allow]]\nname = "{name}"\n{who}\nroles = {json.dumps(roles)}\n{limit}'
+
+
+PEOPLE = "".join(
+    [
+        allow("publisher", "publish", topics=("t", "logs.*")),
+        allow("reader", "read"),
+        allow("operator", "operate"),
+        allow("admin", "admin"),
+    ]
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "rights.toml"
+    path.write_text(PEOPLE)
+    return path
+
+
+def ask(nsqd: Nsqd, who: str, method: str, path: str, body: bytes | None = None) -> Answer:
+    return nsqd.http(method, path, body, headers={"Authorization": f"Bearer {who}"} if who else {})
+
+
+ALLOWED = {
+    ("POST", "/pub?topic=t"): {"publisher", "admin"},
+    ("POST", "/mpub?topic=logs.a"): {"publisher", "admin"},
+    ("POST", "/pub?topic=other"): {"admin"},
+    ("GET", "/stats?format=json"): {"reader", "admin"},
+    ("GET", "/metrics"): {"reader", "admin"},
+    ("GET", "/info"): {"reader", "admin"},
+    ("GET", "/config/log_level"): {"reader", "admin"},
+    ("PUT", "/config/log_level"): {"operator", "admin"},
+    ("GET", "/debug/pprof/cmdline"): {"operator", "admin"},
+    ("POST", "/topic/pause?topic=t"): {"operator", "admin"},
+    ("POST", "/topic/unpause?topic=t"): {"operator", "admin"},
+    ("POST", "/topic/create?topic=new"): {"admin"},
+    ("POST", "/channel/create?topic=t&channel=c"): {"admin"},
+    ("GET", "/ping"): {"publisher", "reader", "operator", "admin", "stranger", ""},
+    ("GET", "/readyz"): {"publisher", "reader", "operator", "admin", "stranger", ""},
+}
+
+
+def test_each_role_may_do_its_own_and_nothing_else(start_nsqd: StartNsqd, file: Path) -> None:
+    nsqd = start_nsqd(f"rights-file={file}")
+    assert ask(nsqd, "admin", "POST", "/topic/create?topic=t").status == 200
+    for (method, path), allowed in ALLOWED.items():
+        for who in ("publisher", "reader", "operator", "admin", "stranger", ""):
+            answer = ask(nsqd, who, method, path, b"info" if method != "GET" else None)
+            expected = 200 if who in allowed else 401 if who in ("stranger", "") else 403
+            assert answer.status == expected, (who, method, path)
+            if expected == 401:
+                assert (answer.body, answer.headers["www-authenticate"]) == (b'{"message":"UNAUTHORIZED"}', "Bearer")
+            if expected == 403:
+                assert answer.body == b'{"message":"FORBIDDEN"}'
+    stats = ask(nsqd, "reader", "GET", "/stats?format=json").json
+    counts = {topic["topic_name"]: topic["message_count"] for topic in stats["topics"]}
+    assert counts == {"t": 2, "logs.a": 2, "other": 1, "new": 0}  # nothing of what was refused
+
+
+def test_without_the_file_nobody_is_asked(nsqd: Nsqd, topic: str) -> None:
+    nsqd.post(f"/pub?topic={topic}", b"x")
+    assert ask(nsqd, "stranger", "POST", f"/topic/delete?topic={topic}").status == 200
+
+
+def test_the_same_rules_hold_for_auth(start_nsqd: StartNsqd, file: Path) -> None:
+    nsqd = start_nsqd(f"rights-file={file}")
+    publisher = logged_in(nsqd, "publisher")
+    publisher.publish("t", b"x")
+    assert refusal(publisher, pub("other", b"x")) == 'E_UNAUTHORIZED AUTH failed for PUB on "other" ""'
+    publisher = logged_in(nsqd, "publisher")
+    assert refusal(publisher, sub("t", "c")) == 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'
+    reader = logged_in(nsqd, "reader")
+    reader.subscribe("t", "c", ready=1)
+    assert reader.message().body == b"x"
+    (described,) = ask(nsqd, "reader", "GET", "/stats?format=json&topic=t").json["topics"][0]["channels"][0]["clients"]
+    assert (described["authed"], described["auth_identity"]) == (True, "reader")
+    assert refusal(nsqd.connect(), auth(b"stranger")) == "E_AUTH_FAILED AUTH failed"
+    assert refusal(nsqd.connect(), auth(b"operator")) == "E_UNAUTHORIZED AUTH no authorizations found"
+    assert refusal(nsqd.connect(), pub("t", b"x")) == "E_AUTH_FIRST AUTH required before PUB"
+
+
+def test_servers_are_asked_only_about_others(start_nsqd: StartNsqd, file: Path) -> None:
+    with AuthServer(lambda asked: granting(EVERYTHING, identity="from the server")) as server:
+        nsqd = start_nsqd(f"rights-file={file}", f"auth-http-address={server.address}")
+        logged_in(nsqd, "publisher")
+        assert server.asked == []
+        logged_in(nsqd, "stranger", identity="from the server")
+        assert [asked.secret for asked in server.asked] == ["stranger"]
+        assert ask(nsqd, "stranger", "POST", "/pub?topic=t", b"x").status == 401
+
+
+def test_a_change_of_the_file_holds_at_once_and_a_mistake_in_it_changes_nothing(
+    start_nsqd: StartNsqd, file: Path
+) -> None:
+    nsqd = start_nsqd(f"rights-file={file}")
+    assert ask(nsqd, "late", "POST", "/pub?topic=t", b"x").status == 401
+    file.write_text(PEOPLE + allow("late", "publish"))
+    assert eventually(lambda: ask(nsqd, "late", "POST", "/pub?topic=t", b"x").status == 200)
+    file.write_text("[[allow")
+    assert eventually(lambda: "what was allowed before still is" in nsqd.log)
+    assert ask(nsqd, "late", "POST", "/pub?topic=t", b"x").status == 200
+    file.unlink()
+    assert eventually(lambda: "no such file or directory" in nsqd.log)
+    assert ask(nsqd, "late", "POST", "/pub?topic=t", b"x").status == 200
+    file.write_text(PEOPLE)
+    assert eventually(lambda: ask(nsqd, "late", "POST", "/pub?topic=t", b"x").status == 401)
+    assert ask(nsqd, "publisher", "POST", "/pub?topic=t", b"x").status == 200
+
+
+def test_a_certificate_has_rights(start_nsqd: StartNsqd, file: Path, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    file.write_text(allow("service", "publish", "read", common_name="localhost"))
+    nsqd = start_nsqd(
+        f"rights-file={file}",
+        "https-address=127.0.0.1:0",
+        f"tls-cert={made.certificate}",
+        f"tls-key={made.key}",
+        f"tls-root-ca-file={made.authority}",
+        "tls-client-auth-policy=require-verify",
+    )
+    tls = client_tls(made)
+    assert nsqd.http("POST", "/pub?topic=t", b"x", tls=tls).status == 200
+    assert nsqd.http("GET", "/stats", tls=tls).status == 200
+    assert nsqd.http("POST", "/topic/delete?topic=t", tls=tls).status == 403
+    wrong = {"Authorization": "Bearer wrong"}
+    assert nsqd.http("POST", "/pub?topic=t", b"x", tls=tls, headers=wrong).status == 401
+
+
+def test_a_name_that_anybody_could_claim_is_refused(file: Path, tmp_path: Path) -> None:
+    file.write_text(allow("service", "publish", common_name="localhost"))
+    done = run_to_end(f"--data-path={tmp_path}", f"--rights-file={file}")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        f"failed to read rights file {file} - a common_name needs --tls-client-auth-policy=require-verify, or anybody "
+        "could claim it"
+    )
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    done = run_to_end(f"--data-path={tmp_path}", "--rights-file=nowhere.toml")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("failed to read rights file nowhere.toml - no such file or directory")
+
+
+def logged_in(nsqd: Nsqd, secret: str, identity: str = "") -> Client:
+    client = nsqd.connect()
+    assert client.identify(feature_negotiation=True)["auth_required"] is True
+    assert json.loads(client.ask(auth(secret.encode())))["identity"] == (identity or secret)
+    return client
+
+
+def refusal(client: Client, *sent: bytes) -> str:
+    with pytest.raises(Refused) as refused:
+        client.ask(*sent)
+    assert client.closes()
+    return str(refused.value)
+
+
+def client_tls(made: Certificates) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(made.authority))
+    context.load_cert_chain(made.certificate, made.key)
+    return context
