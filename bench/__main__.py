@@ -24,6 +24,7 @@ from bench import (
     memory,
     recovery,
     redelivery,
+    streams,
     throughput,
 )
 from bench.machine import load_average
@@ -43,6 +44,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         redelivery.BENCHMARK,
         lookup.BENCHMARK,
         history.BENCHMARK,
+        streams.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"

@@ -23,6 +23,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery": ("--runs=1", "--gigabytes=0.1", "--topics=5", "--singles=1", "--single-records=10000"),
     "redelivery": ("--runs=1", "--messages=20000"),
     "history": ("--runs=1", "--gigabytes=0.1"),
+    "streams": ("--runs=1", "--seconds=0.3"),
     "lookup": ("--restarts=1", "--connections=50", "--topics=20"),
 }
 
