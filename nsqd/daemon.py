@@ -26,7 +26,7 @@ from common.systemd import READY, STOPPING, notify
 from common.version import core_of
 from nsqd import auth_servers, lookup, protocol, timers
 from nsqd.broker.broker import Broker
-from nsqd.broker.changes import complete, dropped, dropped_channels, missing_fronts, replay
+from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import NotSynced
@@ -312,10 +312,11 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
     broker.health = lambda: store.health
     broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
-    states = replay(recovered.changes)
+    dropped = Dropped()
+    states = replay(dropped.noted(recovered.changes))
     journal_is_whole = recovered.journal_is_whole
     # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
-    deleted = dropped(recovered.changes) if journal_is_whole else set()
+    deleted = dropped.topics if journal_is_whole else set()
     firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
     untold = complete(
         states,
@@ -323,7 +324,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         firsts,
         journal_is_whole=journal_is_whole,
         carried=lambda topic: recovered.logs[topic].carried_messages(),
-        deleted=dropped_channels(recovered.changes),
+        deleted=dropped.channels,
     )
     for name in untold:
         log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)

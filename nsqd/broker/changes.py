@@ -182,28 +182,26 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     return topics
 
 
-def dropped(changes: Iterable[Change]) -> set[str]:
-    """The topics that the journal knows to be deleted, and not made again."""
-    names: set[str] = set()
-    for change in changes:
-        match change:
-            case ["drop", str(name)]:
-                names.add(name)
-            case ["topic", str(name)]:
-                names.discard(name)
-    return names
+class Dropped:
+    """What the journal knows to be deleted, and not made again."""
 
+    def __init__(self) -> None:
+        self.topics: set[str] = set()
+        self.channels: set[tuple[str, str]] = set()  # topic, name
 
-def dropped_channels(changes: Iterable[Change]) -> set[tuple[str, str]]:
-    """The same of channels, by topic and name."""
-    names: set[tuple[str, str]] = set()
-    for change in changes:
-        match change:
-            case ["nochannel", str(topic), str(name)]:
-                names.add((topic, name))
-            case ["channel", str(topic), str(name), *_]:
-                names.discard((topic, name))
-    return names
+    def noted(self, changes: Iterable[Change]) -> Iterator[Change]:
+        """The same changes, looked at on their way: a million are not to be gone through once more."""
+        for change in changes:
+            match change:
+                case ["drop", str(name)]:
+                    self.topics.add(name)
+                case ["topic", str(name)]:
+                    self.topics.discard(name)
+                case ["nochannel", str(topic), str(name)]:
+                    self.channels.add((topic, name))
+                case ["channel", str(topic), str(name), *_]:
+                    self.channels.discard((topic, name))
+            yield change
 
 
 def complete(

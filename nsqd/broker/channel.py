@@ -556,20 +556,26 @@ class Channel:
         )
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
-        """Takes up what recovery found. What was in flight is deliverable at once."""
+        """Takes up what recovery found, and frees it there. What was in flight is deliverable at once."""
         self.paused = state.paused
-        for start, end in sorted(state.skips):
+        for start, end in state.skips:
             self.skips.add(start, end)
-        later = []
-        for sequence in sorted(state.waiting):
-            attempts, due_ms = state.waiting[sequence]
+        self.deferred.fill(self._restored(state.waiting, wall_ms_to_due))
+        state.skips.clear()
+        state.waiting.clear()
+        self._counted_from = self.topic.handed_over
+        self._set_alarm()
+
+    def _restored(
+        self, waiting: dict[int, tuple[int, int]], wall_ms_to_due: Callable[[int], int]
+    ) -> Iterator[tuple[int, int, int]]:
+        """(due, sequence, attempts) of what waits for its time; the rest goes to the retries."""
+        for sequence in sorted(waiting):
+            attempts, due_ms = waiting[sequence]
             if due_ms == 0:
                 self.retries.add(sequence, attempts)
             else:
-                later.append((wall_ms_to_due(due_ms), sequence, attempts))
-        self.deferred.fill(iter(later))
-        self._counted_from = self.topic.handed_over
-        self._set_alarm()
+                yield wall_ms_to_due(due_ms), sequence, attempts
 
     # Seen from outside
 

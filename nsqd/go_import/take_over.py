@@ -19,9 +19,10 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
@@ -104,10 +105,7 @@ class _Importer:
         self._files = files
         self._largest = max_msg_size + SMALLEST
         self._max_bytes = max_bytes
-        ids = IdSource(
-            node_id, timestamp=time.time_ns(), reserved=data_path.ids_reserved, reserve=data_path.reserve_ids
-        )
-        self._fresh_id: Callable[[], int] = lambda: ids.take(1)
+        self._node_id = node_id
         self._fresh_ids = 0
         self._lost_attempts = 0
         self._frames: list[bytes] = []  # of the journal to be
@@ -124,6 +122,17 @@ class _Importer:
             self._rename(marker)
         if begin and self._files.exists(self._folder / METADATA):
             self._import()
+
+    @cached_property
+    def _ids(self) -> IdSource:
+        """Made when the first is asked for, because that writes to the disk."""
+        data_path = self._data_path
+        return IdSource(
+            self._node_id, timestamp=time.time_ns(), reserved=data_path.ids_reserved, reserve=data_path.reserve_ids
+        )
+
+    def _fresh_id(self) -> int:
+        return self._ids.take(1)
 
     def _undo(self, marker: Marker) -> None:
         """Removes what an import has made that was not finished. The journal first, or it would know of topics."""

@@ -20,9 +20,10 @@ import errno
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -87,7 +88,8 @@ class JournalSync:
 
 @dataclass(slots=True)
 class JournalContents:
-    changes: list[Change] = field(default_factory=list)
+    """What was found besides changes, once all of those are read."""
+
     damage: list[Damage] = field(default_factory=list)
     is_whole: bool = True
 
@@ -113,13 +115,17 @@ def journal_numbers(files: Files, folder: Path) -> list[int]:
 def unfinished_rotation(changes: Iterable[Change]) -> set[str]:
     """Topics whose snapshots should be in the file that tells these changes, and are not."""
     lacking: set[str] = set()
+    _note_rotation(changes, lacking)
+    return lacking
+
+
+def _note_rotation(changes: Iterable[Change], lacking: set[str]) -> None:
     for change in changes:
         match change:
             case [word, topics] if word == ROTATION:
                 lacking.update(cast("Iterable[str]", topics))
             case ["snapshot" | "end" | "drop", str(topic), *_]:
                 lacking.discard(topic)
-    return lacking
 
 
 class Journal:
@@ -277,42 +283,50 @@ class Journal:
 
     # Recovery
 
-    def recover(self) -> JournalContents:
-        """Reads everything, cuts off a torn tail, and goes on writing where the last file ends."""
-        contents = JournalContents()
+    def recover(self, contents: JournalContents) -> Iterator[Change]:
+        """Reads everything, cuts off a torn tail, and goes on writing where the last file ends.
+
+        All that is done, and `contents` complete, when the last change was taken.
+        """
+        return chain.from_iterable(self._recover(contents))
+
+    def _recover(self, contents: JournalContents) -> Iterator[Sequence[Change]]:
         numbers = journal_numbers(self._files, self._folder)
         for number in numbers:
-            self.size = self._recover_file(self._path(number), contents, is_last=number == numbers[-1])
-            if number == numbers[0] and (topics := unfinished_rotation(contents.changes)) and contents.is_whole:
-                contents.lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
+            lacking: set[str] = set()
+            for changes in self._recover_file(self._path(number), contents, is_last=number == numbers[-1]):
+                if number == numbers[0]:
+                    _note_rotation(changes, lacking)
+                yield changes
+            if lacking and contents.is_whole:
+                contents.lacks(number - 1, f"it told of {', '.join(sorted(lacking))}")
         if numbers:
             self._number = numbers[-1]
             self._size_after_rotation = self.size
-            # What is damaged in the middle stays in the file, and every start would report it anew.
-            self._must_rotate = len(numbers) > 1 or (LOST, "") in contents.changes
+            self._must_rotate = self._must_rotate or len(numbers) > 1
             self._old = [self._path(number) for number in numbers[:-1]]
             self._to_sync = [self._path(number) for number in numbers]
             self._folder_is_new = True  # the end may have come before the sync of a new file's name
-        return contents
 
-    def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> int:
+    def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> Iterator[Sequence[Change]]:
         descriptor = self._files.open_to_read(path)
         try:
             size = self._files.size(descriptor)
             for found in walk_frames(salvaging(self._files, descriptor), size):
                 if isinstance(found, Frame):
-                    contents.changes += found.changes
+                    yield found.changes
                     continue
                 self._set_aside(path, found, contents)
                 if found.is_tail:
                     size = found.position
                 else:
-                    contents.changes.append((LOST, ""))
+                    self._must_rotate = True  # it stays in the file, and every start would report it anew
+                    yield [(LOST, "")]
         finally:
             self._files.close(descriptor)
         if is_last and size < self._files.size_of(path):
             self._truncate(path, size)
-        return size
+        self.size = size
 
     def _set_aside(self, path: Path, bad: BadBytes, contents: JournalContents) -> None:
         word = "torn" if bad.is_tail else "damaged"

@@ -37,6 +37,7 @@ from nsqd.log.files import Files, error_text
 from nsqd.log.journal import ROTATION, Journal, JournalContents
 from nsqd.log.journal_reader import LOST
 from nsqd.log.memory_log import MemoryLog
+from nsqd.log.packed_changes import PackedChanges
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
 from nsqd.log.reserve import Reserve, reserve_size
 from nsqd.log.retention import AgeClock
@@ -74,7 +75,7 @@ _reserve_source: Final = "reserve"
 class Recovered:
     """What was found in the data path."""
 
-    changes: list[Change]
+    changes: PackedChanges
     logs: dict[str, DiskLog]
     ids_reserved: int
     node: str
@@ -170,8 +171,8 @@ class Store:
 
     def _recover(self) -> Recovered:
         data_path = self.data_path
-        contents = self.journal.recover()
-        told = tell_apart(contents.changes)
+        contents = JournalContents()
+        told = tell_apart(self.journal.recover(contents))
         topics = data_path.topic_names()
         self._look_for_older_journal(contents, expected=any(map(data_path.has_segments, topics)))
         self.damage += contents.damage
@@ -831,7 +832,7 @@ class Store:
 class Told:
     """What a journal says: the broker's changes, and our own."""
 
-    changes: list[Change] = field(default_factory=list)
+    changes: PackedChanges = field(default_factory=PackedChanges)
     checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
     gone: set[str] = field(default_factory=set)  # the ids of deleted logs
     node: str = ""
@@ -848,13 +849,21 @@ def node_change(node: str, ids_reserved: int) -> Change:
 
 def tell_apart(found: Iterable[Change]) -> Told:
     told = Told()
+    told.changes.extend(_of_the_broker(found, told))
+    # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
+    told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
+    return told
+
+
+def _of_the_broker(found: Iterable[Change], told: Told) -> Iterator[Change]:
+    """Its changes; what is ours goes into `told`."""
     doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
     for change in found:
         match change:
             case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
                 known = told.checkpoints.get(topic)
                 if topic in doubtful and known is not None and known.log_id not in {log_id, *told.gone}:
-                    told.changes.append(("cut", topic, 0))  # it is another log, and why so is lost
+                    yield "cut", topic, 0  # it is another log, and why so is lost
                 doubtful.discard(topic)
                 told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
             case [word, _, str(log_id)] if word == _GONE:
@@ -865,13 +874,11 @@ def tell_apart(found: Iterable[Change]) -> Told:
                 pass
             case [word, _] if word == LOST:
                 # Perhaps that the end of a log had been cut off. Only what was synced before cannot have been.
-                told.changes += (("doubt", topic, known.sequence) for topic, known in told.checkpoints.items())
+                for topic, known in told.checkpoints.items():
+                    yield "doubt", topic, known.sequence
                 doubtful |= told.checkpoints.keys()
             case _:
-                told.changes.append(change)
-    # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
-    told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
-    return told
+                yield change
 
 
 def report(damage: Damage) -> None:

@@ -270,7 +270,7 @@ def test_lost_journal_costs_a_scan_and_no_message(tmp_path: Path) -> None:
         store.checkpoint()
     (tmp_path / "journal.000001").unlink()
     with opened(tmp_path) as store:
-        assert store.recovered.changes == []
+        assert list(store.recovered.changes) == []
         assert texts(store.read()) == "0123456789"
 
 

@@ -45,7 +45,7 @@ class Real:
         self.open = OpenStore(self.path)
         self.store = self.open.store
         found = self.open.recovered
-        return self, dict(found.logs), found.changes, found.ids_reserved
+        return self, dict(found.logs), list(found.changes), found.ids_reserved
 
 
 class Fake:

@@ -543,5 +543,5 @@ def test_close_after_a_cancelled_run_loses_nothing(tmp_path: Path) -> None:
     run(test)
     found = OpenStore(tmp_path)
     assert found.log().synced_tail == 100
-    assert len(found.recovered.changes) == 100
+    assert len(list(found.recovered.changes)) == 100
     found.kill()
