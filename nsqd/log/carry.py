@@ -13,6 +13,7 @@ comes after them, so that there are few.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -145,6 +146,10 @@ class CarryJob:
     def _write(self, files: Files, path: Path) -> None:
         descriptor = files.open_to_write(path)
         try:
+            # A deleted topic's folder is moved away only after its log was told, so what was opened before is not that of
+            # a new topic of the same name.
+            if self.log.dropped:
+                raise FileNotFoundError(ENOENT, "the topic was deleted", str(path))
             files.truncate(descriptor, 0)
             # A side file's sequences lie before those of segments, but those of two side files may lie mixed.
             for batch in self._from_files(files):

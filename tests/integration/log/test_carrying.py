@@ -213,6 +213,27 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         topic.read_needed()
 
 
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided: bool) -> None:
+    with opened(tmp_path, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        topic.needed = {1}
+        topic.release()
+        plan = topic.log.begin_carry()
+        assert plan is not None
+        plan.need([1])
+        job = topic.log.decide_carry(plan, 0.0) if is_decided else None
+        store.store.drop_log("t")
+        again = Topic(store)
+        again.publish(9)
+        job = job or topic.log.decide_carry(plan, 0.0)
+        if job is not None:
+            job.perform(store.store.files)
+            store.store.end_carry(job)
+        assert (again.segments(), again.side_files()) == ([0, 4, 8], [])
+
+
 def test_disk_that_is_full_leaves_everything_as_it_was(tmp_path: Path) -> None:
     files = TroubledFiles()
     with opened(tmp_path, files, **SEGMENT) as store:
