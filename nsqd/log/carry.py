@@ -123,6 +123,12 @@ class CarryJob:
         self._written = 0
         self._following = 0  # the sequence after the last one that was written
 
+    @property
+    def frees(self) -> bool:
+        """Whether less was written than may go now; where something that is needed cannot be read, it may not."""
+        gone = sum(ended.segment.size for ended, _ in self._segments if ended.end <= self.end)
+        return gone + sum(file.size for file in self.done) > self.target.size
+
     def perform(self, files: Files) -> None:
         path = self.target.path.with_name(self.target.path.name + ".tmp")
         try:
@@ -159,9 +165,13 @@ class CarryJob:
                     break
                 self.end = ended.end
             self._flush(files, descriptor)
-            files.sync(descriptor)
+            if len(self.target):
+                files.sync(descriptor)
         finally:
             files.close(descriptor)
+        if not len(self.target):  # nothing of what is needed can be read
+            remove_file(files, path)
+            return
         files.rename(path, self.target.path)
         files.sync_folder(path.parent)
 

@@ -459,6 +459,8 @@ class DiskLog:
             self._reader.loaded(load)
         if job.error is not None:
             return
+        if not job.frees:  # there is damage: trying again every second would write the same again and again
+            self.carry_at = self._host.now() + LONGEST_CARRY_INTERVAL
         if len(job.target):
             self._carried.add(job.target)
         if job.done:
