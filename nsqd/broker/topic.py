@@ -235,7 +235,9 @@ class Topic:
         self._advance(self.broker.now)
 
     def let_go(self) -> None:
-        """Tells the log what it need not keep any more."""
+        """Tells the log what it need not keep any more, and the journal first why so: nothing else may outlive it."""
+        for channel in self.channels.values():
+            channel.record_progress()
         if not self.channels and not self.learning:
             self._drop_outdated()
         self.log.release(self.low_water(), self.passed())

@@ -13,6 +13,7 @@ comes after them, so that there are few.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -122,6 +123,12 @@ class CarryJob:
         self._written = 0
         self._following = 0  # the sequence after the last one that was written
 
+    @property
+    def frees(self) -> bool:
+        """Whether less was written than may go now; where something that is needed cannot be read, it may not."""
+        gone = sum(ended.segment.size for ended, _ in self._segments if ended.end <= self.end)
+        return gone + sum(file.size for file in self.done) > self.target.size
+
     def perform(self, files: Files) -> None:
         path = self.target.path.with_name(self.target.path.name + ".tmp")
         try:
@@ -145,6 +152,10 @@ class CarryJob:
     def _write(self, files: Files, path: Path) -> None:
         descriptor = files.open_to_write(path)
         try:
+            # A deleted topic's folder is moved away only after its log was told, so what was opened before is not that of
+            # a new topic of the same name.
+            if self.log.dropped:
+                raise FileNotFoundError(ENOENT, "the topic was deleted", str(path))
             files.truncate(descriptor, 0)
             # A side file's sequences lie before those of segments, but those of two side files may lie mixed.
             for batch in self._from_files(files):
@@ -154,9 +165,13 @@ class CarryJob:
                     break
                 self.end = ended.end
             self._flush(files, descriptor)
-            files.sync(descriptor)
+            if len(self.target):
+                files.sync(descriptor)
         finally:
             files.close(descriptor)
+        if not len(self.target):  # nothing of what is needed can be read
+            remove_file(files, path)
+            return
         files.rename(path, self.target.path)
         files.sync_folder(path.parent)
 

@@ -444,6 +444,8 @@ class DiskLog:
 
     def decide_carry(self, plan: CarryPlan, took: float) -> CarryJob | None:
         """What a thread is to do, as `end_carry` takes it back. `took`: seconds of work to make the plan."""
+        if self.dropped:  # a new topic of the same name has the same folder
+            return None
         job = plan.decide(self._carried.next_number, self.folder)
         self._carry_pause = CARRY_INTERVAL if job is not None else min(2 * self._carry_pause, LONGEST_CARRY_INTERVAL)
         self.carry_at = self._host.now() + max(self._carry_pause, took * CARRY_SHARE)
@@ -457,6 +459,8 @@ class DiskLog:
             self._reader.loaded(load)
         if job.error is not None:
             return
+        if not job.frees:  # there is damage: trying again every second would write the same again and again
+            self.carry_at = self._host.now() + LONGEST_CARRY_INTERVAL
         if len(job.target):
             self._carried.add(job.target)
         if job.done:

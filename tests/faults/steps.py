@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
+from unittest import mock
 
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.faults.life import Life, small_journal
@@ -67,10 +69,17 @@ def new_life(ack: str, stop_at: int | None = None, torn: float = 0.0) -> Life:
     return Life(random, disk=disk, ack=ack, max_bytes_per_file=700, mem_queue_size=4)
 
 
+@contextmanager
+def tiny_journal() -> Iterator[None]:
+    """Rotates within the little that the script has to tell."""
+    with small_journal(), mock.patch("nsqd.log.journal.ROTATE_AT", 1500):
+        yield
+
+
 def calls(ack: str) -> list[Call]:
     """Those of the whole script after which a crash may leave something else."""
     life = new_life(ack)
-    with small_journal():
+    with tiny_journal():
         play(life)
     return [call for call in life.disk.calls if call.kind in CHANGING]
 
@@ -87,7 +96,7 @@ def crashes(call: Call) -> Iterator[tuple[Crash, float]]:
 def cut(ack: str, call: Call, crash: Crash, torn: float) -> None:
     """Stops at the call, and goes on with what is left. Raises Violation."""
     life = new_life(ack, stop_at=call.number, torn=torn)
-    with small_journal():
+    with tiny_journal():
         try:
             play(life)
         except Stopped:

@@ -9,6 +9,7 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.retention import Retention
+from nsqd.log.topic_log import LONGEST_CARRY_INTERVAL
 from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import facts, make_batch
 
@@ -213,6 +214,27 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         topic.read_needed()
 
 
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided: bool) -> None:
+    with opened(tmp_path, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        topic.needed = {1}
+        topic.release()
+        plan = topic.log.begin_carry()
+        assert plan is not None
+        plan.need([1])
+        job = topic.log.decide_carry(plan, 0.0) if is_decided else None
+        store.store.drop_log("t")
+        again = Topic(store)
+        again.publish(9)
+        job = job or topic.log.decide_carry(plan, 0.0)
+        if job is not None:
+            job.perform(store.store.files)
+            store.store.end_carry(job)
+        assert (again.segments(), again.side_files()) == ([0, 4, 8], [])
+
+
 def test_disk_that_is_full_leaves_everything_as_it_was(tmp_path: Path) -> None:
     files = TroubledFiles()
     with opened(tmp_path, files, **SEGMENT) as store:
@@ -248,6 +270,21 @@ def test_segment_with_damage_where_something_is_needed_stays(tmp_path: Path) -> 
         topic.carry()
         assert topic.segments() == [8]
         assert len(list(topic.log.folder.glob("*.damaged.*"))) == 1
+
+
+def test_damage_that_keeps_a_segment_is_not_tried_every_second(tmp_path: Path) -> None:
+    with opened(tmp_path, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        damaged = store.segments()[1]
+        data = bytearray(damaged.read_bytes())
+        data[RECORD + 80] ^= 1  # in the payload of message 5
+        damaged.write_bytes(data)
+        topic.needed = {5}
+        topic.carry()  # the first segment goes
+        topic.carry()
+        assert (topic.segments(), topic.log.carry_at) == ([4, 8], store.clock.now + LONGEST_CARRY_INTERVAL)
+        assert topic.side_files() == []
 
 
 def test_damage_in_a_side_file_costs_the_message_it_is_in(tmp_path: Path) -> None:

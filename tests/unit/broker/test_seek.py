@@ -94,6 +94,18 @@ def test_the_log_keeps_at_once_what_is_needed_again() -> None:
     assert node.store.logs["t"].released == 1
 
 
+def test_what_lets_another_channels_messages_go_tells_of_them() -> None:
+    node = node_with(b"a", b"b", b"c")
+    other = node.broker.topics["t"].channel("other")
+    other.seek(3)
+    client = node.consumer(ready=5)
+    client.say(b"".join(fin(message.id) for message in client.messages()))
+    other.seek(3)  # before the next time that progress is told of
+    assert node.store.logs["t"].released == 3
+    node.store.write_journal(force=True)
+    assert replay(node.store.journal)["t"].channels["c"].cursor == 3
+
+
 def test_a_place_survives_a_crash() -> None:
     node = node_with(b"a", b"b", b"c")
     consumer = node.consumer(ready=5)

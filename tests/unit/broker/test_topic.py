@@ -318,6 +318,17 @@ def test_topic_without_channels_keeps_what_is_not_outdated() -> None:
     assert [m.body for m in client.messages()] == [b"c"]
 
 
+def test_what_time_lets_go_is_told_to_be_finished() -> None:
+    node = Node()
+    publish(node, b"a", b"b")
+    client = node.consumer(ready=5)
+    client.say(b"".join(fin(message.id) for message in client.messages()))
+    node.broker.let_go(["t"])
+    assert node.store.logs["t"].released == 2
+    node.store.write_journal(force=True)
+    assert replay(node.store.journal)["t"].channels["c"].cursor == 2
+
+
 def test_outdated_deferred_messages_are_dropped_with_the_others() -> None:
     node = Node()
     publisher = node.client()
