@@ -41,6 +41,7 @@ class DiskNode:
     """A broker on real files, without sockets and without a loop."""
 
     rules = RULES
+    questions = None  # nobody has to AUTH
 
     def __init__(self, path: Path) -> None:
         settings = LogSettings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)

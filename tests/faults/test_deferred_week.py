@@ -35,6 +35,8 @@ LONG_DELAYS = replace(RULES, max_req_timeout_ms=int(WEEK * 1000), max_defer_time
 class Life:
     """One data path, and the brokers that serve it one after the other."""
 
+    questions = None  # nobody has to AUTH
+
     def __init__(self, path: Path, random: Random, **settings: Any) -> None:
         self.path = path
         self.random = random
