@@ -99,10 +99,10 @@ class _Recovery:
         return state, self._damage
 
     def _is_vouched_for(self) -> bool:
-        """Whether the log ends where it was synced last; of a first segment that is empty a checkpoint does not tell."""
+        """Whether the log ends where it was synced last. Of an empty log a checkpoint only says that it was made."""
         checkpoint, segments = self._checkpoint, self._state.segments
         if checkpoint is None or not segments:
-            return checkpoint is not None
+            return False
         return checkpoint[1:] == (segments[-1].base, segments[-1].size, self._state.tail) != (0, 0, 0)
 
     def _doubt_names(self) -> None:

@@ -372,6 +372,8 @@ class DiskLog:
         self._indexed_at = 0
         if self.folder not in self._folders_to_sync:
             self._folders_to_sync.append(self.folder)
+        # Also if nothing gets into it: what lies before it may be unlinked, and then its name is all that keeps the place.
+        self._host.log_written(self, 0)
 
     def release(self, sequence: int, passed: int | None = None) -> None:
         self._cache.forget_before(sequence)
@@ -382,7 +384,6 @@ class DiskLog:
             # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
             try:
                 self._roll(self.tail)
-                self._host.log_written(self, 0)
             except OSError:
                 pass
         unwanted = self._segments.unwanted_before(self._retention, timestamp)
