@@ -215,13 +215,16 @@ class Store:
 
     def _recover_log(self, topic: str, told: Told, moved: set[str]) -> None:
         checkpoint = told.checkpoints.get(topic)
-        if checkpoint is not None and checkpoint.log_id in moved:
-            # Its deletion was not told any more. What was told is not about the log that has its name now.
-            told.changes.append(("cut", topic, 0))
+        # Its deletion was not told any more.
+        is_moved = checkpoint is not None and checkpoint.log_id in moved
+        if is_moved:
             checkpoint = None
         state, damage = recover_log(self.files, self.data_path, topic, checkpoint, _new_id)
-        if state.is_stranger:
-            told.changes.append(("cut", topic, 0))
+        if is_moved or state.is_stranger:
+            # What was told is not about the log that has its name now, which the next start could not see any more.
+            cut = ("cut", topic, 0)
+            told.changes.append(cut)
+            self.journal.record_quietly([cut])
         self.damage += damage
         self._find_ages(topic, state)
         topic_log = self.logs[topic] = DiskLog(topic, self.data_path.topic_folder(topic), self, state)
