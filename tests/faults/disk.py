@@ -242,13 +242,18 @@ class SimulatedDisk(Files):
             return []
         if crash is Crash.FORGETS_LATEST:
             return changes[: random.randint(0, len(changes))]
-        # In any order, but for what is removed: segments go oldest first, and readers rely on that.
+        # In any order, but for what is removed: segments go oldest first, and readers rely on that. And a name that a
+        # folder still has cannot be another's: no file system lets go of a folder that is not empty.
         kept: list[_NameChange] = []
         forgotten: list[Folder] = []
+        taken: list[tuple[Folder, str]] = []
         for change in changes:
             removes = len(change) == 1 and change[0].node is None
-            if (removes and change[0].folder in forgotten) or random.random() < 0.5:
+            needs_forgotten = (removes and change[0].folder in forgotten) or any(entry[:2] in taken for entry in change)
+            if needs_forgotten or random.random() < 0.5:
                 forgotten += [change[0].folder] if removes else []
+                if any(isinstance(entry.node, Folder) for entry in change):
+                    taken += [entry[:2] for entry in change if entry.node is None]
             else:
                 kept.append(change)
         return kept
