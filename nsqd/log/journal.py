@@ -152,6 +152,7 @@ class Journal:
         self._allocate_at = 0  # at this size
         self._write_failed = False  # and what it should have written waits
         self._is_unproven = False  # until something was synced
+        self.has_lost = False  # a sync has failed, and not all was told anew since; a later one that goes well proves nothing
         self._changes: list[Change] = []
         self._only_quiet = True
         self._size_after_rotation = 0
@@ -458,11 +459,14 @@ class Journal:
         """After a failed sync nothing in the file can be relied on: everything is written anew, to another file."""
         if sync.error is not None:
             self.error = sync.error
+            self.has_lost = True
             self._start_over()
             self._folder_is_new = self._folder_is_new or sync.folder is not None
         else:
             self.synced_end = sync.end
             self._is_unproven = self._is_unproven and not sync.whole
+            if sync.rotated and not self._must_rotate:
+                self.has_lost = False
             self._heal()
         self._old = sync.obsolete + self._old  # what was not removed
 

@@ -526,7 +526,7 @@ class Store:
         self._unsynced_messages = 0
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
-        if journal_is_written:  # else it does not say yet that they are finished
+        if journal_is_written and not self.journal.has_lost:  # else it does not say yet that they are finished
             round_.files, self._finished_files = self._finished_files, []
         round_.folders, self._dropped_folders = self._dropped_folders, []
         if self._renamed:
