@@ -390,11 +390,24 @@ class Ledger:
             return TopicModel(name, real.log.log_id, "memory", self.number)
         if current is None and not deleted:
             raise Violation(f"topic {name} was deleted and came back")
-        topic = current or deleted[-1]
+        topic = _of_channels(real, [*([current] if current is not None else []), *deleted[::-1]])
         topic.log_id = real.log.log_id
         topic.synced_tail = topic.written_tail = 0
         topic.messages.clear()
+        topic.acknowledged.clear()  # gone with the log, as was asked for
         return topic
+
+
+def _of_channels(real: Topic, candidates: list[TopicModel]) -> TopicModel:
+    """Which of them the journal tells of, when none of their logs is there: the first that had the channels there are now.
+
+    A deletion may have reached the disk as the folder's new name only, and nothing of what was made after it.
+    """
+    names = {name for name in real.channels if not is_ephemeral(name)}
+    for topic in candidates:
+        if names <= topic.channels.keys() | topic.deleted_channels.keys():
+            return topic
+    return candidates[0]
 
 
 def required(topic: TopicModel, crash: Crash) -> set[int]:
