@@ -261,7 +261,8 @@ class Broker:
         """Builds topics and channels from what recovery found, every position clamped to its log's tail.
 
         A topic that only the journal knows begins with an empty log; one that only its log knows has no channels.
-        `untold` names topics whose state did not come from the journal, so that it is told now.
+        `untold` names topics whose state did not come from the journal, so that it is told now; so is what was in doubt,
+        or progress that is made from here on would be, too.
         """
         for name in {**states, **logs}:
             log = logs.get(name) or self.store.create_log(name)
@@ -275,7 +276,7 @@ class Broker:
                 if state.cut(log.tail):
                     self.record_topic(topic, ("cut", name, log.tail))
                 topic.restore(state)
-                if name in untold:
+                if name in untold or state.in_doubt:
                     self.record_topic(topic, ("snapshot", name))
                     for change in topic.snapshot_changes():
                         self.record_topic(topic, change)

@@ -52,6 +52,7 @@ class ChannelState:
         self.born = cursor
         self.cursor = cursor
         self.paused = False
+        self.in_doubt = False  # something that was told of it is lost
         self.skips: deque[tuple[int, int]] = deque()  # ascending; there may be one for each deferred message
         self.waiting: dict[int, tuple[int, int]] = {}  # sequence -> (attempts, due_ms)
 
@@ -64,7 +65,13 @@ class ChannelState:
         elif not self.skips or self.skips[-1][1] < start:
             self.skips.append((start, end))
         else:
-            self.skips = deque(sorted([*self.skips, (start, end)]))
+            known = [*self.skips]
+            self.skips = deque(sorted([*known, *_gaps(start, end, known)]))
+
+    def wait(self, sequence: int, attempts: int, due_ms: int) -> None:
+        if self.in_doubt and sequence not in self.waiting:
+            self.skip(sequence, sequence + 1)  # that the cursor had passed it may be what is lost
+        self.waiting[sequence] = (attempts, due_ms)
 
     def defer(self, start: int, count: int, due_ms: int) -> None:
         if start < self.born:  # handed over before this channel existed
@@ -75,6 +82,9 @@ class ChannelState:
 
     def progress(self, cursor: int, finished: Sequence[int]) -> None:
         done = sorted(zip(finished[::2], finished[1::2], strict=True))
+        if self.in_doubt:
+            self._progress_in_doubt(done)
+            return
         before, passed = self.cursor, self._pass_over(cursor)
         for start, end in _gaps(before, cursor, passed + done):
             for sequence in range(start, end):  # in flight when this was written
@@ -82,6 +92,13 @@ class ChannelState:
         self.cursor = max(cursor, before)
         # What the cursor has just passed was never waiting, but for deferred messages, which it passes over.
         for start, end in _overlaps(done, [(0, before), *passed, (self.cursor, _NO_SEQUENCE)]):
+            for sequence in range(start, end):
+                self.waiting.pop(sequence, None)
+
+    def _progress_in_doubt(self, done: list[tuple[int, int]]) -> None:
+        """What lies between need not have been in flight, but may be deferred: the cursor stays, and reads it again."""
+        for start, end in done:
+            self.skip(start, end)
             for sequence in range(start, end):
                 self.waiting.pop(sequence, None)
 
@@ -97,12 +114,11 @@ class ChannelState:
         return passed
 
     def empty(self, cursor: int) -> None:
-        self.cursor = max(cursor, self.cursor)
-        self.skips.clear()
-        self.waiting.clear()
+        self.seek(max(cursor, self.cursor))
 
     def seek(self, cursor: int) -> None:
         self.cursor = cursor
+        self.in_doubt = False
         self.skips.clear()
         self.waiting.clear()
 
@@ -118,6 +134,7 @@ class ChannelState:
 
     def doubt(self, sequence: int) -> None:
         """Reads again from there on; what waits has its place still, and is not read twice."""
+        self.in_doubt = True
         waiting = sorted(s for s in self.waiting if s >= sequence)
         self.skips = deque((start, min(end, sequence)) for start, end in self.skips if start < sequence)
         self.cursor, self.born = min(self.cursor, sequence), min(self.born, sequence)
@@ -145,6 +162,10 @@ class TopicState:
         self.frozen_at: int | None = frozen_at
         self.parked: list[tuple[int, int, int]] = []  # start, count, delay_ms
         self.channels: dict[str, ChannelState] = {}
+
+    @property
+    def in_doubt(self) -> bool:
+        return any(channel.in_doubt for channel in self.channels.values())
 
     def cut(self, tail: int) -> bool:
         """Clamps every position to the recovered tail, or new messages would count as finished."""
@@ -298,10 +319,10 @@ def _apply_to_channel(channel: ChannelState, change: Any) -> None:
             channel.progress(cursor, finished)
         case ["wait", _, _, entries]:
             for sequence, attempts, due_ms in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
-                channel.waiting[sequence] = (attempts, due_ms)
+                channel.wait(sequence, attempts, due_ms)
         case ["try", _, _, attempts, sequences]:
             for sequence in sequences:
-                channel.waiting[sequence] = (attempts, 0)
+                channel.wait(sequence, attempts, 0)
         case ["hold", _, _, paused]:
             channel.paused = paused
         case ["empty", _, _, cursor]:

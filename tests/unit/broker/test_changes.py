@@ -78,6 +78,31 @@ def test_emptied_channel_has_nothing_but_its_cursor() -> None:
     assert (channel.cursor, channel.waiting, list(channel.skips)) == (8, {}, [])
 
 
+def test_cursor_in_doubt_does_not_pass_over_what_may_be_deferred() -> None:
+    channel = channel_after(("doubt", "t", 0), ("progress", "t", "c", 6, (1, 3)))
+    assert channel.cursor == 0
+    assert list(channel.skips) == [(1, 3)]
+    assert not channel.waiting
+
+
+def test_what_waits_of_a_channel_in_doubt_is_in_one_place() -> None:
+    channel = channel_after(
+        ("doubt", "t", 0),
+        ("defer", "t", 2, 2, 99_000),
+        ("try", "t", "c", 1, (2, 5)),
+        ("wait", "t", "c", (5, 1, 0)),
+        ("progress", "t", "c", 6, (0, 3)),
+    )
+    assert channel.waiting == {3: (0, 99_000), 5: (1, 0)}
+    assert sorted(channel.skips) == [(0, 2), (2, 4), (5, 6)]
+
+
+def test_emptied_channel_is_in_doubt_no_longer() -> None:
+    channel = channel_after(("doubt", "t", 0), ("empty", "t", "c", 3), ("progress", "t", "c", 5, (3, 4)))
+    assert channel.cursor == 5
+    assert channel.waiting == {4: (1, 0)}
+
+
 def test_pauses_are_kept() -> None:
     state = replayed(("pause", "t", True), ("hold", "t", "c", True))
     assert state.paused
