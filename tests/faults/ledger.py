@@ -7,7 +7,7 @@ After a crash `reconcile` compares what must be there, and what may, with what i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final, NamedTuple
@@ -346,8 +346,10 @@ class Ledger:
 
     # Comparing after a restart
 
-    def reconcile(self, broker: Broker, disk: SimulatedDisk, crash: Crash, *, synced: bool) -> None:
-        """`synced`: the start has made durable what it found."""
+    def reconcile(
+        self, broker: Broker, disk: SimulatedDisk, crash: Crash, *, synced: bool, doubts: Mapping[str, int]
+    ) -> None:
+        """`synced`: the start has made durable what it found. `doubts`: from where on topics are read again, and it said so."""
         marks = self.synced if crash.is_power_cut else self.written
         number = self._next()
         for name in [*self.topics, *self._deleted]:
@@ -355,7 +357,7 @@ class Ledger:
                 self._may_be_missing(name, marks, crash)
         for name, real in broker.topics.items():
             topic = self._candidate(name, real, marks, crash)
-            _Comparison(self, topic, real, marks, crash).run(disk)
+            _Comparison(self, topic, real, marks, crash, doubts.get(name, inf)).run(disk)
             topic.created = number
             self.topics[name] = topic
         self._deleted.clear()
@@ -427,12 +429,15 @@ def required(topic: TopicModel, crash: Crash) -> set[int]:
 class _Comparison:
     """One topic after a restart."""
 
-    def __init__(self, ledger: Ledger, topic: TopicModel, real: Topic, marks: Marks, crash: Crash) -> None:
+    def __init__(
+        self, ledger: Ledger, topic: TopicModel, real: Topic, marks: Marks, crash: Crash, doubted: float
+    ) -> None:
         self.ledger = ledger
         self.topic = topic
         self.real = real
         self.marks = marks
         self.crash = crash
+        self.doubted = doubted  # behind damage in the journal, everything from this sequence on is redelivered
         self.before = {s: body for s, body in topic.messages.items() if s not in topic.vague}
         self.needed = required(topic, crash)
 
@@ -530,7 +535,7 @@ class _Comparison:
             return  # it may be told of by the second place only, or be an earlier channel of this name
         for sequence in places:
             is_new = sequence not in self.before or topic.messages.get(sequence) != self.before[sequence]
-            if sequence in channel.owed or is_new:
+            if sequence in channel.owed or is_new or sequence >= self.doubted:
                 continue
             gone = channel.gone.get(sequence)
             if gone is None:
@@ -563,7 +568,8 @@ class _Comparison:
         if attempts > before.attempts + 1:  # the journal is told before the frames leave
             raise Violation(f"{place}: message {sequence} has attempts {attempts}, it had {before.attempts}")
         known = [a for a, number in before.history if number <= (self.marks.urgent if a > 1 else self.marks.lazy)]
-        if attempts < max(known, default=0):
+        is_read_again = attempts == 0 and sequence >= self.doubted
+        if attempts < max(known, default=0) and not is_read_again:
             raise Violation(f"{place}: message {sequence} has attempts {attempts}, the journal knew of {max(known)}")
 
     def _due_left(self, before: Owed, sequence: int) -> Due | None:

@@ -16,8 +16,9 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
-from nsqd.log.data_path import DataPathError
+from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.settings import LogSettings
+from nsqd.log.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
@@ -64,6 +65,17 @@ class Draft:
     topic: TopicModel
     bodies: list[bytes]
     receipt: Receipt
+
+
+def _doubts(recovered: Recovered) -> dict[str, int]:
+    """From where on each topic is read again: from its last checkpoint before damage in the journal, if that was reported."""
+    doubts: dict[str, int] = {}
+    if any(is_journal(damage.file) and damage.text.startswith("damaged") for damage in recovered.damage):
+        for change in recovered.changes:
+            match change:
+                case ["doubt", str(topic), int(sequence)]:
+                    doubts[topic] = min(sequence, doubts.get(topic, sequence))
+    return doubts
 
 
 class Life:
@@ -114,7 +126,9 @@ class Life:
         self._journal_in_doubt = False
         for damage in machine.recovered.damage:
             self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
-        self.ledger.reconcile(machine.broker, self.disk, crash, synced=machine.starts_synced)
+        self.ledger.reconcile(
+            machine.broker, self.disk, crash, synced=machine.starts_synced, doubts=_doubts(machine.recovered)
+        )
         self._note_failed_syncs(None)
         self._observe()
         self.ledger.check(machine.broker)
