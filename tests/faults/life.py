@@ -126,6 +126,7 @@ class Life:
         self._journal_in_doubt = False
         for damage in machine.recovered.damage:
             self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
+        self._note_failed_syncs(machine.store.journal_error)  # the start's own
         self.ledger.reconcile(
             machine.broker, self.disk, crash, synced=machine.starts_synced, doubts=_doubts(machine.recovered)
         )
