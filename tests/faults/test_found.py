@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
+from nsqd.broker.changes import replay
+from nsqd.log.segment import segment_name
 from tests.faults.disk import DATA_PATH, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore, texts
 
@@ -94,3 +97,47 @@ def test_journal_file_of_a_killed_process_is_synced_with_its_name() -> None:
     store.sync()
     store = restart(store, disk, Crash.FORGETS_ALL)
     assert ("topic", "x") in store.recovered.changes
+
+
+def test_what_is_told_of_a_deleted_log_is_not_about_the_next_at_later_starts() -> None:
+    disk = SimulatedDisk()
+    store = OpenStore(DATA_PATH, disk)
+    store.publish(b"a")
+    store.store.record(("topic", "t"), urgent=True)
+    store.store.record(("channel", "t", "c", 1), urgent=True)
+    store.checkpoint()
+    store.sync()
+    store.store.drop_log("t")
+    store.publish(b"b")
+    job = store.log().begin_sync()
+    assert job is not None
+    job.perform(disk)  # the power is cut before the journal is synced, too
+    store = restart(store, disk, Crash.FORGETS_ALL)
+    assert replay(store.recovered.changes)["t"].channels["c"].cursor == 0
+    store.checkpoint()
+    store = restart(store, disk, Crash.KILL)
+    assert texts(store.read()) == "b"
+    assert replay(store.recovered.changes)["t"].channels["c"].cursor == 0
+
+
+def test_nothing_is_removed_while_the_journal_may_have_lost_why() -> None:
+    disk = SimulatedDisk()
+    store = OpenStore(DATA_PATH, disk)
+    store.publish(b"a")
+    store.checkpoint()
+    store.sync()
+    disk.fail(errno.EIO, "sync", matches=lambda call: "journal" in call.path.name)
+    store.store.record(("empty", "t", "c", 1), urgent=True)
+    store.sync()
+    disk.heal()
+    segment = store.log().folder / segment_name(0)
+    store.store.remove([segment])
+    store.store.record(("hold", "t", "c", True), urgent=True)
+    store.sync()  # goes well, and says nothing of what the failed one has lost
+    assert disk.exists(segment)
+    assert store.store.start_rotation()
+    while store.store.journal.is_rotating:
+        store.store.write_next_snapshot()
+    store.sync()
+    store.sync()
+    assert not disk.exists(segment)

@@ -11,8 +11,12 @@ SEEDS = 500
 POWER_LOSS_SEEDS = 100
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
-# had a name to last, a folder that was made twice.
-FOUND = (593, 843, 1787, 2035, 2065, 2509, 2716, 3176, 3681, 4679, 5507, 9214)
+# had a name to last, a folder that was made twice, positions of a log that had gone, a journal that a failed sync had lost.
+FOUND = (
+    *(593, 843, 1787, 2035, 2065, 2509, 2716, 3176, 3203, 3639, 3681, 4211, 4679),
+    *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050),
+)
+FOUND_POWER_LOSS = (104, 1226)  # what is read again behind damage in the journal
 
 
 def check(plan: Plan, seeds: range, name: str) -> None:
@@ -34,6 +38,11 @@ def test_life_that_found_something(seed: int) -> None:
 
 def test_nothing_that_was_synced_is_lost_with_the_power() -> None:
     check(POWER_LOSS, range(POWER_LOSS_SEEDS), "power-loss")
+
+
+@pytest.mark.parametrize("seed", FOUND_POWER_LOSS)
+def test_power_loss_that_found_something(seed: int) -> None:
+    check(POWER_LOSS, range(seed, seed + 1), "power-loss")
 
 
 def test_without_fdatasync_the_same_check_fails() -> None:
