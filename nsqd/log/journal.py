@@ -152,7 +152,7 @@ class Journal:
         self._allocate_at = 0  # at this size
         self._write_failed = False  # and what it should have written waits
         self._is_unproven = False  # until something was synced
-        self.has_lost = False  # a sync has failed, and not all was told anew since; a later one that goes well proves nothing
+        self.has_lost = False  # a sync has failed, and not all was told anew since; one that goes well proves nothing
         self._changes: list[Change] = []
         self._only_quiet = True
         self._size_after_rotation = 0

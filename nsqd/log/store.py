@@ -365,7 +365,8 @@ class Store:
     def make_folder(self, topic_log: DiskLog) -> None:
         """The log's own; what has its name, a deleted log that could not be moved away, must go first."""
         folder = topic_log.folder
-        if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:  # else half made before
+        # Else it was half made before.
+        if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
             self._move_away(folder)
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 

@@ -135,9 +135,6 @@ def test_nothing_is_removed_while_the_journal_may_have_lost_why() -> None:
     store.store.record(("hold", "t", "c", True), urgent=True)
     store.sync()  # goes well, and says nothing of what the failed one has lost
     assert disk.exists(segment)
-    assert store.store.start_rotation()
-    while store.store.journal.is_rotating:
-        store.store.write_next_snapshot()
-    store.sync()
+    store.rotate()
     store.sync()
     assert not disk.exists(segment)

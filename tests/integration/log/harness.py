@@ -73,6 +73,13 @@ class OpenStore:
         self.sync()
         self.store.flush()
 
+    def rotate(self) -> None:
+        """Tells everything anew to another file of the journal."""
+        assert self.store.start_rotation()
+        while self.store.journal.is_rotating:
+            assert self.store.write_next_snapshot()
+        self.sync()
+
     def load(self) -> list[Load]:
         """Does the reads that wait for a thread."""
         loads = list(self.store.loads)
