@@ -291,7 +291,9 @@ def _tcp_only(address: str) -> str:
 
 
 def _recovered_broker(store: Store, options: Options) -> Broker:
-    return restored_broker(store, store.recover(), options, now=monotonic(), timestamp=time_ns())
+    recovered = store.recover()
+    timestamp = time_ns()  # before the other clock, so that a pause in between makes nothing early
+    return restored_broker(store, recovered, options, now=monotonic(), timestamp=timestamp)
 
 
 def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.store import Change, Store, TopicLog
+
+_BETWEEN_CLOCKS: Final = 1000  # microseconds
 
 
 class Alarms:
@@ -297,7 +299,8 @@ class Broker:
         return due_ms if due_ms * 1_000_000 > self.timestamp else None
 
     def due_from_wall(self, wall_ms: int) -> int:
-        return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000)
+        """In monotonic microseconds. The clocks are read one after the other, so a millisecond is added: never early."""
+        return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000 + _BETWEEN_CLOCKS)
 
     # Seen from outside
 
