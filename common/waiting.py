@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+
+from common.durations import parse_duration, seconds
+from common.http_api import HttpError
 
 
 class Waiting:
@@ -47,3 +50,14 @@ class Waiting:
             futures.discard(future)
             if not futures:
                 del self._futures[name]
+
+
+def wait_argument(arguments: Mapping[str, str]) -> float:
+    """The seconds of `wait=`, as all endpoints that wait take it."""
+    try:
+        wait = parse_duration(arguments["wait"])
+    except ValueError:
+        wait = -1
+    if wait < 0:
+        raise HttpError(400, "INVALID_ARG_WAIT")
+    return seconds(wait)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-from common.durations import parse_duration, seconds
 from common.http_api import EMPTY, JSON, V1, ClientGone, HttpApi, HttpError, Request, Response, Route, json, plain
 from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
 from common.version import NSQ_VERSION, suite_version
+from common.waiting import wait_argument
 from common.wire.names import is_valid_name
 from nsqlookupd.answers import debug_json, lookup_json, nodes_json
 from nsqlookupd.slices import in_slices
@@ -91,7 +91,7 @@ class _Questions:
     async def _wait(self, request: Request, topic: str, arguments: dict[str, str]) -> None:
         """Until the producers are others than those that `index` stood for, without it: until the topic is there."""
         known = _index(arguments, self._registry.no_index)
-        left = min(_duration(arguments), self._max_wait)
+        left = min(wait_argument(arguments), self._max_wait)
         self._begin_and_finish()
         if self._registry.index_of(topic) == known and left > 0:
             await self._waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
@@ -245,16 +245,6 @@ def _one_name(arguments: dict[str, str]) -> str:
     if topic == _EVERYTHING:
         raise HttpError(400, "INVALID_ARG_TOPIC")
     return topic
-
-
-def _duration(arguments: dict[str, str]) -> float:
-    try:
-        wait = parse_duration(arguments["wait"])
-    except ValueError:
-        wait = -1
-    if wait < 0:
-        raise HttpError(400, "INVALID_ARG_WAIT")
-    return seconds(wait)
 
 
 def _index(arguments: dict[str, str], default: int) -> int:

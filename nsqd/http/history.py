@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from common.http_api import V1, ClientGone, HttpError, Request, Response, Stream, json
-from common.options import parse_duration, seconds
-from common.waiting import Waiting
+from common.waiting import Waiting, wait_argument
 from common.wire.history import (
     MSGPACK,
     NDJSON,
@@ -161,7 +160,7 @@ class HistoryEndpoints:
         )
 
     async def _wait(self, request: Request, topic: str, past: Past, arguments: dict[str, str]) -> Past:
-        end = self._clock() + min(_duration(arguments), LONGEST_WAIT)
+        end = self._clock() + min(wait_argument(arguments), LONGEST_WAIT)
         known = _number(arguments, "next")
         if known is None:
             known = past.next
@@ -379,13 +378,3 @@ def _number(arguments: dict[str, str], name: str) -> int | None:
     if _is_number(text) is None:
         raise HttpError(400, f"INVALID_ARG_{name.upper()}")
     return int(text)
-
-
-def _duration(arguments: dict[str, str]) -> float:
-    try:
-        wait = parse_duration(arguments["wait"])
-    except ValueError:
-        wait = -1
-    if wait < 0:
-        raise HttpError(400, "INVALID_ARG_WAIT")
-    return seconds(wait)
