@@ -43,7 +43,7 @@ from nsqd.log.reserve import Reserve, reserve_size
 from nsqd.log.retention import AgeClock
 from nsqd.log.segment import newest_in, segment_name
 from nsqd.log.settings import LogSettings
-from nsqd.log.topic_log import RETRY_AFTER, DeferredBatch, DiskLog, LogState
+from nsqd.log.topic_log import RETRY_AFTER, DiskLog, LogState
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
@@ -825,11 +825,6 @@ class Store:
         """The headers of the batches on disk from the one on that holds the sequence. Blocks on the disk."""
         topic_log = self.logs[topic]
         return topic_log.headers_from(from_sequence) if isinstance(topic_log, DiskLog) else iter(())
-
-    def deferred_after(self, topic: str, sequence: int) -> Iterator[DeferredBatch]:
-        """The deferred batches at or after the sequence. Blocks on the disk."""
-        topic_log = self.logs[topic]
-        return topic_log.deferred_after(sequence) if isinstance(topic_log, DiskLog) else iter(())
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.log.carried import Carried, CarriedLoad
 from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
@@ -98,13 +98,6 @@ class LogState:
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
     unsaved_identity: OSError | None = None  # why the folder does not say which log it is
-
-
-class DeferredBatch(NamedTuple):
-    base_sequence: int
-    count: int  # type: ignore[assignment]  # tuple.count is of no use here
-    timestamp: int
-    delay_ms: int
 
 
 class DiskLog:
@@ -526,12 +519,6 @@ class DiskLog:
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
         return self._reader.headers_from(sequence)
-
-    def deferred_after(self, sequence: int) -> Iterator[DeferredBatch]:
-        """The deferred batches at or after `sequence`."""
-        for header in self.headers_from(sequence):
-            if header.delay_ms:
-                yield DeferredBatch(header.base_sequence, header.count, header.timestamp, header.delay_ms)
 
     # Syncing
 

@@ -415,7 +415,6 @@ def test_headers_are_told_from_the_batch_that_holds_a_sequence(tmp_path: Path) -
             store.publish(b"a", b"b", delay_ms=n % 2 * 1000)
         headers = [(h.base_sequence, h.count) for h in store.store.iter_headers("t", 3)]
         assert headers == [(2, 2), (4, 2), (6, 2), (8, 2)]
-        assert [tuple(d) for d in store.store.deferred_after("t", 4)] == [(6, 2, store.wall(), 1000)]
 
 
 # Dropping
