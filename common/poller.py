@@ -81,6 +81,9 @@ class Turn(Protocol):
     def begin(self) -> float:
         """Takes the time of this turn and returns it."""
 
+    def take_time(self) -> float:
+        """Takes it anew, within the turn."""
+
     def finish(self) -> None:
         """Has everything that was decided written, delivered and, through `Poller.flush`, sent."""
 
@@ -244,7 +247,7 @@ class Poller:
                 self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        now = self._turn.begin()
+        self._turn.begin()
         connections = self._connections
         for fd, event in events:
             connection = connections.get(fd)
@@ -255,12 +258,12 @@ class Poller:
                     self._send_rest(connection)
                     self._look_after(connection)
                 if event & ~select.EPOLLOUT and connection.is_ours:
-                    self._read(connection, event, now)
+                    self._read(connection, event)
             except Exception:
                 self._contain(connection)
         self._turn.finish()
 
-    def _read(self, connection: Connection, event: int, now: float) -> None:
+    def _read(self, connection: Connection, event: int) -> None:
         if not connection.reading:
             if event & _ERRORS:
                 self._drop(connection)
@@ -272,6 +275,9 @@ class Poller:
         except OSError:
             self._drop(connection)
             return
+        # Taken after the data, once for each connection: a delay counts from when it was asked for, and with the time at
+        # which a long turn began it would end too early.
+        now = self._turn.take_time()
         if data:
             connection.handler.receive(data, now)
         else:

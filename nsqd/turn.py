@@ -46,6 +46,9 @@ class Turn:
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:
+        return self.take_time()
+
+    def take_time(self) -> float:
         broker = self._broker
         broker.now = monotonic()
         broker.timestamp = time_ns()

@@ -73,6 +73,9 @@ class Backlog:
         self._stop = now + _SLICE
         return now
 
+    def take_time(self) -> float:
+        return self._turn.take_time()
+
     def finish(self) -> None:
         self._turn.finish()
 

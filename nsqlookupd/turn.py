@@ -20,6 +20,9 @@ class Turn:
         self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
 
     def begin(self) -> float:
+        return self.take_time()
+
+    def take_time(self) -> float:
         now = monotonic()
         self._registry.advance(now=now, timestamp=time_ns())
         return now

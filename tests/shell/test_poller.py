@@ -45,6 +45,9 @@ class FakeTurn:
         self.began = -inf
 
     def begin(self) -> float:
+        return self.take_time()
+
+    def take_time(self) -> float:
         self.began = trio.current_time()
         return self.began
 
@@ -174,6 +177,28 @@ async def test_new_connection_is_told_the_time() -> None:
         await trio.sleep(500)
         b.connect()
         assert b.turn.began == trio.current_time()
+
+
+@jumping
+async def test_what_is_read_late_in_a_turn_was_not_said_at_its_begin() -> None:
+    times: list[float] = []
+    turn_lasts = 0.5
+
+    def receive(data: bytes, now: float) -> None:
+        times.append(now)
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        clock.jump(turn_lasts)
+
+    async with bench() as b:
+        peers = [b.connect()[0] for _ in range(2)]
+        for handler in b.handlers:
+            handler.receive = receive  # type: ignore[method-assign]
+        began = trio.current_time()
+        for peer in peers:
+            await peer.send_all(b"REQ")
+        await trio.testing.wait_all_tasks_blocked()
+        assert times == [began, began + turn_lasts]
 
 
 @jumping

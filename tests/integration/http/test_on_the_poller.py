@@ -33,6 +33,9 @@ class PolledTurn(FakeTurn):
     def begin(self) -> float:
         return monotonic()  # the clock of the poller
 
+    def take_time(self) -> float:
+        return monotonic()
+
     def finish(self) -> None:
         super().finish()
         self.flush()
