@@ -1,0 +1,58 @@
+"""A client for NSQ on trio: consumers, producers, and nothing else to be promised.
+
+What is named here is the library; modules with an underscore may change. `nsqclient.aio` is the same for asyncio,
+`nsqclient.sync` for plain scripts, `nsqclient.testing` for tests.
+"""
+
+from nsqclient._config import Config, options_of_flags
+from nsqclient._consumer import Batch, Consumer, Message, open_consumer
+from nsqclient._errors import (
+    AuthError,
+    ConfigError,
+    ConnectError,
+    Disconnected,
+    GiveUp,
+    HandshakeError,
+    NSQError,
+    ProtocolError,
+    PublishError,
+    PublishRejected,
+    PublishUnknown,
+    PublishUnsent,
+    Requeue,
+    Stopped,
+    TLSRefused,
+)
+from nsqclient._producer import Producer, Receipt, open_producer
+from nsqclient._stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
+
+__all__ = [
+    "AuthError",
+    "Batch",
+    "Config",
+    "ConfigError",
+    "ConnectError",
+    "ConnectionStats",
+    "Consumer",
+    "ConsumerStats",
+    "Disconnected",
+    "GiveUp",
+    "HandshakeError",
+    "Message",
+    "NSQError",
+    "NodeStats",
+    "Producer",
+    "ProducerStats",
+    "ProtocolError",
+    "PublishError",
+    "PublishRejected",
+    "PublishUnknown",
+    "PublishUnsent",
+    "Receipt",
+    "Requeue",
+    "Stopped",
+    "TLSRefused",
+    "open_consumer",
+    "open_producer",
+    "options_of_flags",
+]
