@@ -7,11 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from logging import Logger
 from typing import TYPE_CHECKING, Literal, Self
 
-import trio
-
 from nsqclient._config import Config
 from nsqclient._delivery import Delivery
-from nsqclient._stats import ConsumerStats
+
+if TYPE_CHECKING:
+    import trio
+
+    from nsqclient._stats import ConsumerStats
 
 
 class Message(Delivery):

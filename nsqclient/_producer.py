@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from logging import Logger
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from nsqclient._config import Config
-from nsqclient._stats import ProducerStats
+
+if TYPE_CHECKING:
+    from nsqclient._stats import ProducerStats
 
 
 class Receipt:
