@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from common.options import reference_page
+from nsqadmin.options import Options as AdminOptions
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
 
@@ -33,6 +34,13 @@ nsqlookupd keeps nothing on disk: after a restart every nsqd registers again.
 Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 1 MiB, a command's line at most 64 KiB; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
 """
 
+ABOUT_NSQADMIN: Final = """\
+Flags, environment (`NSQADMIN_` and the flag in capitals, with `_` for `-`), TOML file and durations are read [as nsqd reads them](nsqd-options.md).
+
+Either `--lookupd-http-address` or `--nsqd-http-address` is needed, or `--snapshot`.
+A name in them need not be resolvable at the start: it may appear later.
+"""
+
 
 def pages() -> Mapping[Path, str]:
     return {
@@ -40,6 +48,7 @@ def pages() -> Mapping[Path, str]:
         Path("docs/reference/nsqlookupd-options.md"): reference_page(
             LookupOptions, "nsqlookupd", about=ABOUT_NSQLOOKUPD
         ),
+        Path("docs/reference/nsqadmin-options.md"): reference_page(AdminOptions, "nsqadmin", about=ABOUT_NSQADMIN),
     }
 
 

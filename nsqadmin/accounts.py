@@ -1,0 +1,130 @@
+"""The file of users: `name:scrypt$<N>$<r>$<p>$<salt>$<hash>` a line, as `python -m nsqadmin.accounts NAME` writes it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from getpass import getpass
+from typing import Final, Self
+
+from common.startup import StartupError
+
+_N: Final = 1 << 14
+_R: Final = 8
+_P: Final = 1
+_MOST_MEMORY: Final = 64 << 20
+_KEPT: Final = 1000  # passwords that were right and need not be hashed again
+
+
+class BadAccounts(ValueError):
+    """The file cannot be used; the message says why, and names no hash."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    n: int
+    r: int
+    p: int
+    salt: bytes
+    key: bytes
+
+    @classmethod
+    def of(cls, password: str) -> Self:
+        salt = secrets.token_bytes(16)
+        return cls(_N, _R, _P, salt, _derived(password, salt, _N, _R, _P))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError."""
+        word, n, r, p, salt, key = text.split("$")
+        if word != "scrypt":
+            raise ValueError("not scrypt")
+        return cls(int(n), int(r), int(p), b64decode(salt, validate=True), b64decode(key, validate=True))
+
+    def __str__(self) -> str:
+        return f"scrypt${self.n}${self.r}${self.p}${b64encode(self.salt).decode()}${b64encode(self.key).decode()}"
+
+    def is_of(self, password: str) -> bool:
+        """Takes some 50 ms: not for the event loop."""
+        return hmac.compare_digest(self.key, _derived(password, self.salt, self.n, self.r, self.p))
+
+
+def _derived(password: str, salt: bytes, n: int, r: int, p: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=n, r=r, p=p, maxmem=_MOST_MEMORY, dklen=32)
+
+
+def parse_accounts(text: str) -> Mapping[str, Secret]:
+    """Raises BadAccounts."""
+    accounts: dict[str, Secret] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, colon, secret = line.strip().partition(":")
+        try:
+            if not colon or not name:
+                raise ValueError("no name")
+            accounts[name] = Secret.parse(secret)
+        except ValueError:
+            raise BadAccounts(
+                f"line {number}: expected name:scrypt$..., as `python -m nsqadmin.accounts NAME` writes it"
+            ) from None
+    if not accounts:
+        raise BadAccounts("no users in it")
+    return accounts
+
+
+def read_accounts(path: str) -> Mapping[str, Secret]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_accounts(file.read())
+    except (OSError, ValueError) as error:
+        raise StartupError(f"failed to read --auth-file ({path}) - {error}") from error
+
+
+class Accounts:
+    """Who has shown his password. What was right once is remembered, as its digest under a key of this process."""
+
+    def __init__(self, accounts: Mapping[str, Secret]) -> None:
+        self._accounts = accounts
+        self._key = secrets.token_bytes(32)
+        self._nobody = Secret.of(secrets.token_hex(16))
+        self._right: dict[bytes, str] = {}
+
+    def known(self, user: str, password: str) -> bool:
+        """Whether this very pair was right before: takes no time."""
+        return self._right.get(self._digest(user, password)) == user
+
+    def check(self, user: str, password: str) -> bool:
+        """Takes as long for a user that does not exist. For a thread."""
+        right = self._accounts.get(user, self._nobody).is_of(password) and user in self._accounts
+        if right:
+            if len(self._right) >= _KEPT:
+                self._right.clear()
+            self._right[self._digest(user, password)] = user
+        return right
+
+    def _digest(self, user: str, password: str) -> bytes:
+        return hmac.digest(self._key, f"{user}:{password}".encode("utf-8", "surrogateescape"), "sha256")
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or ":" in sys.argv[1]:
+        sys.stderr.write(
+            "usage: python -m nsqadmin.accounts NAME\nReads the password from the terminal or from stdin.\n"
+        )
+        return 2
+    password = getpass() if sys.stdin.isatty() else sys.stdin.readline().rstrip("\n")
+    if not password:
+        sys.stderr.write("an empty password is none\n")
+        return 2
+    sys.stdout.write(f"{sys.argv[1]}:{Secret.of(password)}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,186 @@
+"""Who somebody is, and what he may do. Only decided here: where the words come from is known to `access`."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any, Final
+
+Network = IPv4Network | IPv6Network
+
+
+class Right(StrEnum):
+    VIEW = "viewer"  # numbers
+    PAYLOAD = "payload"  # what is in messages
+    PUBLISH = "publish"
+    OPERATE = "operator"  # pause, create, empty
+    ADMIN = "admin"  # delete, remove from a node, move, publish ranges again
+
+
+_CHANGING: Final = frozenset((Right.PUBLISH, Right.OPERATE, Right.ADMIN))
+# Who may delete may also pause, and everybody who may do something may see what he does it to.
+_INCLUDED: Final[Mapping[Right, frozenset[Right]]] = {
+    Right.VIEW: frozenset((Right.VIEW,)),
+    Right.PAYLOAD: frozenset((Right.VIEW, Right.PAYLOAD)),
+    Right.PUBLISH: frozenset((Right.VIEW, Right.PUBLISH)),
+    Right.OPERATE: frozenset((Right.VIEW, Right.OPERATE)),
+    Right.ADMIN: frozenset(Right),
+}
+EVERYTHING: Final = "*"
+
+
+class BadRoles(ValueError):
+    """The file of roles cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """`users` and `groups` are names or patterns (`*`): who is in either has the role. `topics` are patterns."""
+
+    name: str
+    can: frozenset[Right]
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    topics: tuple[str, ...] = (EVERYTHING,)
+
+    def is_of(self, user: str, groups: Iterable[str]) -> bool:
+        return _matches(user, self.users) or any(_matches(group, self.groups) for group in groups)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Somebody, with the roles that he has. `refusal` says why changes are refused to everybody just now."""
+
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    roles: tuple[Role, ...] = ()
+    refusal: str = ""
+    can_publish: bool = False  # publishing was enabled
+
+    def may(self, right: Right, topic: str = "") -> bool:
+        return not self.why_not(right, topic)
+
+    def why_not(self, right: Right, topic: str = "") -> str:
+        """Why he may not; empty when he may. Without a topic: whether there is any where he may."""
+        if right in _CHANGING and self.refusal:
+            return self.refusal
+        if right is Right.PUBLISH and not self.can_publish:
+            return "publishing is not enabled (--enable-publish)"
+        for role in self.roles:
+            if right in role.can and (not topic or _matches(topic, role.topics)):
+                return ""
+        who = f"{self.user} does" if self.user else "you do"
+        where = f" for {topic}" if topic and any(right in role.can for role in self.roles) else ""
+        return f"{who} not have the right '{right}'{where}"
+
+    def sees(self, topic: str) -> bool:
+        return self.may(Right.VIEW, topic)
+
+
+ALL_RIGHTS: Final = Role(name="everybody", can=frozenset(Right), users=(EVERYTHING,))
+ADMINS: Final = Role(name="admin", can=frozenset(Right))
+# Without roles, who is no admin looks at numbers and messages as everybody could before there were rights.
+READERS: Final = Role(name="reader", can=frozenset((Right.VIEW, Right.PAYLOAD)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """`is_open`: there is no rule at all, as NSQ is without `--admin-user`."""
+
+    roles: tuple[Role, ...] = ()
+    admin_users: tuple[str, ...] = ()
+    refusal: str = ""
+    can_publish: bool = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self.roles and not self.admin_users
+
+    def identity(self, user: str, groups: Iterable[str] = ()) -> Identity:
+        groups = tuple(groups)
+        return Identity(
+            user=user,
+            groups=groups,
+            roles=self._roles_of(user, groups),
+            refusal=self.refusal,
+            can_publish=self.can_publish,
+        )
+
+    def _roles_of(self, user: str, groups: tuple[str, ...]) -> tuple[Role, ...]:
+        if self.is_open:
+            return (ALL_RIGHTS,)
+        if user in self.admin_users:
+            return (ADMINS,)
+        if not self.roles:
+            return (READERS,)
+        return tuple(role for role in self.roles if role.is_of(user, groups))
+
+
+def parse_roles(text: str) -> tuple[Role, ...]:
+    """`[[role]] name="oncall" users=["ana"] groups=["sre"] can=["viewer","operator"] topics=["orders*"]`.
+
+    Raises BadRoles: what is not understood could be what was to keep somebody out.
+    """
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadRoles(str(error)) from error
+    if unknown := set(document) - {"role"}:
+        raise BadRoles(f"unknown key {min(unknown)}; expected [[role]]")
+    roles = document.get("role", [])
+    if not isinstance(roles, list) or not roles:
+        raise BadRoles("expected at least one [[role]]")
+    return tuple(_role(it, number) for number, it in enumerate(roles, 1))
+
+
+def _role(table: object, number: int) -> Role:
+    if not isinstance(table, dict):
+        raise BadRoles(f"role {number}: expected a table")
+    name = table.get("name", f"role {number}")
+    if not isinstance(name, str):
+        raise BadRoles(f"role {number}: name must be a string")
+    if unknown := set(table) - {"name", "users", "groups", "can", "topics"}:
+        raise BadRoles(f"{name}: unknown key {min(unknown)}")
+    can: set[Right] = set()
+    for word in _words(table, "can", name):
+        try:
+            can |= _INCLUDED[Right(word)]
+        except ValueError:
+            raise BadRoles(f"{name}: unknown right {word!r}; there are {', '.join(Right)}") from None
+    if not can:
+        raise BadRoles(f"{name}: can= names no right")
+    users, groups = _words(table, "users", name), _words(table, "groups", name)
+    if not users and not groups:
+        raise BadRoles(f"{name}: neither users= nor groups=")
+    topics = _words(table, "topics", name) or (EVERYTHING,)
+    return Role(name=name, can=frozenset(can), users=users, groups=groups, topics=topics)
+
+
+def _words(table: Mapping[str, Any], key: str, name: str) -> tuple[str, ...]:
+    words = table.get(key, [])
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise BadRoles(f"{name}: {key} must be a list of strings")
+    return tuple(words)
+
+
+def _matches(word: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(word, pattern) for pattern in patterns)
+
+
+# Networks
+
+
+def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """`10.0.0.0/8`, also with bits set in the host part. Raises ValueError."""
+    return tuple(ip_network(text, strict=False) for text in texts)
+
+
+def is_within(address: str, allowed: Iterable[Network]) -> bool:
+    """IPv4 that came over an IPv6 socket is IPv4. Raises ValueError for what is no address."""
+    ip = ip_address(address.partition("%")[0])
+    mapped = ip.ipv4_mapped if ip.version == 6 else None
+    return any((mapped or ip) in network for network in allowed)

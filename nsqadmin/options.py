@@ -1,0 +1,148 @@
+"""The settings of nsqadmin: NSQ's, under their own names and with their own defaults, and a few of ours."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, replace
+from posixpath import normpath
+from urllib.parse import urlsplit
+
+from common.net import AddressError, parse_address
+from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
+from common.startup import StartupError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(BaseOptions):
+    log_prefix: str = option("[nsqadmin] ", "what each line of the log begins with")
+
+    # addresses
+    http_address: str = option(
+        "0.0.0.0:4171", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
+    )
+    base_path: str = option("/", "path under which everything is found, where a proxy does not take it away")
+    lookupd_http_address: tuple[str, ...] = option(
+        (), "HTTP address of an nsqlookupd", toml="nsqlookupd_http_addresses", at_run_time=True
+    )
+    nsqd_http_address: tuple[str, ...] = option((), "HTTP address of an nsqd", toml="nsqd_http_addresses")
+    snapshot: str = option("", "file to show instead of a cluster: what GET /api/v2/snapshot has answered; read-only")
+
+    # asking
+    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, "how long to wait for a connection", kind=DURATION)
+    http_client_request_timeout: Nanoseconds = option(5 * SECOND, "how long to wait for an answer", kind=DURATION)
+    http_client_tls_cert: str = option("", "path to the certificate that we show")
+    http_client_tls_key: str = option("", "path to its key")
+    http_client_tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
+    http_client_tls_insecure_skip_verify: bool = option(False, "believe any certificate")
+    sample_interval: Nanoseconds = option(
+        5 * SECOND, "how often all nodes are asked; longer by itself where that is much work", kind=DURATION, at_least=1
+    )
+    discovery_interval: Nanoseconds = option(
+        15 * SECOND, "how often every nsqlookupd is asked who is there", kind=DURATION, at_least=1
+    )
+    sample_clients: int = option(
+        2000, "ask for all consumers at each sample up to so many; beyond, only where it matters", at_least=0
+    )
+    history_series: int = option(
+        1000, "topics and channels whose hours and days are kept in memory; the busiest ones", at_least=0
+    )
+    history_file: str = option("", "file that keeps the charts over a restart")
+
+    # who may do what
+    acl_http_header: str = option("X-Forwarded-User", "header in which a proxy in front of us says who the user is")
+    acl_groups_header: str = option("X-Forwarded-Groups", "header in which it says the user's groups, with commas")
+    admin_user: tuple[str, ...] = option((), "user who may do everything", toml="admin_users")
+    allow_config_from_cidr: str = option("127.0.0.1/8", "network from which /config may be used; empty: any")
+    trusted_proxy: tuple[str, ...] = option(
+        (),
+        "network of proxies whose headers about the user are believed; without it everybody's",
+        toml="trusted_proxies",
+    )
+    auth_file: str = option("", "file of users and their password hashes; with it everybody has to log in")
+    roles_file: str = option("", "TOML file that says who may do what")
+    read_only: bool = option(False, "nobody may change anything")
+    enable_publish: bool = option(False, "messages may be published by who has the right to")
+    audit_file: str = option("", "file to which each action is appended as a line of JSON")
+
+    # graphite, and who is told
+    graphite_url: str = option("", "where graphite is")
+    proxy_graphite: bool = option(False, "hand requests for /render on to graphite")
+    statsd_counter_format: str = option("stats.counters.%s.count", "what statsd makes of a counter's name")
+    statsd_gauge_format: str = option("stats.gauges.%s", "what statsd makes of a gauge's name")
+    statsd_interval: Nanoseconds = option(MINUTE, "how often nsqd pushes to statsd", kind=DURATION)
+    statsd_prefix: str = option("nsq.%s", "what nsqd puts before each name; %s is the node")
+    notification_http_endpoint: str = option("", "URL to which each action is posted")
+
+    # for who works on the pages
+    dev_static_dir: str = option("", "folder to read static files from, at each request")
+
+    # accepted, without effect
+    verbose: bool = option(False, "use --log-level=debug", deprecated=True)
+
+    def checked(self) -> Options:
+        self._check_cluster()
+        if self.http_client_tls_cert and not self.http_client_tls_key:
+            raise StartupError("--http-client-tls-key must be specified with --http-client-tls-cert")
+        if self.http_client_tls_key and not self.http_client_tls_cert:
+            raise StartupError("--http-client-tls-cert must be specified with --http-client-tls-key")
+        for flag, addresses in (
+            ("lookupd-http-address", self.lookupd_http_address),
+            ("nsqd-http-address", self.nsqd_http_address),
+        ):
+            for address in addresses:
+                _check_address(flag, address)
+        if self.proxy_graphite:
+            _check_url("graphite-url", self.graphite_url)
+        if self.allow_config_from_cidr:
+            _check_network("allow-config-from-cidr", self.allow_config_from_cidr)
+        for network in self.trusted_proxy:
+            _check_network("trusted-proxy", network)
+        return replace(self, base_path=clean_base_path(self.base_path))
+
+    def _check_cluster(self) -> None:
+        if self.snapshot:
+            if self.lookupd_http_address or self.nsqd_http_address:
+                raise StartupError("use --snapshot or addresses of a cluster, not both")
+        elif not self.lookupd_http_address and not self.nsqd_http_address:
+            raise StartupError("--nsqd-http-address or --lookupd-http-address required")
+        elif self.lookupd_http_address and self.nsqd_http_address:
+            raise StartupError("use --nsqd-http-address or --lookupd-http-address not both")
+
+    @property
+    def prefix(self) -> str:
+        """What stands before each route: the base path, or nothing at all."""
+        return "" if self.base_path == "/" else self.base_path
+
+
+def clean_base_path(path: str) -> str:
+    """`nsqadmin/` → `/nsqadmin`."""
+    return "/" + normpath("/" + path).lstrip("/")
+
+
+def _check_address(flag: str, address: str) -> None:
+    try:
+        where = parse_address(address)
+    except AddressError as error:
+        raise StartupError(f"failed to resolve --{flag} ({address}) - {error}") from error
+    if where.is_unix:
+        reason = "too many colons in address" if address.count(":") > 1 else "missing port in address"
+        raise StartupError(f"failed to resolve --{flag} ({address}) - address {address}: {reason}")
+
+
+def _check_url(flag: str, url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        reason = "" if parts.scheme in ("http", "https") and parts.hostname else "expected http://host or https://host"
+    except ValueError as error:
+        reason = str(error)
+    if reason:
+        raise StartupError(f"failed to parse --{flag} ({url}) - {reason}")
+
+
+def _check_network(flag: str, text: str) -> None:
+    try:
+        if "/" not in text:
+            raise ValueError(f"invalid CIDR address: {text}")
+        ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise StartupError(f"failed to parse --{flag} ({text}) - {error}") from error

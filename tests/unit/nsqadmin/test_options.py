@@ -1,0 +1,47 @@
+"""What nsqadmin is started with."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.options import parse
+from common.startup import StartupError
+from nsqadmin.options import Options, clean_base_path
+
+NODE = "--nsqd-http-address=127.0.0.1:4151"
+
+
+def options(*arguments: str) -> Options:
+    return parse(Options, arguments, {}, "nsqadmin")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ([], "--nsqd-http-address or --lookupd-http-address required"),
+        ([NODE, "--lookupd-http-address=a:1"], "use --nsqd-http-address or --lookupd-http-address not both"),
+        ([NODE, "--http-client-tls-cert=c"], "--http-client-tls-key must be specified with --http-client-tls-cert"),
+        ([NODE, "--http-client-tls-key=k"], "--http-client-tls-cert must be specified with --http-client-tls-key"),
+        (["--lookupd-http-address=http://a:1"], "failed to resolve --lookupd-http-address (http://a:1) - "),
+        (["--nsqd-http-address=a"], "failed to resolve --nsqd-http-address (a) - address a: missing port in address"),
+        ([NODE, "--proxy-graphite", "--graphite-url=::"], "failed to parse --graphite-url (::) - "),
+        ([NODE, "--allow-config-from-cidr=x"], "failed to parse --allow-config-from-cidr (x) - "),
+        ([NODE, "--trusted-proxy=10.0.0.1"], "failed to parse --trusted-proxy (10.0.0.1) - "),
+    ],
+)
+def test_what_cannot_work_is_refused_in_nsqs_words(arguments: list[str], text: str) -> None:
+    with pytest.raises(StartupError) as failure:
+        options(*arguments)
+    assert str(failure.value).startswith(f"failed to instantiate nsqadmin - {text}")
+
+
+def test_a_list_is_one_entry_for_each_flag() -> None:
+    assert options("--nsqd-http-address=a:1", "--nsqd-http-address=b:2").nsqd_http_address == ("a:1", "b:2")
+
+
+@pytest.mark.parametrize(
+    ("given", "clean"), [("", "/"), ("/", "/"), ("nsqadmin/", "/nsqadmin"), ("//a/./b/../c/", "/a/c")]
+)
+def test_the_base_path_is_cleaned(given: str, clean: str) -> None:
+    assert clean_base_path(given) == clean
+    assert options(NODE, f"--base-path={given}").base_path == clean
