@@ -1,0 +1,51 @@
+"""docs/reference/metrics.md is what the daemons export: names, kinds, labels and words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.client import Client
+from tests.support.process import ROOT, Daemon, Nsqd, Nsqlookupd
+
+pytestmark = pytest.mark.e2e
+
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
+
+
+def documented(program: str) -> dict[str, tuple[str, set[str], str]]:
+    (section,) = re.findall(
+        rf"^## {program}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| (.*?) \| (.*) \|$", section, re.MULTILINE)
+    return {name: (kind, set(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows}
+
+
+def exported(daemon: Daemon) -> dict[str, tuple[str, set[str], str]]:
+    text = daemon.http("GET", "/metrics").body.decode()
+    found = {}
+    for name, words, kind in re.findall(r"# HELP (\w+) (.*)\n# TYPE \w+ (\w+)\n", text):
+        samples = re.findall(rf"^{name}(\{{.*\}})? ", text, re.MULTILINE)
+        assert samples, f"{name} has no sample here, so its labels were not seen"
+        found[name] = kind, set(re.findall(r'(\w+)="', "".join(samples))), words
+    return found
+
+
+def finish_one(client: Client) -> None:
+    client.subscribe("t", "c", ready=1)
+    client.finish(client.message())
+    client.in_step()
+
+
+def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
+    with Nsqd(tmp_path, "e2e-processing-latency-percentile=0.99") as nsqd:
+        nsqd.post("/pub?topic=t", b"body")
+        finish_one(nsqd.connect())
+        assert exported(nsqd) == documented("nsqd")
+
+
+def test_nsqlookupd_exports_what_the_page_says() -> None:
+    with Nsqlookupd() as nsqlookupd:
+        assert exported(nsqlookupd) == documented("nsqlookupd")

@@ -1,0 +1,285 @@
+"""What is in deploy/: units, manifests, alerts, dashboard and sample configurations, each as its own tool would check it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, Final
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from common.options import table_of
+from nsqadmin.options import Options as AdminOptions
+from nsqd.options import Options as NsqdOptions
+from nsqlookupd.options import Options as LookupOptions
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+DEPLOY: Final = ROOT / "deploy"
+MANIFESTS: Final = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+PROMETHEUS: Final = DEPLOY / "prometheus"
+OPTIONS: Final = {"nsqd": NsqdOptions, "nsqlookupd": LookupOptions, "nsqadmin": AdminOptions}
+# The oldest that is still maintained by its makers when this was written, and what came after.
+KUBERNETES: Final = ("1.31", "1.33")
+
+
+def tool(name: str) -> str:
+    """Where it is. CI installs them all; on other machines the test is skipped."""
+    found = shutil.which(name)
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI has to have {name}: see .ci/run")
+        pytest.skip(f"no {name} here")
+    return found
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    return said
+
+
+# Compose: that it works is asked by tests/e2e/test_compose.py, where there is an engine
+
+
+def services() -> dict[str, dict[str, Any]]:
+    services: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))[
+        "services"
+    ]
+    return services
+
+
+def nodes() -> dict[str, dict[str, Any]]:
+    return {name: it for name, it in services().items() if it["image"] == "nsq-suite/nsqd"}
+
+
+@pytest.mark.parametrize("name", services())
+def test_services_can_write_to_their_volumes_only_and_are_looked_after(name: str) -> None:
+    service = services()[name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert {"restart", "stop_grace_period"} <= service.keys()
+
+
+def test_ports_are_the_same_inside_and_published() -> None:
+    """So that what discovery hands out is right in both worlds."""
+    assert len(nodes()) == 3
+    for name, node in nodes().items():
+        command = " ".join(node["command"])
+        listened = re.findall(r"--(?:tcp|http)-address=0\.0\.0\.0:(\d+)", command)
+        assert node["ports"] == [f"${{NSQ_PUBLISH:-127.0.0.1}}:{port}:{port}" for port in listened]
+        assert f"--broadcast-address=${{NSQ_HOST:-{name}}}" in command
+        assert f":{listened[1]}/" in node["healthcheck"]["test"][-1]
+
+
+def test_images_are_built_from_targets_that_exist() -> None:
+    dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    targets = re.findall(r"^FROM service AS (\S+)$", dockerfile, re.MULTILINE)
+    for service in services().values():
+        assert service["build"]["target"] in targets
+        assert service["image"] == f"nsq-suite/{service['build']['target']}"
+    assert "USER root" not in dockerfile.rpartition("USER nsq")[2]
+
+
+def test_all_packages_are_in_the_context_of_the_build() -> None:
+    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"][
+        "find"
+    ]
+    let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"]
+    for package in found["include"]:
+        assert any(fnmatch(package.rstrip("*"), pattern) for pattern in let_in), package
+
+
+# Kubernetes
+
+
+def objects() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in MANIFESTS:
+        for found in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            if found["kind"] != "Kustomization":
+                yield f"{path.name}: {found['kind']} {found['metadata']['name']}", found
+
+
+OBJECTS: Final = dict(objects())
+
+
+def of_kind(kind: str) -> dict[str, dict[str, Any]]:
+    return {it["metadata"]["name"]: it for it in OBJECTS.values() if it["kind"] == kind}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    return {
+        name: it["spec"]["template"] for kind in ("Deployment", "StatefulSet") for name, it in of_kind(kind).items()
+    }
+
+
+@pytest.mark.parametrize("version", KUBERNETES)
+@pytest.mark.parametrize("name", OBJECTS)
+def test_manifests_fit_the_schema(name: str, version: str) -> None:
+    kubernetes_validate.validate(OBJECTS[name], version, strict=True)
+
+
+def test_the_schema_check_can_fail() -> None:
+    wrong = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}, "spec": {"port": []}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, KUBERNETES[0], strict=True)
+
+
+def test_kustomization_names_every_manifest() -> None:
+    kustomization = yaml.safe_load((DEPLOY / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8"))
+    assert set(kustomization["resources"]) == {it.name for it in MANIFESTS} - {"kustomization.yaml"}
+    images = {container["image"] for pod in pods().values() for container in pod["spec"]["containers"]}
+    assert {it["name"] for it in kustomization["images"]} == images
+
+
+def test_selectors_of_services_find_pods_and_ports() -> None:
+    for service in of_kind("Service").values():
+        chosen = service["spec"]["selector"].items()
+        found = [pod for pod in pods().values() if chosen <= pod["metadata"]["labels"].items()]
+        assert len(found) == 1, service
+        names = {port["name"] for container in found[0]["spec"]["containers"] for port in container["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= names
+
+
+@pytest.mark.parametrize("name", pods())
+def test_pods_have_probes_and_nothing_to_write_to_but_their_volumes(name: str) -> None:
+    pod = pods()[name]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    for container in pod["containers"]:
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert {"livenessProbe", "readinessProbe", "resources"} <= container.keys()
+
+
+@pytest.mark.parametrize("name", pods())
+def test_arguments_are_options(name: str) -> None:
+    flags = {it.flag for it in table_of(OPTIONS[name])}
+    for argument in pods()[name]["spec"]["containers"][0].get("args", ()):
+        assert argument.removeprefix("--").partition("=")[0] in flags
+
+
+def test_a_stopped_nsqd_has_time_to_drain() -> None:
+    """The drain's deadline, then the hook's sleep, then the end of grace: in this order."""
+    spec = pods()["nsqd"]["spec"]
+    (container,) = spec["containers"]
+    deadline = next(int(it[len("--drain-deadline=") : -1]) for it in container["args"] if "drain-deadline" in it)
+    *_, hook = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook.startswith("kill -USR1 1 && sleep ")
+    assert deadline < int(hook.rpartition(" ")[2]) < spec["terminationGracePeriodSeconds"]
+
+
+# systemd
+
+
+def test_units_pass_systemd(tmp_path: Path) -> None:
+    analyze = tool("systemd-analyze")
+    units = []
+    for unit in sorted((DEPLOY / "systemd").glob("*.service")):
+        assert unit.stem in OPTIONS
+        # It looks whether the program is there, and where we test it is elsewhere.
+        text = unit.read_text(encoding="utf-8").replace(f"/opt/nsq/bin/{unit.stem} ", f"{sys.executable} ")
+        assert f"--config=/etc/nsq/{unit.stem}.toml" in text
+        units.append(tmp_path / unit.name)
+        units[-1].write_text(text, encoding="utf-8")
+    assert len(units) == 3
+    said = run(analyze, "verify", "--man=no", "--recursive-errors=no", *units)
+    assert not [line for line in said.splitlines() if "nsq" in line]
+
+
+def test_the_check_of_units_can_fail(tmp_path: Path) -> None:
+    wrong = tmp_path / "nsq-wrong.service"
+    wrong.write_text(f"[Service]\nExecStart={sys.executable}\nStopTimeoutSec=1\n", encoding="utf-8")
+    with pytest.raises(AssertionError, match="StopTimeoutSec"):
+        run(tool("systemd-analyze"), "verify", "--man=no", "--recursive-errors=no", wrong)
+
+
+# Sample configurations
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_samples_set_what_there_is(name: str) -> None:
+    """Also where a line is only there to be uncommented."""
+    text = (DEPLOY / "config" / f"{name}.toml").read_text(encoding="utf-8")
+    everything = re.sub(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE)
+    keys = {it.key for it in table_of(OPTIONS[name])}
+    assert tomllib.loads(everything).keys() <= keys
+    assert len(tomllib.loads(everything)) > len(tomllib.loads(text))
+
+
+# Prometheus
+
+
+def test_prometheus_takes_the_configuration() -> None:
+    run(tool("promtool"), "check", "config", "prometheus.yml", cwd=PROMETHEUS)
+    run(tool("promtool"), "check", "rules", "--lint=all", "--lint-fatal", "nsq.rules.yml", cwd=PROMETHEUS)
+
+
+def test_alerts_come_when_they_should() -> None:
+    run(tool("promtool"), "test", "rules", "nsq.rules.test.yml", cwd=PROMETHEUS)
+
+
+def alerts() -> dict[str, dict[str, Any]]:
+    groups = yaml.safe_load((PROMETHEUS / "nsq.rules.yml").read_text(encoding="utf-8"))["groups"]
+    return {rule["alert"]: rule for group in groups for rule in group["rules"]}
+
+
+def test_every_alert_is_explained() -> None:
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text(encoding="utf-8")
+    assert [name for name in alerts() if f"`{name}`" not in page] == []
+
+
+# Grafana
+
+
+def panels() -> dict[str, dict[str, Any]]:
+    dashboard = json.loads((DEPLOY / "grafana" / "nsq.json").read_text(encoding="utf-8"))
+    return {it["title"]: it for it in dashboard["panels"] if it["type"] != "row"}
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in panels().values() for target in panel["targets"]]
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels().values():
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not taken & cells, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+def test_prometheus_understands_the_dashboard(tmp_path: Path) -> None:
+    """There is no other way to have an expression checked without a server: as a rule."""
+    rules = [
+        {"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "1m", text)}
+        for number, text in enumerate(expressions())
+    ]
+    file = tmp_path / "dashboard.yml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
+    run(tool("promtool"), "check", "rules", file)
+
+
+@pytest.mark.parametrize("where", ["alerts", "dashboard"])
+def test_named_metrics_are_in_the_reference(where: str) -> None:
+    """That the reference is what daemons export is asked by tests/e2e/test_metrics.py."""
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    known = set(re.findall(r"^\| `(\w+)` ", page, re.MULTILINE))
+    texts = {
+        "alerts": [rule["expr"] for rule in alerts().values()],
+        "dashboard": expressions(),
+    }[where]
+    named = {name for text in texts for name in re.findall(r"\b(?:nsqd|nsqlookupd)_[a-z0-9_]+\b", text)}
+    assert named
+    assert named <= known
