@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ssl
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Final
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
@@ -49,12 +50,24 @@ class Answer:
 
 
 class HttpClient:
-    """As many connections as there are questions at once; between questions they stay until `close_idle`. Seconds."""
+    """As many connections as there are questions at once; between questions they stay until `close_idle`. Seconds.
 
-    def __init__(self, *, connect_timeout: float = inf, timeout: float = inf) -> None:
+    Without `keeps_bodies` answers are read to their end and have none.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect_timeout: float = inf,
+        timeout: float = inf,
+        idle_timeout: float = inf,
+        keeps_bodies: bool = True,
+    ) -> None:
         self._connect_timeout = connect_timeout
         self._timeout = timeout  # for all of one question
-        self._idle: dict[_Place, list[trio.abc.Stream]] = {}
+        self._idle_timeout = idle_timeout  # what has been idle for longer is not used again
+        self._keeps_bodies = keeps_bodies
+        self._idle: dict[_Place, list[_Idle]] = {}
 
     @property
     def idle(self) -> int:
@@ -75,26 +88,36 @@ class HttpClient:
         with _failing(self._timeout):
             return await self._ask((host, port, tls), request)
 
+    async def fetch(
+        self, method: str, url: str, *, tls: ssl.SSLContext, headers: Headers = (), body: bytes = b""
+    ) -> Answer:
+        """As the function of this name, on connections that are kept.
+
+        One that has gone meanwhile is only noticed when it is used; what was asked then may be asked twice.
+        """
+        with _failing(self._timeout):
+            return await _follow(self._ask, method, url, tls=tls, headers=headers, body=body)
+
     async def close_idle(self) -> None:
         """Those that are busy close when they have been answered. Waits for nothing, and cannot be cancelled."""
         idle, self._idle = self._idle, {}
-        with trio.CancelScope(shield=True):
-            for streams in idle.values():
-                for stream in streams:
-                    await trio.aclose_forcefully(stream)
+        for kept in idle.values():
+            await _close_all(kept)
 
     async def _ask(self, place: _Place, request: bytes) -> Answer:
         kept = self._idle.setdefault(place, [])
+        if kept and kept[-1].since < trio.current_time() - self._idle_timeout:
+            await _close_all(kept)  # the last one is the youngest
         while kept:
-            answer = _Parsed()
+            answer = _Parsed(keeps_body=self._keeps_bodies)
             try:
-                return await self._ask_on(kept.pop(), place, request, answer)
+                return await self._ask_on(kept.pop().stream, place, request, answer)
             except (OSError, trio.BrokenResourceError, HttpFailed):
                 if answer.has_begun:
                     raise
-                # It was closed while nobody looked. Asking twice does no harm: it is a GET.
+                # It was closed while nobody looked.
         stream = await _connect(*place, self._connect_timeout)
-        return await self._ask_on(stream, place, request, _Parsed())
+        return await self._ask_on(stream, place, request, _Parsed(keeps_body=self._keeps_bodies))
 
     async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _Parsed) -> Answer:
         idle = self._idle
@@ -106,9 +129,21 @@ class HttpClient:
             return answer.whole()
         finally:
             if stays:
-                idle[place].append(stream)
+                idle[place].append(_Idle(stream, trio.current_time()))
             else:
                 await trio.aclose_forcefully(stream)
+
+
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    stream: trio.abc.Stream
+    since: float
+
+
+async def _close_all(kept: list[_Idle]) -> None:
+    with trio.CancelScope(shield=True):
+        while kept:
+            await trio.aclose_forcefully(kept.pop().stream)
 
 
 async def get(
@@ -124,7 +159,7 @@ async def get(
     """A single question. The answer, whatever its status. Raises HttpFailed."""
     request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(timeout):
-        return await _exchange((host, port, tls), request, connect_timeout)
+        return await _exchange((host, port, tls), request, connect_timeout=connect_timeout)
 
 
 async def fetch(
@@ -138,19 +173,85 @@ async def fetch(
     timeout: float = inf,
 ) -> Answer:
     """As `get`, of a whole URL, and wherever it leads: redirects are followed. `tls` is for https."""
-    location = ""
+    ask = partial(_exchange, connect_timeout=connect_timeout)
     with _failing(timeout):
-        for _ in range(_MOST_REDIRECTS + 1):
-            parts = _split(url, location)
-            host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-            request = _request(method, *_addressed(parts), [_ONLY_ONE, *_credentials(parts), *headers], body)
-            answer = await _exchange((host, port, tls if parts.scheme == "https" else None), request, connect_timeout)
-            if answer.status not in _REDIRECTS or not answer.location:
-                return answer
-            if answer.status in _TO_GET:
-                method, body = "GET", b""
-            url, location = parts.geturl(), answer.location
+        return await _follow(ask, method, url, tls=tls, headers=[_ONLY_ONE, *headers], body=body)
+
+
+async def _follow(
+    ask: Callable[[_Place, bytes], Awaitable[Answer]],
+    method: str,
+    url: str,
+    *,
+    tls: ssl.SSLContext,
+    headers: Headers,
+    body: bytes,
+) -> Answer:
+    location = ""
+    for _ in range(_MOST_REDIRECTS + 1):
+        parts = _split(url, location)
+        host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+        request = _request(method, *_addressed(parts), [*_credentials(parts), *headers], body)
+        answer = await ask((host, port, tls if parts.scheme == "https" else None), request)
+        if answer.status not in _REDIRECTS or not answer.location:
+            return answer
+        if answer.status in _TO_GET:
+            method, body = "GET", b""
+        url, location = parts.geturl(), answer.location
     raise HttpFailed(f"stopped after {_MOST_REDIRECTS} redirects")
+
+
+@asynccontextmanager
+async def open_answer(
+    host: str,
+    port: int,
+    target: str,
+    *,
+    tls: ssl.SSLContext | None = None,
+    headers: Headers = (),
+    connect_timeout: float = inf,
+    patience: float = inf,
+) -> AsyncIterator[OpenAnswer]:
+    """A single GET whose answer may be long: read as it comes, and left whenever one has enough. Raises HttpFailed.
+
+    `patience` is for each piece.
+    """
+    request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
+    with _failing(inf):
+        stream = await _connect(host, port, tls, connect_timeout)
+    try:
+        answer = OpenAnswer(stream, patience)
+        await answer.begin(request)
+        yield answer
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+class OpenAnswer:
+    """An answer whose head is there and whose body comes by and by."""
+
+    def __init__(self, stream: trio.abc.Stream, patience: float) -> None:
+        self._stream = stream
+        self._patience = patience
+        self._parsed = _Parsed()
+
+    async def begin(self, request: bytes) -> None:
+        with _failing(self._patience):
+            await self._stream.send_all(request)
+            while not self._parsed.has_head and await _receive_piece(self._stream, self._parsed):
+                pass
+
+    @property
+    def status(self) -> int:
+        return self._parsed.status
+
+    async def receive(self) -> bytes:
+        """The next piece of the body; nothing behind the last one. Raises HttpFailed, also when it breaks off."""
+        with _failing(self._patience):
+            while not self._parsed.pieces and await _receive_piece(self._stream, self._parsed):
+                pass
+        pieces, self._parsed.pieces = self._parsed.pieces, []
+        return b"".join(pieces)
 
 
 def _split(url: str, location: str) -> SplitResult:
@@ -203,7 +304,7 @@ def _failing(timeout: float) -> Iterator[None]:
         raise HttpFailed(f"malformed HTTP response: {error}") from error
 
 
-async def _exchange(place: _Place, request: bytes, connect_timeout: float) -> Answer:
+async def _exchange(place: _Place, request: bytes, *, connect_timeout: float) -> Answer:
     """On a connection of its own."""
     stream = await _connect(*place, connect_timeout)
     answer = _Parsed()
@@ -232,30 +333,37 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: floa
 
 
 async def _receive(stream: trio.abc.Stream, answer: _Parsed) -> None:
-    while not answer.complete:
-        data = await stream.receive_some(_READ_SIZE)
-        if not data:
-            if answer.ends_with_the_connection:
-                return
-            raise HttpFailed("connection closed within the response")
-        answer.feed(data)
+    while await _receive_piece(stream, answer):
         if answer.size > _MOST_BYTES:
             raise HttpFailed(f"response of more than {_MOST_BYTES} bytes")
+
+
+async def _receive_piece(stream: trio.abc.Stream, answer: _Parsed) -> bool:
+    """False when there is nothing more to come."""
+    if answer.complete:
+        return False
+    data = await stream.receive_some(_READ_SIZE)
+    if data:
+        answer.feed(data)
+    elif not answer.ends_with_the_connection:
+        raise HttpFailed("connection closed within the response")
+    return bool(data)
 
 
 class _Parsed:
     """An answer as it comes; what begins with `on_` is what httptools calls back."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_body: bool = True) -> None:
         self.pieces: list[bytes] = []
-        self.size = 0
+        self.size = 0  # of what was kept
         self.location = b""
         self.has_begun = False  # a byte of it is there
+        self.has_head = False
         self.complete = False
+        self._keeps_body = keeps_body
         self._parser = httptools.HttpResponseParser(self)
         self._messages = 0
         self._stays_open = False
-        self._has_head = False
         self._has_end = False  # says where it ends
 
     def feed(self, data: bytes | bytearray) -> None:
@@ -264,11 +372,15 @@ class _Parsed:
         self._parser.feed_data(data)
 
     def whole(self) -> Answer:
-        return Answer(int(self._parser.get_status_code()), b"".join(self.pieces), self.location.decode("latin-1"))
+        return Answer(self.status, b"".join(self.pieces), self.location.decode("latin-1"))
+
+    @property
+    def status(self) -> int:
+        return int(self._parser.get_status_code())
 
     @property
     def ends_with_the_connection(self) -> bool:
-        return self._has_head and not self._has_end
+        return self.has_head and not self._has_end
 
     @property
     def may_be_followed(self) -> bool:
@@ -285,11 +397,12 @@ class _Parsed:
             self.location = value
 
     def on_headers_complete(self) -> None:
-        self._has_head = True
+        self.has_head = True
 
     def on_body(self, body: bytes) -> None:
-        self.pieces.append(body)
-        self.size += len(body)
+        if self._keeps_body:
+            self.pieces.append(body)
+            self.size += len(body)
 
     def on_message_complete(self) -> None:
         self.complete = True

@@ -6,6 +6,7 @@ The conversions from TOML are NSQ's, but for integers as booleans (docs/referenc
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -59,6 +60,22 @@ def _parse_integer(text: str) -> int:
     if value not in _INT64:
         raise ValueError("value out of range")
     return value
+
+
+_GO_FLOAT: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def _parse_float(text: str) -> float:
+    if not _GO_FLOAT.fullmatch(text):
+        raise ValueError("parse error")
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError("value out of range")
+    return value
+
+
+def _convert_float(value: object) -> float:
+    return _parse_float(str(value)) if isinstance(value, int | float | str) else _wrong_type(value)
 
 
 def _parse_floats(text: str) -> tuple[float, ...]:
@@ -139,6 +156,7 @@ BOOLEAN: Final = Kind(
     word="", parse=_parse_boolean, convert=_convert_boolean, show=_show_boolean, render=_show_boolean, is_bare=True
 )
 INTEGER: Final = Kind(word="int", parse=_parse_integer, convert=_convert_integer)
+FLOAT: Final = Kind(word="float", parse=_parse_float, convert=_convert_float, show=lambda value: f"{value:g}")
 STRING: Final = Kind(word="string", parse=str, convert=_convert_string)
 DURATION: Final = Kind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
 STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
@@ -193,6 +211,8 @@ def kind_of(default: object) -> Kind[Any]:
             return BOOLEAN
         case int():
             return INTEGER
+        case float():
+            return FLOAT
         case str():
             return STRING
         case tuple():

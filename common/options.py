@@ -19,7 +19,7 @@ import logging
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Self, TypeVar
 
 from common.durations import (
     HOUR,
@@ -36,6 +36,7 @@ from common.logs import LOG_FORMATS, LogLevel
 from common.option_kinds import (
     BOOLEAN,
     DURATION,
+    FLOAT,
     FLOATS,
     INTEGER,
     LEVEL,
@@ -49,10 +50,14 @@ from common.option_kinds import (
 from common.startup import StartupError
 from common.wire.quoting import quote
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 # With what a table is made of, so that a table needs one import.
 __all__ = [
     "BOOLEAN",
     "DURATION",
+    "FLOAT",
     "FLOATS",
     "HOUR",
     "INTEGER",
@@ -64,6 +69,7 @@ __all__ = [
     "STRING",
     "STRINGS",
     "BaseOptions",
+    "Flags",
     "HelpRequested",
     "Kind",
     "Nanoseconds",
@@ -79,9 +85,12 @@ __all__ = [
     "own_words",
     "parse",
     "parse_duration",
+    "read_flags",
     "reference_page",
+    "reference_table",
     "seconds",
     "table_of",
+    "tool_usage",
     "usage",
     "variable_of",
 ]
@@ -90,6 +99,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT", bound="BaseOptions")
+TableT = TypeVar("TableT", bound="DataclassInstance")
 
 
 class UsageError(Exception):
@@ -104,7 +114,7 @@ class UsageError(Exception):
 
 
 class HelpRequested(Exception):
-    """`--help` was given: the usage belongs on stderr, and the exit status is 0."""
+    """`--help` was given: the usage is to be printed, and the exit status is 0."""
 
     def __init__(self, usage: str) -> None:
         super().__init__(usage)
@@ -173,7 +183,7 @@ def option(
     planned: bool = False,
     at_run_time: bool = False,
 ) -> T:
-    """A field of a table. The kind follows from the default where it can: bool, int, str, or tuple of str.
+    """A field of a table. The kind follows from the default where it can: bool, int, float, str, or tuple of str.
 
     `flag` and `toml` are for names that do not follow from the field's. A deprecated option is only a flag and has
     no effect; a planned one is read and has none yet, which a warning says. What is settable `at_run_time` takes `PUT /config/<key>`.
@@ -221,7 +231,7 @@ class BaseOptions:
         return self
 
 
-def table_of(options_class: type[BaseOptions]) -> tuple[Option, ...]:
+def table_of(options_class: type[DataclassInstance]) -> tuple[Option, ...]:
     return tuple(
         Option(
             name=row.name,
@@ -243,8 +253,10 @@ def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[s
     Raises UsageError, HelpRequested, VersionRequested, or StartupError with the whole line to print.
     """
     table = table_of(options_class)
-    flags = _CommandLine(program, table)
+    flags = _CommandLine(table, usage(program, table), has_file=True)
     flags.read(argv)
+    if flags.wants_version:
+        raise VersionRequested
     config = flags.config if flags.config is not None else environ.get(variable_of(program, "config"), "")
     values = {
         **_read_file(config, table),
@@ -264,6 +276,26 @@ def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[s
     return options
 
 
+@dataclass(frozen=True, slots=True)
+class Flags(Generic[T]):
+    """A command line as it was read."""
+
+    options: T
+    wants_version: bool
+    left: tuple[str, ...]  # from the first word on that is no flag
+
+
+def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *, closing: str = "") -> Flags[TableT]:
+    """The same grammar for a tool: no environment, no file, and nothing is checked but the flags' own syntax.
+
+    `closing` ends the usage text. Raises UsageError or HelpRequested.
+    """
+    table = table_of(options_class)
+    flags = _CommandLine(table, tool_usage(program, table, closing), has_file=False)
+    left = flags.read(argv)
+    return Flags(options_class(**flags.values), flags.wants_version, left)
+
+
 def variable_of(program: str, flag: str) -> str:
     """The environment variable that stands for a flag: NSQD_TCP_ADDRESS for nsqd's tcp-address."""
     return f"{program}_{flag}".replace("-", "_").upper()
@@ -272,16 +304,17 @@ def variable_of(program: str, flag: str) -> str:
 class _CommandLine:
     """Go's `flag` package: one dash or two, `--flag=value` or `--flag value`, and a bare word ends it all."""
 
-    def __init__(self, program: str, table: Sequence[Option]) -> None:
-        self._program = program
-        self._table = table
+    def __init__(self, table: Sequence[Option], usage: str, *, has_file: bool) -> None:
+        self._usage = usage
         self._rows = {row.flag: row for row in table}
+        self._has_file = has_file
         self.values: dict[str, Any] = {}
         self.config: str | None = None
+        self.wants_version = False
 
-    def read(self, argv: Sequence[str]) -> None:
+    def read(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Returns what is left, from the first word on that is no flag."""
         left = list(reversed(argv))
-        wants_version = False
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
             argument = left.pop()
             flag, equals, text = argument.removeprefix("-").removeprefix("-").partition("=")
@@ -289,17 +322,18 @@ class _CommandLine:
                 self._refuse(f"bad flag syntax: {argument}")
             value = text if equals else None
             if flag == "version":
-                wants_version = value is None or self._boolean(flag, value)
-            elif flag == "config":
+                self.wants_version = value is None or self._boolean(flag, value)
+            elif flag == "config" and self._has_file:
                 self.config = self._text(flag, value, left)
             elif flag in self._rows:
                 self._set(self._rows[flag], value, left)
             elif flag in ("h", "help"):
-                raise HelpRequested(usage(self._program, self._table))
+                raise HelpRequested(self._usage)
             else:
                 self._refuse(f"flag provided but not defined: -{flag}")
-        if wants_version:
-            raise VersionRequested
+        if left and left[-1] == "--":
+            left.pop()
+        return tuple(reversed(left))
 
     def _set(self, row: Option, value: str | None, left: list[str]) -> None:
         if row.kind.is_bare and value is None:
@@ -331,7 +365,7 @@ class _CommandLine:
         self._refuse(f"invalid value {_quoted(text)} for flag -{flag}: {reason}")
 
     def _refuse(self, message: str) -> NoReturn:
-        raise UsageError(message, usage(self._program, self._table))
+        raise UsageError(message, self._usage)
 
 
 def _quoted(text: str) -> str:
@@ -414,26 +448,33 @@ def _row_of(options: BaseOptions, key: str) -> Option:
 
 # --- for people
 
-_EVERYWHERE: Final = (
-    ("config", "string", "path to a TOML file with settings", ""),
+_IN_TOOLS: Final = (
     ("help", "", "print this and exit", ""),
     ("version", "", "print the version and exit", ""),
 )
+_EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_IN_TOOLS)
 
 
 def usage(program: str, table: Sequence[Option]) -> str:
-    """All of `--help`, in the shape that Go gives it."""
-    entries = [*_EVERYWHERE, *((row.flag, row.kind.word, _help_text(row), _default_text(row)) for row in table)]
+    """All of a daemon's `--help`, in the shape that Go gives it."""
+    closing = (
+        f"A flag may be written with one dash or two. Without it counts the environment ({program.upper()}_... in\n"
+        "capitals, with _ for -), then the file of --config, then the default."
+    )
+    return _usage(program, table, _EVERYWHERE, closing)
+
+
+def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
+    return _usage(program, table, _IN_TOOLS, closing)
+
+
+def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, str, str, str]], closing: str) -> str:
+    entries = [*others, *((row.flag, row.kind.word, _help_text(row), _default_text(row)) for row in table)]
     lines = [f"Usage of {program}:"]
     for flag, word, text, default in sorted(entries):
         lines.append(f"  --{flag} {word}".rstrip())
         lines.append(f"    \t{text}{f' (default {default})' if default else ''}")
-    lines.append("")
-    lines.append(
-        f"A flag may be written with one dash or two. Without it counts the environment ({program.upper()}_... in"
-    )
-    lines.append("capitals, with _ for -), then the file of --config, then the default.")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", closing])
 
 
 def _help_text(row: Option) -> str:
@@ -459,20 +500,32 @@ def reference_page(options_class: type[BaseOptions], program: str, *, about: str
         "",
         about.strip(),
         "",
-        "| Flag | Type | Default | Meaning |",
-        "| --- | --- | --- | --- |",
+        *_table_lines(options_class, in_file=True),
+        *(f"| `--{flag}` | {word or 'bool'} | | {text} |" for flag, word, text, _ in _EVERYWHERE),
     ]
-    lines += [_reference_line(row) for row in sorted(table_of(options_class), key=lambda row: row.flag)]
-    lines += [f"| `--{flag}` | {word or 'bool'} | | {text} |" for flag, word, text, _ in _EVERYWHERE]
     return "\n".join(lines) + "\n"
 
 
-def _reference_line(row: Option) -> str:
+def reference_table(options_class: type[DataclassInstance]) -> str:
+    """The table alone, of a tool."""
+    return "\n".join(_table_lines(options_class, in_file=False)) + "\n"
+
+
+def _table_lines(options_class: type[DataclassInstance], *, in_file: bool) -> list[str]:
+    rows = sorted(table_of(options_class), key=lambda row: row.flag)
+    return [
+        "| Flag | Type | Default | Meaning |",
+        "| --- | --- | --- | --- |",
+        *(_reference_line(row, in_file=in_file) for row in rows),
+    ]
+
+
+def _reference_line(row: Option, *, in_file: bool) -> str:
     word = "list" if row.kind.is_repeated else row.kind.word or "bool"
     default = row.shown_default()
     shown = "" if not default else default if row.default_shown else f"`{default}`"
     text = _help_text(row)
-    if row.key != row.flag.replace("-", "_"):
+    if in_file and row.key != row.flag.replace("-", "_"):
         text += f". In the file and under `/config/`: `{row.key}`"
     if row.at_run_time:
         text += ". Can be changed at run time"
