@@ -7,6 +7,8 @@ that serves requests (httptools).
 
 from __future__ import annotations
 
+import os
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -321,7 +323,10 @@ def _cause(error: BaseException) -> str:
     inner = error.__cause__
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
-    return str(inner or error)
+    cause = inner or error
+    if isinstance(cause, OSError) and cause.errno and not isinstance(cause, socket.gaierror | ssl.SSLError):
+        return os.strerror(cause.errno)  # without where: whoever asked knows
+    return str(cause)
 
 
 async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: float) -> trio.abc.Stream:

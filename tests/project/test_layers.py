@@ -15,6 +15,7 @@ HIDDEN = {
     "common": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
     "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "typer", "pyspark", "pyarrow"),
     "nsqlookupd": ("nsqd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
+    "nsqtools": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
     "nsqadmin": ("nsqd", "nsqlookupd", "typer", "pyspark", "pyarrow"),
 }
 

@@ -1,0 +1,190 @@
+"""The process around a tool: its flags, its log, signals, and what it says as it ends.
+
+A tool's `main` is one call of `run_tool()`; what it does is its own `async def run(options, stop)`, which returns the
+exit status. Everything that is said goes to stderr; stdout carries data only.
+
+Signals: the first SIGINT or SIGTERM sets `stop`, and the tool ends in good order, with status 0. A second one ends it
+at once, with 130 or 143: what was under way is then as after a `kill -9`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import trio
+
+from common.options import HelpRequested, UsageError, read_flags
+from common.startup import StartupError
+from common.version import NSQ_VERSION
+
+log = logging.getLogger(__name__)
+
+STOPPING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+STATUS_OF_A_CLOSED_PIPE: Final = 128 + signal.SIGPIPE
+
+EXIT_STATUSES: Final = """\
+A flag may be written with one dash or two, as --flag=value or --flag value.
+
+Exit status: 0 when it ended in good order, also after SIGINT or SIGTERM; 1 when a setting cannot be used or something
+failed, as the last line on stderr says; 2 when the command line is wrong; 130 or 143 after a second SIGINT or SIGTERM;
+141 when whoever read the output has gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """What every tool's table begins with."""
+
+    def check_first(self) -> None:
+        """What is looked at even where only the version is asked for. Raises StartupError."""
+
+    def check(self) -> None:
+        """Whether these settings can be used. Raises StartupError with the line to print."""
+
+
+OptionsT = TypeVar("OptionsT", bound=ToolOptions)
+
+
+class ToolFailed(Exception):
+    """The tool cannot go on. The message is the one line that is said about it."""
+
+
+class OutputClosed(Exception):
+    """Whoever read our standard output has gone."""
+
+
+def run_tool(
+    program: str,
+    options_class: type[OptionsT],
+    run: Callable[[OptionsT, trio.Event], Awaitable[int]],
+    *,
+    argv: Sequence[str] | None = None,
+    about: str = "",
+    stopped_by: Iterable[signal.Signals] = STOPPING_SIGNALS,
+    configure_logging: Callable[[OptionsT], None] | None = None,
+) -> int:
+    """Reads the flags, runs `run(options, stop)` under trio, and gives the exit status (see EXIT_STATUSES)."""
+    log_to_stderr(GoFormatter())
+    try:
+        flags = read_flags(
+            options_class,
+            sys.argv[1:] if argv is None else argv,
+            program,
+            closing="\n\n".join(filter(None, (about.strip(), EXIT_STATUSES))),
+        )
+        if flags.left:
+            raise StartupError(f"unknown arguments: [{' '.join(flags.left)}]")
+        flags.options.check_first()
+        if flags.wants_version:
+            sys.stdout.write(f"{program} v{NSQ_VERSION}\n")
+            return 0
+        flags.options.check()
+    except HelpRequested as request:
+        sys.stdout.write(f"{request.usage}\n")
+        return 0
+    except UsageError as error:
+        sys.stderr.write(f"{error.message}\n{error.usage}\n")
+        return error.exit_status
+    except StartupError as error:
+        log.critical("%s", error)
+        return 1
+    if configure_logging is not None:
+        configure_logging(flags.options)
+    return _run(program, run, flags.options, frozenset(stopped_by))
+
+
+def _run(
+    program: str,
+    run: Callable[[OptionsT, trio.Event], Awaitable[int]],
+    options: OptionsT,
+    stopped_by: frozenset[signal.Signals],
+) -> int:
+    async def main() -> int:
+        stop = trio.Event()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_heed_signals, stopped_by, stop)
+            status = await run(options, stop)
+            nursery.cancel_scope.cancel()
+        return status
+
+    try:
+        return trio.run(main)
+    except BaseException as error:
+        return _status_of(program, error)
+
+
+def _status_of(program: str, error: BaseException) -> int:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    match error:
+        case OutputClosed():
+            return STATUS_OF_A_CLOSED_PIPE
+        case ToolFailed() | StartupError():
+            log.critical("%s", error)
+        case KeyboardInterrupt():  # before the signals are ours
+            return 128 + signal.SIGINT
+        case _:
+            log.critical("%s failed", program, exc_info=error)
+    return 1
+
+
+async def _heed_signals(
+    stopped_by: frozenset[signal.Signals],
+    stop: trio.Event,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    with trio.open_signal_receiver(*stopped_by) as arrivals:
+        task_status.started()
+        async for number in arrivals:
+            if stop.is_set():
+                os._exit(128 + number)
+            stop.set()
+
+
+async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]]) -> bool:
+    """Runs it, and cancels it when `stop` is set. Returns whether it came to its end."""
+    ended = False
+
+    async def cancel_on_stop(scope: trio.CancelScope) -> None:
+        await stop.wait()
+        scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cancel_on_stop, nursery.cancel_scope)
+        await job()
+        ended = True
+        nursery.cancel_scope.cancel()
+    return ended
+
+
+# The log
+
+
+def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) -> None:
+    """Ours from `level` on; what the client library says from INFO on, whatever that is; others only warn."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter)
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for package in ("common", "nsqtools"):
+        logging.getLogger(package).setLevel(level)
+    logging.getLogger("nsqclient").setLevel(logging.INFO)
+
+
+class GoFormatter(logging.Formatter):
+    """`YYYY/MM/DD HH:MM:SS text` in local time, as Go's `log` writes it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))
+        line = f"{moment} {record.getMessage()}".replace("\r", "\\r").replace("\n", "\\n")
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line

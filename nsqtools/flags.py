@@ -1,0 +1,71 @@
+"""Kinds of flags, and checks of them, that several tools share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from common.option_kinds import Kind
+from common.startup import StartupError
+from common.wire.names import is_valid_name
+from nsqtools.nodes import parse_server
+
+NSQD_TCP_ADDRESS: Final = "TCP address of an nsqd, host:port"
+LOOKUPD_HTTP_ADDRESS: Final = "HTTP address of an nsqlookupd, host:port or URL"
+NSQD_HTTP_ADDRESS: Final = "HTTP address of an nsqd, host:port"
+CONNECT_TIMEOUT: Final = "how long an HTTP connection may take to be made"
+REQUEST_TIMEOUT: Final = "how long an HTTP request may take"
+
+_INT32: Final = range(-(2**31), 2**31)
+
+
+def _parse_count(text: str) -> int | None:
+    if not re.fullmatch("[+-]?[0-9]+", text, re.ASCII):
+        raise ValueError(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    if int(text) not in _INT32:
+        raise ValueError(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return int(text)
+
+
+def _no_file(value: object) -> int | None:
+    raise ValueError(f"invalid value type {type(value).__name__}")
+
+
+# None: it was not given.
+COUNT: Final[Kind[int | None]] = Kind(
+    word="int", parse=_parse_count, convert=_no_file, show=lambda value: "" if value is None else str(value)
+)
+
+
+def check_sources(nsqd: Sequence[str], lookupd: Sequence[str], *, kind: str = "tcp", full_stop: str = "") -> None:
+    """Exactly one sort of addresses. Raises StartupError."""
+    if not nsqd and not lookupd:
+        raise StartupError(f"--nsqd-{kind}-address or --lookupd-http-address required{full_stop}")
+    if nsqd and lookupd:
+        raise StartupError(f"use --nsqd-{kind}-address or --lookupd-http-address not both")
+
+
+def check_timeouts(connect: int, request: int) -> None:
+    if connect <= 0:
+        raise StartupError("--http-client-connect-timeout should be positive")
+    if request <= 0:
+        raise StartupError("--http-client-request-timeout should be positive")
+
+
+def check_topic(name: str) -> None:
+    if not is_valid_name(name):
+        raise StartupError(f"invalid topic name {name!r}")
+
+
+def check_channel(name: str) -> None:
+    if not is_valid_name(name):
+        raise StartupError(f"invalid channel name {name!r}")
+
+
+def check_server(text: str) -> None:
+    """An HTTP address."""
+    try:
+        parse_server(text)
+    except ValueError as error:
+        raise StartupError(str(error)) from error

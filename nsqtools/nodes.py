@@ -1,0 +1,159 @@
+"""What tools ask nsqlookupd and nsqd over HTTP: who has a topic, how it is doing, and whom one may ask."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import trio
+
+from common.http_client import Answer, HttpFailed, get
+from common.net import join_host_port
+
+# Before 1.0 there was an envelope around each answer; who says this is spared it.
+ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
+
+
+class AskFailed(Exception):
+    """A server gave no usable answer; the message says which one, and why."""
+
+    def __init__(self, where: str, why: str, *, status: int = 0) -> None:
+        super().__init__(f"{where}: {why}")
+        self.status = status  # of HTTP; 0 when there was no answer at all
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """An HTTP address of nsqd or nsqlookupd."""
+
+    host: str
+    port: int
+    has_tls: bool = False
+
+    def __str__(self) -> str:
+        where = join_host_port(self.host, self.port)
+        return f"https://{where}" if self.has_tls else where
+
+
+def parse_server(text: str) -> Server:
+    """`host:port`, or a URL of which only that counts. Raises ValueError."""
+    url = urlsplit(text if "://" in text else f"//{text}")
+    if not url.hostname:
+        raise ValueError(f"no host in address {text!r}")
+    has_tls = url.scheme == "https"
+    if url.port is None and not url.scheme:
+        raise ValueError(f"missing port in address {text!r}")
+    return Server(url.hostname, url.port or (443 if has_tls else 80), has_tls)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Producer:
+    """An nsqd as nsqlookupd knows it."""
+
+    broadcast_address: str
+    http_port: int
+    tcp_port: int = field(compare=False)
+
+    @property
+    def server(self) -> Server:
+        return Server(self.broadcast_address, self.http_port)
+
+    @property
+    def tcp_address(self) -> str:
+        return join_host_port(self.broadcast_address, self.tcp_port)
+
+
+class Asking:
+    """Asks, and knows how long to wait. Seconds."""
+
+    def __init__(self, *, connect_timeout: float = 2.0, request_timeout: float = 5.0) -> None:
+        self.connect_timeout = connect_timeout
+        self.request_timeout = request_timeout
+        self._tls: ssl.SSLContext | None = None
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        if self._tls is None:  # to read the machine's certificates takes longer than most of what we ask
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+    async def ask(self, server: Server, target: str) -> Any:
+        """The JSON that a GET gives. Raises AskFailed, also where the status is not 200.
+
+        Where plain HTTP is refused with the port of HTTPS, it is asked there.
+        """
+        answer = await self._get(server, target)
+        if answer.status == 403 and not server.has_tls and (port := _https_port(answer.body)):
+            server = Server(server.host, port, has_tls=True)
+            answer = await self._get(server, target)
+        if answer.status != 200:
+            raise AskFailed(
+                f"{server}{target}",
+                f"got response {answer.status} {_message(answer.body)}".rstrip(),
+                status=answer.status,
+            )
+        try:
+            return json.loads(answer.body)
+        except ValueError as error:
+            raise AskFailed(f"{server}{target}", f"not JSON: {error}") from error
+
+    async def _get(self, server: Server, target: str) -> Answer:
+        try:
+            return await get(
+                server.host,
+                server.port,
+                target,
+                tls=self.tls if server.has_tls else None,
+                headers=(ACCEPT,),
+                connect_timeout=self.connect_timeout,
+                timeout=self.request_timeout,
+            )
+        except HttpFailed as error:
+            raise AskFailed(f"{server}{target}", str(error)) from error
+
+    async def ask_all(self, servers: Sequence[Server], target: str) -> tuple[dict[Server, Any], list[AskFailed]]:
+        """All at once: what they say, and what went wrong with the others."""
+        answers: dict[Server, Any] = {}
+        failures: list[AskFailed] = []
+
+        async def ask_one(server: Server) -> None:
+            try:
+                answers[server] = await self.ask(server, target)
+            except AskFailed as error:
+                failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for server in servers:
+                nursery.start_soon(partial(ask_one, server))
+        return {server: answers[server] for server in servers if server in answers}, failures
+
+    async def producers(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Producer], list[AskFailed]]:
+        """Who has the topic: what all of them say together. A topic that one of them does not know is no failure."""
+        answers, failures = await self.ask_all(lookupds, f"/lookup?topic={quote(topic)}")
+        found = {producer for answer in answers.values() for producer in _producers(answer)}
+        return sorted(found), [failure for failure in failures if failure.status != 404]
+
+
+def _producers(answer: Any) -> Iterable[Producer]:
+    for it in answer.get("producers") or ():
+        yield Producer(it["broadcast_address"], it["http_port"], it["tcp_port"])
+
+
+def _https_port(body: bytes) -> int:
+    try:
+        return int(json.loads(body)["https_port"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _message(body: bytes) -> str:
+    """What NSQ's errors say, where this is one."""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""

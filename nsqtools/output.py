@@ -1,0 +1,46 @@
+"""Standard output as tools use it: bytes, written at once and whole, and whoever waits can be cancelled."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import stat
+import sys
+from typing import Final
+
+import trio
+
+from nsqtools.command import OutputClosed
+
+# A pipe that says it can be written takes so much without blocking.
+_ATOMIC: Final = select.PIPE_BUF
+
+
+class Output:
+    """A descriptor that may be a pipe, a terminal or a file. It stays blocking: others may share it."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor = sys.stdout.fileno() if descriptor is None else descriptor
+        kind = os.fstat(self._descriptor).st_mode
+        self._never_blocks = stat.S_ISREG(kind)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLOUT)
+
+    async def write(self, data: bytes) -> None:
+        """Raises OutputClosed, and OSError for whatever else keeps it from being written."""
+        left = memoryview(data)
+        try:
+            while left:
+                await self._wait()
+                left = left[os.write(self._descriptor, left if self._never_blocks else left[:_ATOMIC]) :]
+        except OSError as error:
+            if error.errno == errno.EPIPE:
+                raise OutputClosed from error
+            raise
+
+    async def _wait(self) -> None:
+        if self._never_blocks or self._poll.poll(0):
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.wait_writable(self._descriptor)

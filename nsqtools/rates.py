@@ -1,0 +1,104 @@
+"""CORE of nsq_stat: what two polls tell about the time between, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+HEADER: Final = (
+    "------rate------+----------------depth----------------+--------------metadata---------------\n"
+    "ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients\n"
+)
+ROWS_PER_HEADER: Final = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A channel on one nsqd."""
+
+    depth: int = 0
+    backend_depth: int = 0
+    in_flight_count: int = 0
+    deferred_count: int = 0
+    requeue_count: int = 0
+    timeout_count: int = 0
+    message_count: int = 0
+    client_count: int = 0
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(*(getattr(self, name) + getattr(other, name) for name in _NAMES))
+
+
+_NAMES: Final = tuple(Counters.__dataclass_fields__)
+
+
+def counters_in(stats: Any, topic: str, channel: str) -> Counters | None:
+    """The channel's part of what `/stats` answers; None where it is not there."""
+    for found in stats.get("topics") or ():
+        if found["topic_name"] == topic:
+            for it in found["channels"] or ():
+                if it["channel_name"] == channel:
+                    return Counters(*(int(it.get(name) or 0) for name in _NAMES))
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """What all nsqd said at one time."""
+
+    time: float  # seconds, on a clock that only goes forward
+    nodes: Mapping[str, Counters]
+    missing: tuple[str, ...] = ()  # those that gave no answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One line of the table. Rates are per second."""
+
+    ingress: int
+    egress: int
+    total: Counters
+    nodes: int
+    missing: tuple[str, ...]
+
+    def line(self) -> str:
+        it = self.total
+        text = (
+            f"{self.ingress:7d} {self.egress:7d} | {it.depth:7d} {it.depth - it.backend_depth:7d} "
+            f"{it.backend_depth:7d} {it.in_flight_count:5d} {it.deferred_count:5d} | "
+            f"{it.requeue_count:7d} {it.timeout_count:7d} {it.message_count:12d} {it.client_count:7d}"
+        )
+        if self.missing:
+            text += f"  (without {', '.join(self.missing)})"
+        return text + "\n"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "ingress": self.ingress,
+            "egress": self.egress,
+            "memory_depth": self.total.depth - self.total.backend_depth,
+            **asdict(self.total),
+            "nodes": self.nodes,
+            "missing": list(self.missing),
+        }
+
+
+def row_between(before: Poll, now: Poll) -> Row:
+    """Rates are of those that answered both times: one that comes or goes brings or takes all that it ever counted."""
+    both = before.nodes.keys() & now.nodes.keys()
+    then, later = _sum(before, both), _sum(now, both)
+    arrived = later.message_count - then.message_count
+    left = arrived - (later.depth - then.depth)
+    seconds = now.time - before.time
+    return Row(
+        ingress=int(arrived / seconds),
+        egress=int(left / seconds),
+        total=_sum(now, now.nodes.keys()),
+        nodes=len(now.nodes),
+        missing=now.missing,
+    )
+
+
+def _sum(poll: Poll, names: Any) -> Counters:
+    return sum((poll.nodes[name] for name in names), Counters())

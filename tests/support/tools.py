@@ -1,0 +1,122 @@
+"""The command line tools as real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from tests.support.process import PYTHON, PYTHONPATH
+
+LIMIT: Final = 30.0  # seconds that any tool may take for what a test asks of it
+
+
+def _command(tool: str, arguments: tuple[str, ...]) -> list[str]:
+    return [PYTHON, "-P", "-m", f"nsqtools.{tool}", *arguments]
+
+
+def _environ(environ: Mapping[str, str] | None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": PYTHONPATH, **(environ or {})}
+
+
+def run_tool(
+    tool: str, *arguments: str, input: bytes = b"", environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[bytes]:
+    """One that ends by itself."""
+    return subprocess.run(
+        _command(tool, arguments),
+        env=_environ(environ),
+        input=input,
+        capture_output=True,
+        timeout=LIMIT,
+        check=False,
+    )
+
+
+class Tool:
+    """One that runs until it is told to stop; what it writes is collected meanwhile."""
+
+    def __init__(
+        self, tool: str, *arguments: str, environ: Mapping[str, str] | None = None, stdin: bool = False
+    ) -> None:
+        self.process = subprocess.Popen(
+            _command(tool, arguments),
+            env=_environ(environ),
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._out = bytearray()
+        self._err = bytearray()
+        self._collectors = [
+            threading.Thread(target=self._collect, args=(pipe, into), daemon=True)
+            for pipe, into in ((self.process.stdout, self._out), (self.process.stderr, self._err))
+        ]
+        for collector in self._collectors:
+            collector.start()
+
+    @staticmethod
+    def _collect(pipe: object, into: bytearray) -> None:
+        while data := os.read(pipe.fileno(), 65536):  # type: ignore[attr-defined]  # a pipe of Popen's
+            into += data
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.wait()
+
+    @property
+    def out(self) -> bytes:
+        return bytes(self._out)
+
+    @property
+    def log(self) -> str:
+        return self._err.decode("utf-8", "backslashreplace")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit status, when it has ended."""
+        try:
+            status = self.process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end\n{self.log}") from None
+        for collector in self._collectors:
+            collector.join(LIMIT)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return status
+
+    def stop(self, number: int) -> int:
+        self.signal(number)
+        return self.wait()
+
+    def wait_for_log(self, text: str) -> str:
+        """Returns the log when the text is in it."""
+        deadline = time.monotonic() + LIMIT
+        while text not in self.log:
+            assert time.monotonic() < deadline, self.log
+            if self.process.poll() is not None:
+                self.wait()
+                assert text in self.log, self.log
+            time.sleep(0.01)
+        return self.log
+
+
+def address(place: tuple[str, int]) -> str:
+    return f"{place[0]}:{place[1]}"
+
+
+def last_line(said: bytes) -> str:
+    """The last line on stderr, without its time."""
+    return said.decode().rstrip("\n").rpartition("\n")[2][20:]
