@@ -69,3 +69,8 @@ def check_server(text: str) -> None:
         parse_server(text)
     except ValueError as error:
         raise StartupError(str(error)) from error
+
+
+def check_addresses(nsqd_tcp: Sequence[str], lookupd_http: Sequence[str]) -> None:
+    for address in (*nsqd_tcp, *lookupd_http):
+        check_server(address)

@@ -22,9 +22,10 @@ ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 class AskFailed(Exception):
     """A server gave no usable answer; the message says which one, and why."""
 
-    def __init__(self, where: str, why: str, *, status: int = 0) -> None:
-        super().__init__(f"{where}: {why}")
+    def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
+        super().__init__(message)
         self.status = status  # of HTTP; 0 when there was no answer at all
+        self.code = code  # what NSQ's errors say: TOPIC_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Asking:
         self.connect_timeout = connect_timeout
         self.request_timeout = request_timeout
         self._tls: ssl.SSLContext | None = None
+        self._over_tls: dict[Server, Server] = {}
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -85,22 +87,22 @@ class Asking:
     async def ask(self, server: Server, target: str) -> Any:
         """The JSON that a GET gives. Raises AskFailed, also where the status is not 200.
 
-        Where plain HTTP is refused with the port of HTTPS, it is asked there.
+        Where plain HTTP is refused with the port of HTTPS, it is asked there, from then on at once.
         """
-        answer = await self._get(server, target)
+        answer = await self._get(self.where(server), target)
         if answer.status == 403 and not server.has_tls and (port := _https_port(answer.body)):
-            server = Server(server.host, port, has_tls=True)
-            answer = await self._get(server, target)
+            self._over_tls[server] = Server(server.host, port, has_tls=True)
+            answer = await self._get(self.where(server), target)
         if answer.status != 200:
-            raise AskFailed(
-                f"{server}{target}",
-                f"got response {answer.status} {_message(answer.body)}".rstrip(),
-                status=answer.status,
-            )
+            raise refusal(f"{server}{target}", answer.status, answer.body)
         try:
             return json.loads(answer.body)
         except ValueError as error:
-            raise AskFailed(f"{server}{target}", f"not JSON: {error}") from error
+            raise AskFailed(f"{server}{target}: not JSON: {error}") from error
+
+    def where(self, server: Server) -> Server:
+        """Where it really is asked, as far as is known."""
+        return self._over_tls.get(server, server)
 
     async def _get(self, server: Server, target: str) -> Answer:
         try:
@@ -114,7 +116,7 @@ class Asking:
                 timeout=self.request_timeout,
             )
         except HttpFailed as error:
-            raise AskFailed(f"{server}{target}", str(error)) from error
+            raise AskFailed(f"{server}{target}: {error}") from error
 
     async def ask_all(self, servers: Sequence[Server], target: str) -> tuple[dict[Server, Any], list[AskFailed]]:
         """All at once: what they say, and what went wrong with the others."""
@@ -151,9 +153,38 @@ def _https_port(body: bytes) -> int:
         return 0
 
 
-def _message(body: bytes) -> str:
-    """What NSQ's errors say, where this is one."""
+def refusal(where: str, status: int, body: bytes) -> AskFailed:
+    """What an answer other than 200 means."""
     try:
-        return str(json.loads(body)["message"])
+        code = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return ""
+        code = ""
+    return AskFailed(f"{where}: got response {status} {code}".rstrip(), status=status, code=code)
+
+
+async def servers_of(
+    asking: Asking,
+    topic: str,
+    *,
+    lookupd: Sequence[str] = (),
+    nsqd_http: Sequence[str] = (),
+    nsqd_tcp: Sequence[str] = (),
+) -> list[Server]:
+    """Over HTTP, all nsqd that are meant by whichever addresses there are. Raises AskFailed."""
+    if nsqd_http:
+        return [parse_server(address) for address in nsqd_http]
+    if nsqd_tcp:
+        return [await _beside(asking, parse_server(address)) for address in nsqd_tcp]
+    producers, failures = await asking.producers([parse_server(address) for address in lookupd], topic)
+    if not producers:
+        raise failures[0] if failures else AskFailed(f"no nsqd has the topic {topic}")
+    return [producer.server for producer in producers]
+
+
+async def _beside(asking: Asking, tcp: Server) -> Server:
+    """The HTTP address of the nsqd with this TCP address, if it is where it usually is."""
+    http = Server(tcp.host, tcp.port + 1)
+    info = await asking.ask(http, "/info")
+    if info.get("tcp_port") != tcp.port:
+        raise AskFailed(f"{http}/info: this is not the nsqd of {tcp}")
+    return http

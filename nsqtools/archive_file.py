@@ -1,0 +1,243 @@
+"""One file of nsq_to_file on the disk: opened at a free name, written and synced, closed, and moved where it belongs.
+
+Everything here blocks and is called in a thread, one call at a time. Nothing is buffered: what `write` was given is on
+the disk when it returns, or it raises ArchiveFailed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from struct import pack
+from typing import Final
+
+from nsqtools.rotation import REVISION, with_revision
+
+_GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00"  # no name, no time
+_FASTEST: Final = b"\x04"
+_BEST: Final = b"\x02"
+_UNKNOWN_SYSTEM: Final = b"\xff"
+
+
+class ArchiveFailed(Exception):
+    """The disk does not do what it should; the message is the line to end with."""
+
+
+class FileReplaced(Exception):
+    """Somebody has moved, removed or replaced the file: what was written is not where it is looked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where files are made and how."""
+
+    output_dir: str
+    work_dir: str  # the same, where there is none of its own
+    gzip: bool
+    gzip_level: int
+    exclusive: bool  # each start begins a new file
+    rotate_size: int
+
+    @property
+    def moves(self) -> bool:
+        return self.work_dir != self.output_dir
+
+
+def gzip_member(data: bytes, level: int) -> bytes:
+    """One whole member: header without name and time, data, checksum."""
+    speed = _FASTEST if level == 1 else _BEST if level == 9 else b"\x00"
+    compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
+    body = compressor.compress(data) + compressor.flush()
+    trailer = pack("<II", zlib.crc32(data), len(data) & 0xFFFFFFFF)
+    return b"".join((_GZIP_HEADER, speed, _UNKNOWN_SYSTEM, body, trailer))
+
+
+class ArchiveFile:
+    """An open file. Made by `open_next`."""
+
+    def __init__(
+        self, layout: Layout, name: str, revision: int, descriptor: int, log: logging.LoggerAdapter[logging.Logger]
+    ) -> None:
+        self.revision = revision
+        self.path = Path(layout.work_dir, with_revision(name, revision))
+        self.size_at_open = os.fstat(descriptor).st_size
+        self._layout = layout
+        self._name = name
+        self._descriptor = descriptor
+        self._written = self.size_at_open > 0
+        self._log = log
+
+    def write(self, data: bytes) -> None:
+        """Returns when it is on the disk. Raises ArchiveFailed, or FileReplaced when it is not where it should be."""
+        if self._layout.gzip:
+            data = gzip_member(data, self._layout.gzip_level)
+        self._put(data)
+        self._sync("failed syncing messages")
+        if not self._is_in_place():
+            raise FileReplaced
+
+    def close(self) -> None:
+        """Ends it and moves it to the output folder; whatever happens, it is not open afterwards. Raises ArchiveFailed."""
+        try:
+            if self._layout.gzip and not self._written:
+                self._put(gzip_member(b"", self._layout.gzip_level))  # an empty file would be no gzip file
+            self._sync("failed to fsync output file")
+        finally:
+            self.abandon()
+        if self._layout.moves:
+            self._move()
+
+    def abandon(self) -> None:
+        """Closes it as it is."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            try:
+                os.close(descriptor)
+            except OSError as error:
+                raise ArchiveFailed(f"failed to close output file: {_reason(error)}") from error
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+                self._written = True
+        except OSError as error:
+            raise ArchiveFailed(f"writing message to disk: write {self.path}: {_reason(error)}") from error
+
+    def _sync(self, what: str) -> None:
+        try:
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise ArchiveFailed(f"{what}: sync {self.path}: {_reason(error)}") from error
+
+    def _is_in_place(self) -> bool:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (found.st_dev, found.st_ino) == (mine.st_dev, mine.st_ino)
+
+    def _move(self) -> None:
+        revision = self.revision
+        target = wanted = Path(self._layout.output_dir, with_revision(self._name, revision))
+        self._log.info("moving finished file %s to %s", self.path, wanted)
+        make_folders(target.parent)
+        while not self._link(target):
+            self._log.warning("destination file already exists: %s", target)
+            revision += 1
+            target = Path(self._layout.output_dir, with_revision(self._name, revision))
+        if target != wanted:
+            self._log.info("renamed finished file %s to %s to avoid overwrite", wanted, target)
+        try:
+            self.path.unlink()
+        except OSError as error:
+            raise ArchiveFailed(f"unable to move file from {self.path} to {target}: {_reason(error)}") from error
+        sync_folder(target.parent)
+        sync_folder(self.path.parent)
+
+    def _link(self, target: Path) -> bool:
+        """Atomic, and never in the place of another file: that is what a rename would do."""
+        try:
+            os.link(self.path, target)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise ArchiveFailed(f"unable to move file from {self.path} to {target}: {_reason(error)}") from error
+        return True
+
+
+def open_next(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[logging.Logger]) -> ArchiveFile:
+    """The first file of this name, from that revision on, that may be written to. Raises ArchiveFailed."""
+    make_folders(Path(layout.work_dir, name).parent)
+    while True:
+        file = _try(layout, name, revision, log)
+        if file is not None:
+            return file
+        revision += 1
+
+
+def _try(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[logging.Logger]) -> ArchiveFile | None:
+    path = Path(layout.work_dir, with_revision(name, revision))
+    final = Path(layout.output_dir, with_revision(name, revision))
+    if layout.moves and final.exists():
+        log.warning("output file already exists: %s", final)
+        return None
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if layout.exclusive else os.O_APPEND)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileExistsError:
+        log.warning("working file already exists: %s", path)
+        return None
+    except OSError as error:
+        raise ArchiveFailed(f"unable to open {path}: {_reason(error)}") from error
+    if not _lock(descriptor):
+        os.close(descriptor)
+        if REVISION not in name:
+            raise ArchiveFailed(f"unable to open {path}: another process writes to it")
+        log.warning("another process writes to %s", path)
+        return None
+    file = ArchiveFile(layout, name, revision, descriptor, log)
+    if 0 < layout.rotate_size < file.size_at_open:
+        log.info("%s currently %d bytes (> %d), rotating...", path, file.size_at_open, layout.rotate_size)
+        file.abandon()
+        return None
+    sync_folder(path.parent)
+    log.info("opening %s", path)
+    return file
+
+
+def _lock(descriptor: int) -> bool:
+    """Two of us that append to one file would each move it away from the other."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: as good as none
+        return True
+    return True
+
+
+def make_folders(folder: Path) -> None:
+    """This one and those above it. Raises ArchiveFailed."""
+    try:
+        if not folder.is_dir():
+            make_folders(folder.parent)
+            folder.mkdir(0o770, exist_ok=True)
+            sync_folder(folder.parent)
+    except FileExistsError as error:
+        raise ArchiveFailed(f"unable to create dir: mkdir {folder}: not a directory") from error
+    except OSError as error:
+        raise ArchiveFailed(f"unable to create dir: mkdir {folder}: {_reason(error)}") from error
+
+
+def check_folders(layout: Layout) -> None:
+    """Whether files can be made and moved there, before there is any to lose. Raises ArchiveFailed."""
+    folders = (Path(layout.output_dir), Path(layout.work_dir))
+    for folder in folders:
+        make_folders(folder)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ArchiveFailed(f"unable to write to {folder}: permission denied")
+    if folders[0].stat().st_dev != folders[1].stat().st_dev:
+        raise ArchiveFailed("--work-dir and --output-dir must be on the same file system")
+
+
+def sync_folder(folder: Path) -> None:
+    """A file whose name is not on the disk is as good as lost. Raises ArchiveFailed."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise ArchiveFailed(f"failed to fsync dir {folder}: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

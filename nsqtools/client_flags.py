@@ -1,0 +1,37 @@
+"""`--consumer-opt` and `--producer-opt`, and the configuration that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from common.option_kinds import STRINGS, Kind
+from common.startup import StartupError
+from common.version import NSQ_VERSION, suite_version
+from nsqclient import Config, ConfigError, options_of_flags
+
+CONSUMER_OPT: Final = "setting of the client, name,value, or name alone for true (docs/reference/tools.md)"
+PRODUCER_OPT: Final = CONSUMER_OPT
+MAX_IN_FLIGHT: Final = "most messages that are in flight at a time"
+
+
+def _parse(text: str) -> tuple[str, ...]:
+    Config.from_options(options_of_flags([text]))  # a ConfigError is a ValueError
+    return (text,)
+
+
+CLIENT_OPTIONS: Final[Kind[tuple[str, ...]]] = Kind(
+    word="value", parse=_parse, convert=STRINGS.convert, show=STRINGS.show, is_repeated=True
+)
+
+
+def client_config(tool: str, options: Sequence[str], **settings: Any) -> Config:
+    """What the flags say; `settings` and the user agent count whatever they say. Raises StartupError."""
+    given = {name.replace("-", "_"): value for name, value in options_of_flags(options).items()}
+    for name in ("user_agent", *settings):
+        given.pop(name, None)
+    agent = f"{tool}/{NSQ_VERSION} nsqclient/{suite_version()}"
+    try:
+        return Config.from_options(given, user_agent=agent, **settings)
+    except ConfigError as error:
+        raise StartupError(str(error)) from error

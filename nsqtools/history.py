@@ -1,0 +1,243 @@
+"""What a topic's log has kept, on one nsqd or on many, read over HTTP (docs/reference/http-history.md).
+
+Nothing is held open between two pages: who reads slowly, or waits for another node, holds up no file of nsqd's.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+import trio
+
+from common.durations import parse_duration
+from common.http_client import HttpFailed, OpenAnswer, open_answer
+from common.startup import StartupError
+from common.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
+from nsqtools.nodes import AskFailed, Asking, Server, refusal
+
+log = logging.getLogger(__name__)
+
+_PAGE_BYTES: Final = 4 << 20
+_PATIENCE: Final = 30.0  # seconds for the next piece of a page
+_TRIES: Final = 30  # when there are too many readers already
+_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+
+_REASONS: Final = {
+    "NOT_FOUND": "this nsqd keeps no history that can be read",
+    "TOPIC_NOT_FOUND": "there is no such topic",
+    "EPHEMERAL_TOPIC": "an ephemeral topic keeps no history",
+    "GONE": "what is asked for has been removed",
+    "BEYOND_END": "what is asked for has not been published yet",
+    "ANOTHER_LOG": "the topic was deleted and created anew",
+}
+
+
+def parse_place(flag: str, text: str, now: datetime) -> str:
+    """What `/topic/read` takes as `from`: `earliest`, `latest`, a sequence, or a time; also `1h`, so long ago.
+
+    Raises StartupError.
+    """
+    if text in ("earliest", "latest") or (text.isascii() and text.isdigit()):
+        return text
+    if _TIME.fullmatch(text):
+        return text
+    try:
+        ago = timedelta(microseconds=abs(parse_duration(text)) / 1000)
+    except ValueError:
+        raise StartupError(
+            f"--{flag} should be earliest, latest, a sequence, a time (2026-03-01T12:00:00Z) or a duration (1h: so long ago)"
+        ) from None
+    return (now.astimezone(UTC) - ago).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    sequence: int
+    id: int
+    timestamp: int  # wall clock, nanoseconds
+    delay_ms: int
+    body: bytes
+
+    def document(self) -> dict[str, Any]:
+        """As `/topic/read` writes it."""
+        document: dict[str, Any] = {"sequence": self.sequence, "id": f"{self.id:016x}", "timestamp": self.timestamp}
+        if self.delay_ms:
+            document["delay_ms"] = self.delay_ms
+        return document | body_document(self.body)
+
+
+def body_document(body: bytes) -> dict[str, str]:
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What there is of a topic on one nsqd: [first, next) of this log."""
+
+    node: str
+    log_id: str
+    first: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What of it is wanted: [first, end)."""
+
+    node: str
+    log_id: str
+    first: int
+    end: int
+
+    @property
+    def messages(self) -> int:
+        return self.end - self.first
+
+
+class TopicLog:
+    """One topic's log on one nsqd."""
+
+    def __init__(self, asking: Asking, server: Server, topic: str) -> None:
+        self.server = server
+        self.topic = topic
+        self._asking = asking
+
+    def __str__(self) -> str:
+        return f"{self.topic} on {self.server}"
+
+    async def bounds(self) -> Bounds:
+        """Raises AskFailed."""
+        try:
+            found = await self._asking.ask(self.server, f"/topic/log?topic={quote(self.topic)}")
+        except AskFailed as error:
+            raise self._explained(error) from error
+        return Bounds(found["node"], found["log"], found["first"], found["next"])
+
+    async def place(self, text: str, bounds: Bounds) -> int:
+        """The sequence of a place, as `parse_place` gives it, within the bounds. Raises AskFailed."""
+        match text:
+            case "earliest":
+                return bounds.first
+            case "latest":
+                return bounds.next
+        if text.isdigit():
+            return min(max(int(text), bounds.first), bounds.next)
+        async with self._open(f"from={quote(text)}&limit=1&log={bounds.log_id}") as answer:
+            reader = HistoryReader()
+            while data := await answer.receive():
+                reader.receive(data)
+                if isinstance(event := reader.next_event(), LogRange):
+                    return min(event.first, bounds.next)
+        raise AskFailed(f"{self}: the answer is not whole")
+
+    async def page(self, first: int, end: int, log_id: str) -> tuple[list[StoredBatch | Gap], int]:
+        """Some of [first, end), at least one message or gap, and where to go on. Raises AskFailed."""
+        for _ in range(_TRIES):
+            try:
+                return await self._page(first, end, log_id)
+            except AskFailed as error:
+                if error.code != "TOO_MANY_READERS":
+                    raise
+                await trio.sleep(1)
+        raise AskFailed(f"{self}: others read all the time, as many as this nsqd allows")
+
+    async def _page(self, first: int, end: int, log_id: str) -> tuple[list[StoredBatch | Gap], int]:
+        reader = HistoryReader()
+        events: list[StoredBatch | Gap] = []
+        size = 0
+        async with self._open(f"from={first}&to={end}&log={log_id}") as answer:
+            try:
+                while (size < _PAGE_BYTES or not events) and (data := await answer.receive()):
+                    size += len(data)
+                    reader.receive(data)
+                    for event in iter(reader.next_event, None):
+                        if isinstance(event, End):
+                            return events, event.next
+                        if isinstance(event, StoredBatch | Gap):
+                            events.append(event)
+            except (HttpFailed, BadHistory) as error:
+                if not events:  # else what has come is good
+                    raise AskFailed(f"{self}: {error}") from error
+        if not events:
+            raise AskFailed(f"{self}: the answer is not whole")
+        return events, events[-1].end
+
+    @asynccontextmanager
+    async def _open(self, arguments: str) -> AsyncIterator[OpenAnswer]:
+        where = self._asking.where(self.server)
+        try:
+            async with open_answer(
+                where.host,
+                where.port,
+                f"/topic/read?topic={quote(self.topic)}&{arguments}",
+                tls=self._asking.tls if where.has_tls else None,
+                headers=(("Accept", MSGPACK),),
+                connect_timeout=self._asking.connect_timeout,
+                patience=_PATIENCE,
+            ) as answer:
+                if answer.status != 200:
+                    raise self._explained(refusal(str(self), answer.status, await answer.receive()))
+                yield answer
+        except HttpFailed as error:
+            raise AskFailed(f"{self}: {error}") from error
+
+    def _explained(self, error: AskFailed) -> AskFailed:
+        reason = _REASONS.get(error.code)
+        return AskFailed(f"{self}: {reason}", status=error.status, code=error.code) if reason else error
+
+
+class SpanReader:
+    """The messages of one span in their order, some pages at a time."""
+
+    def __init__(self, log: TopicLog, span: Span) -> None:
+        self.log = log
+        self.span = span
+        self.position = span.first  # everything before it was taken
+        self.unreadable = 0
+        self._read_to = span.first
+        self._waiting: deque[StoredMessage] = deque()
+
+    async def head(self) -> StoredMessage | None:
+        """The next message, which stays until it is taken; None behind the last one. Raises AskFailed."""
+        while not self._waiting and self._read_to < self.span.end:
+            events, self._read_to = await self.log.page(self._read_to, self.span.end, self.span.log_id)
+            for event in events:
+                if isinstance(event, Gap):
+                    self.unreadable += event.end - event.first
+                    log.warning("%s: messages %d to %d cannot be read", self.log, event.first, event.end - 1)
+                else:
+                    self._waiting += (
+                        StoredMessage(sequence, id, event.timestamp, event.delay_ms, body)
+                        for sequence, id, body in event.messages()
+                    )
+        if self._waiting:
+            return self._waiting[0]
+        self.position = self.span.end
+        return None
+
+    def take(self) -> StoredMessage:
+        message = self._waiting.popleft()
+        self.position = message.sequence + 1
+        return message
+
+
+async def next_in_time(readers: Sequence[SpanReader]) -> tuple[SpanReader, StoredMessage] | None:
+    """Of all that is left anywhere the message that was published first; None when nothing is. Raises AskFailed."""
+    first: tuple[int, SpanReader] | None = None
+    for reader in readers:
+        head = await reader.head()
+        if head is not None and (first is None or head.timestamp < first[0]):
+            first = head.timestamp, reader
+    return None if first is None else (first[1], first[1].take())

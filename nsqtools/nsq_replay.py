@@ -1,0 +1,303 @@
+"""nsq_replay: publishes again what a range of a topic's log holds, into a topic, here or on another cluster.
+
+The range is fixed when it begins, so replaying into the same topic comes to an end. Messages of several nsqd are
+replayed in the order in which they were published, as the nodes' clocks have it. Nothing at the source changes.
+
+A message is published at least once: after a broken connection, and from a checkpoint, the last batch may come twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from common.durations import SECOND, Nanoseconds, seconds
+from common.net import join_host_port
+from common.options import DURATION, option
+from common.startup import StartupError
+from nsqclient import NSQError, Producer, open_producer
+from nsqtools import flags
+from nsqtools.checkpoint import Checkpoint, Place
+from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
+from nsqtools.command import ToolFailed, ToolOptions, run_tool
+from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_place
+from nsqtools.nodes import AskFailed, Asking, servers_of
+from nsqtools.output import Output
+from nsqtools.progress import Progress
+from nsqtools.throttle import Throttle
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+Publishes what a range of a topic's log holds into --destination-topic, in the order of publication, without touching
+the topic or its channels. Deferred messages are published at once. Where no destination is named, the nsqd that the
+messages come from get them. With --checkpoint the same command goes on where it was interrupted.
+
+Exit status 3: not all of the range was replayed, because it was stopped, or because parts cannot be read any more."""
+
+NOT_ALL: Final = 3
+_SAVE_EVERY: Final = 1.0  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    topic: str = option("", "topic to read")
+    nsqd_http_address: tuple[str, ...] = option((), flags.NSQD_HTTP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    from_: str = option(
+        "earliest",
+        "where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (so long ago)",
+        flag="from",
+    )
+    to: str = option("latest", "before which to end: latest, a sequence, a time, or so long ago")
+    limit: int = option(0, "at most so many messages; 0: all")
+    destination_topic: str = option("", "topic to publish into")
+    destination_nsqd_tcp_address: tuple[str, ...] = option((), "TCP address of an nsqd to publish to, host:port")
+    producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
+    rate: float = option(0.0, "messages per second, at most; 0: as fast as it goes")
+    batch_size: int = option(200, "messages that are published together, at most")
+    checkpoint: str = option("", "file that keeps how far it has come; where it exists, the replay goes on there")
+    dry_run: bool = option(False, "only say what would be replayed")
+    quiet: bool = option(False, "show no progress")
+    json: bool = option(False, "print the summary as an object, for programs")
+    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
+    http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
+
+    def check(self) -> None:
+        if not self.topic:
+            raise StartupError("--topic required")
+        flags.check_topic(self.topic)
+        if not self.destination_topic and not self.dry_run:
+            raise StartupError("--destination-topic required")
+        if self.destination_topic:
+            flags.check_topic(self.destination_topic)
+        flags.check_sources(self.nsqd_http_address, self.lookupd_http_address, kind="http")
+        for address in (*self.nsqd_http_address, *self.lookupd_http_address, *self.destination_nsqd_tcp_address):
+            flags.check_server(address)
+        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
+        now = datetime.now(UTC)
+        parse_place("from", self.from_, now)
+        parse_place("to", self.to, now)
+        if self.batch_size <= 0:
+            raise StartupError("--batch-size should be positive")
+        if self.limit < 0 or self.rate < 0:
+            raise StartupError("--limit and --rate should not be negative")
+
+
+@dataclass(slots=True)
+class Replay:
+    """What is replayed, and how far it has come."""
+
+    options: Options
+    readers: list[SpanReader]
+    published_before: int = 0  # in earlier runs, by the checkpoint
+    published: int = 0
+    began: float = field(default_factory=trio.current_time)
+    _saved: float = -inf
+
+    @property
+    def planned(self) -> int:
+        total = sum(reader.span.messages for reader in self.readers)
+        return min(total, self._limit) if self.options.limit else total
+
+    @property
+    def _limit(self) -> int:
+        return max(0, self.options.limit - self.published_before)
+
+    @property
+    def unreadable(self) -> int:
+        return sum(reader.unreadable for reader in self.readers)
+
+    async def next_batch(self, size: int) -> list[bytes]:
+        """Raises AskFailed."""
+        if self.options.limit:
+            size = min(size, self._limit - self.published)
+        bodies: list[bytes] = []
+        while len(bodies) < size and (found := await next_in_time(self.readers)) is not None:
+            bodies.append(found[1].body)
+        return bodies
+
+    def save(self, *, at_once: bool) -> None:
+        """Raises ToolFailed."""
+        now = trio.current_time()
+        if self.options.checkpoint and (at_once or now >= self._saved + _SAVE_EVERY):
+            self._saved = now
+            self.checkpoint().save(Path(self.options.checkpoint))
+
+    def checkpoint(self) -> Checkpoint:
+        places = {it.span.node: Place(it.span.log_id, it.position, it.span.end) for it in self.readers}
+        return Checkpoint(
+            self.options.topic, self.options.destination_topic, self.published_before + self.published, places
+        )
+
+    def summary(self, *, complete: bool) -> dict[str, Any]:
+        return {
+            "topic": self.options.topic,
+            "destination_topic": self.options.destination_topic,
+            "planned": self.planned,
+            "published": self.published,
+            "unreadable": self.unreadable,
+            "complete": complete,
+            "seconds": round(trio.current_time() - self.began, 3),
+            "nodes": [
+                {
+                    "address": str(it.log.server),
+                    "node": it.span.node,
+                    "log": it.span.log_id,
+                    "from": it.span.first,
+                    "next": it.position,
+                    "to": it.span.end,
+                }
+                for it in self.readers
+            ],
+        }
+
+
+async def prepare(options: Options, asking: Asking) -> Replay:
+    """Raises AskFailed or ToolFailed."""
+    servers = await servers_of(
+        asking, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
+    )
+    logs = [TopicLog(asking, server, options.topic) for server in servers]
+    there = [(log, await log.bounds()) for log in logs]
+    before = Checkpoint.load(Path(options.checkpoint)) if options.checkpoint else None
+    if before is not None:
+        return _go_on(options, before, there)
+    if len(there) > 1 and (options.from_.isdigit() or options.to.isdigit()):
+        raise ToolFailed(f"a sequence is a place on one nsqd, and {len(there)} have the topic: use --nsqd-http-address")
+    now = datetime.now(UTC)
+    readers = []
+    for log, bounds in there:
+        first = await log.place(parse_place("from", options.from_, now), bounds)
+        end = await log.place(parse_place("to", options.to, now), bounds)
+        readers.append(SpanReader(log, Span(bounds.node, bounds.log_id, first, max(first, end))))
+    return Replay(options, readers)
+
+
+def _go_on(options: Options, before: Checkpoint, there: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
+    if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
+        raise ToolFailed(
+            f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
+        )
+    logs = {bounds.node: log for log, bounds in there}
+    if missing := before.places.keys() - logs.keys():
+        raise ToolFailed(
+            f"checkpoint {options.checkpoint} names nodes that are not there: {', '.join(sorted(missing))}"
+        )
+    readers = [
+        SpanReader(logs[node], Span(node, place.log_id, place.next, place.end)) for node, place in before.places.items()
+    ]
+    return Replay(options, readers, published_before=before.published)
+
+
+async def publish(replay: Replay, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
+    """Returns whether it came to the end. Raises AskFailed, NSQError or ToolFailed."""
+    options = replay.options
+    size = options.batch_size
+    throttle = None
+    if options.rate:
+        throttle = Throttle(options.rate, trio.current_time())
+        size = min(size, max(1, int(options.rate / 10)))
+    while not stop.is_set():
+        bodies = await replay.next_batch(size)
+        if not bodies:
+            replay.save(at_once=True)
+            return True
+        await producer.publish_many(options.destination_topic, bodies)
+        replay.published += len(bodies)
+        progress.done = replay.published
+        replay.save(at_once=False)
+        if throttle is not None and (pause := throttle.take(len(bodies), trio.current_time())):
+            with trio.move_on_after(pause):
+                await stop.wait()
+    replay.save(at_once=True)
+    return False
+
+
+async def destinations(options: Options, asking: Asking, replay: Replay) -> list[str]:
+    """Raises AskFailed."""
+    if options.destination_nsqd_tcp_address:
+        return list(options.destination_nsqd_tcp_address)
+    found = []
+    for server in (reader.log.server for reader in replay.readers):
+        info = await asking.ask(server, "/info")
+        found.append(join_host_port(server.host, info["tcp_port"]))
+    return found
+
+
+async def run(options: Options, stop: trio.Event) -> int:
+    output = Output()
+    asking = Asking(
+        connect_timeout=seconds(options.http_client_connect_timeout),
+        request_timeout=seconds(options.http_client_request_timeout),
+    )
+    config = client_config("nsq_replay", options.producer_opt)
+    try:
+        replay = await prepare(options, asking)
+        if options.dry_run:
+            await output.write(shown(replay, options, complete=False))
+            return 0
+        addresses = await destinations(options, asking, replay)
+    except AskFailed as error:
+        raise ToolFailed(str(error)) from error
+    progress = Progress(replay.planned, quiet=options.quiet)
+    complete, trouble = False, None
+    try:
+        async with (
+            open_producer(addresses, config=config, retry="always", connect="require") as producer,
+            trio.open_nursery() as nursery,
+        ):
+            await nursery.start(progress.show)
+            complete = await publish(replay, producer, progress, stop)
+            nursery.cancel_scope.cancel()
+    except* (AskFailed, NSQError) as group:
+        trouble = group.exceptions[0]
+    await output.write(shown(replay, options, complete=complete))
+    if trouble is not None:
+        raise ToolFailed(f"{trouble}; {_advice(replay)}")
+    return 0 if complete and not replay.unreadable else NOT_ALL
+
+
+def _advice(replay: Replay) -> str:
+    if replay.options.checkpoint:
+        return "the same command goes on here"
+    if len(replay.readers) == 1:
+        return f"to go on: --from={replay.readers[0].position}"
+    return "use --checkpoint to be able to go on"
+
+
+def shown(replay: Replay, options: Options, *, complete: bool) -> bytes:
+    summary = replay.summary(complete=complete)
+    if options.json:
+        return json.dumps(summary).encode() + b"\n"
+    if options.dry_run:
+        lines = [
+            f"{node['address']}  sequences {node['from']} to {node['to']}  {node['to'] - node['from']} messages"
+            for node in summary["nodes"]
+        ]
+        lines.append(f"{summary['planned']} messages of {options.topic} would be replayed")
+    else:
+        lines = [
+            f"{summary['published']} of {summary['planned']} messages of {options.topic} replayed into "
+            f"{options.destination_topic} in {summary['seconds']:.1f} s"
+        ]
+        if summary["unreadable"]:
+            lines.append(f"{summary['unreadable']} messages cannot be read any more")
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def main() -> None:
+    sys.exit(run_tool("nsq_replay", Options, run, about=ABOUT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""nsq_to_file: every message of some topics into files, finished when it is on the disk.
+
+Here are the settings, which topics there are, and a consumer and a writer (topic_archive.py) for each of them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import trio
+
+from common.durations import MINUTE, SECOND, Nanoseconds, seconds
+from common.logs import LogLevel, NsqFormatter
+from common.options import DURATION, one_of, option
+from common.startup import StartupError
+from nsqclient import Config, NSQError, open_consumer
+from nsqtools import flags
+from nsqtools.archive_file import ArchiveFailed, Layout, check_folders
+from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, client_config
+from nsqtools.command import ToolFailed, ToolOptions, log_to_stderr, run_tool
+from nsqtools.nodes import Asking, parse_server
+from nsqtools.rotation import FileNames, Rotation, file_names
+from nsqtools.topic_archive import TopicArchive
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+A message is finished when the file that holds it is on the disk, so nsqd's message timeout has to be longer than
+--sync-interval. A message may be in the files twice, after a crash for instance. SIGHUP closes all files; the next
+message opens another one. In names, <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are filled in; several processes that
+write to the same folder need names of their own (<PID> or --host-identifier)."""
+
+_MOST_THREADS: Final = 16  # that write at the same time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    log_level: str = option("info", "what to log: debug, info, warn, error, or fatal")
+    log_prefix: str = option("[nsq_to_file] ", "what each line of the log begins with")
+    channel: str = option("nsq_to_file", "channel to consume")
+    max_in_flight: int = option(200, "most messages that are in flight, and not yet on the disk")
+    output_dir: str = option("/tmp", "folder of the files")
+    work_dir: str = option("", "folder of files that are still written to; empty: --output-dir")
+    datetime_format: str = option("%Y-%m-%d_%H", "what <DATETIME> becomes, with the codes of strftime")
+    filename_format: str = option("<TOPIC>.<HOST><REV>.<DATETIME>.log", "what files are called")
+    host_identifier: str = option("", "what <HOST> becomes; it may hold <SHORT_HOST> and <HOSTNAME>")
+    gzip: bool = option(False, "compress files")
+    gzip_level: int = option(6, "how hard to compress, 1 to 9")
+    skip_empty_files: bool = option(False, "make no file where there is no message")
+    topic: tuple[str, ...] = option((), "topic to consume")
+    topic_pattern: str = option("", "regular expression (Python's) that a topic must match somewhere")
+    topic_refresh: Nanoseconds = option(
+        MINUTE, "how often nsqlookupd is asked for topics; 0 or less: once", kind=DURATION
+    )
+    rotate_size: int = option(0, "bytes above which another file begins; 0 or less: any size")
+    rotate_interval: Nanoseconds = option(0, "time after which another file begins; 0 or less: never", kind=DURATION)
+    sync_interval: Nanoseconds = option(30 * SECOND, "how long messages wait at most to be on the disk", kind=DURATION)
+    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
+    http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
+    nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
+    startup: str = option(
+        "require", "require: end when an nsqd cannot be reached at the start; background: wait for it",
+        kind=one_of("require", "background"),
+    )  # fmt: skip
+
+    def check_first(self) -> None:
+        try:
+            LogLevel.parse(self.log_level)
+        except ValueError as error:
+            raise StartupError("--log-level is invalid") from error
+
+    def check(self) -> None:
+        if not self.channel:
+            raise StartupError("--channel is required")
+        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
+        flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address, full_stop=".")
+        if not 1 <= self.gzip_level <= 9:
+            raise StartupError(f"invalid --gzip-level value ({self.gzip_level}), should be 1-9")
+        if not self.topic and not self.topic_pattern:
+            raise StartupError("--topic or --topic-pattern required")
+        if not self.topic and not self.lookupd_http_address:
+            raise StartupError("--lookupd-http-address must be specified when no --topic specified")
+        if self.sync_interval <= 0:
+            raise StartupError("--sync-interval should be positive")
+        flags.check_channel(self.channel)
+        for topic in self.topic:
+            flags.check_topic(topic)
+        flags.check_addresses(self.nsqd_tcp_address, self.lookupd_http_address)
+        try:
+            re.compile(self.topic_pattern)
+        except re.error as error:
+            raise StartupError(f"--topic-pattern is no regular expression: {error}") from error
+        try:
+            self.names("topic")
+        except ValueError as error:
+            raise StartupError(str(error)) from error
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(
+            output_dir=self.output_dir,
+            work_dir=self.work_dir or self.output_dir,
+            gzip=self.gzip,
+            gzip_level=self.gzip_level,
+            exclusive=self.gzip or self.rotate_interval > 0,
+            rotate_size=self.rotate_size,
+        )
+
+    def names(self, topic: str) -> FileNames:
+        """Raises ValueError."""
+        layout = self.layout
+        return file_names(
+            self.filename_format,
+            self.datetime_format,
+            topic=topic,
+            host=platform.node(),
+            host_identifier=self.host_identifier,
+            pid=os.getpid(),
+            gzip=self.gzip,
+            has_revisions=layout.exclusive or layout.moves or self.rotate_size > 0,
+        )
+
+
+class TopicLog(logging.LoggerAdapter[logging.Logger]):
+    """Says of which topic and channel it speaks."""
+
+    def process(self, msg: object, kwargs: Any) -> tuple[str, Any]:
+        assert self.extra is not None
+        return f"[{self.extra['place']}] {msg}", kwargs
+
+
+def local_time() -> datetime:
+    return datetime.now().astimezone()
+
+
+class Archive:
+    """All topics that are written."""
+
+    def __init__(self, options: Options, config: Config, wall: Callable[[], datetime]) -> None:
+        self._options = options
+        self._config = config
+        self._wall = wall
+        self._layout = options.layout
+        self._threads = trio.CapacityLimiter(_MOST_THREADS)
+        self._topics: dict[str, TopicArchive | None] = {}  # None: not open yet
+        self._not_matching: set[str] = set()
+        self._is_stopping = False
+
+    def begins(self, topic: str) -> bool:
+        """Whether this topic is one to write that is not written yet."""
+        if topic in self._topics or topic in self._not_matching or self._is_stopping:
+            return False
+        pattern = self._options.topic_pattern
+        if pattern and not re.search(pattern, topic):
+            self._not_matching.add(topic)
+            log.warning("skipping topic %s (doesn't match pattern %s)", topic, pattern)
+            return False
+        self._topics[topic] = None
+        return True
+
+    async def write(self, topic: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until it is told to stop. Raises ToolFailed."""
+        options = self._options
+        try:
+            async with open_consumer(
+                topic,
+                options.channel,
+                nsqd=options.nsqd_tcp_address,
+                lookupd=options.lookupd_http_address,
+                config=self._config,
+                startup="require" if options.nsqd_tcp_address and options.startup == "require" else "background",
+            ) as consumer:
+                self._topics[topic] = archive = TopicArchive(
+                    consumer,
+                    names=options.names(topic),
+                    layout=self._layout,
+                    rotation=Rotation(size=options.rotate_size, interval=seconds(options.rotate_interval)),
+                    capacity=options.max_in_flight,
+                    sync_interval=seconds(options.sync_interval),
+                    skip_empty_files=options.skip_empty_files,
+                    wall=self._wall,
+                    threads=self._threads,
+                    log=TopicLog(log, {"place": f"{topic}/{options.channel}"}),
+                )
+                task_status.started()
+                if self._is_stopping:
+                    archive.stop()
+                await archive.run()
+        except NSQError as error:
+            raise ToolFailed(str(error)) from error
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        for archive in self._topics.values():
+            if archive is not None:
+                archive.stop()
+
+    async def hang_up_on_signal(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with trio.open_signal_receiver(signal.SIGHUP) as arrivals:
+            task_status.started()
+            async for _ in arrivals:
+                for archive in self._topics.values():
+                    if archive is not None:
+                        archive.hang_up()
+
+
+async def find_topics(options: Options, archive: Archive, nursery: trio.Nursery) -> None:
+    """Begins with each topic that some nsqlookupd knows, as it appears."""
+    asking = Asking(
+        connect_timeout=seconds(options.http_client_connect_timeout),
+        request_timeout=seconds(options.http_client_request_timeout),
+    )
+    lookupds = [parse_server(address) for address in options.lookupd_http_address]
+    while True:
+        answers, failures = await asking.ask_all(lookupds, "/topics")
+        for failure in failures:
+            log.error("could not retrieve topic list: %s", failure)
+        for topic in sorted({topic for answer in answers.values() for topic in answer.get("topics") or ()}):
+            if archive.begins(topic):
+                nursery.start_soon(archive.write, topic)
+        if options.topic_refresh <= 0:
+            return
+        await trio.sleep(seconds(options.topic_refresh))
+
+
+async def run(options: Options, stop: trio.Event, *, wall: Callable[[], datetime] = local_time) -> int:
+    try:
+        check_folders(options.layout)
+    except ArchiveFailed as error:
+        raise ToolFailed(str(error)) from error
+    config = client_config("nsq_to_file", options.consumer_opt, max_in_flight=options.max_in_flight)
+    archive = Archive(options, config, wall)
+    async with trio.open_nursery() as services:
+        await services.start(archive.hang_up_on_signal)
+        async with trio.open_nursery() as topics:
+            for topic in options.topic:
+                if archive.begins(topic):
+                    await topics.start(archive.write, topic)
+            if not options.topic:
+                services.start_soon(find_topics, options, archive, topics)
+            await stop.wait()
+            archive.stop()
+        services.cancel_scope.cancel()
+    return 0
+
+
+def configure_logging(options: Options) -> None:
+    level = {
+        LogLevel.DEBUG: logging.DEBUG,
+        LogLevel.INFO: logging.INFO,
+        LogLevel.WARN: logging.WARNING,
+        LogLevel.ERROR: logging.ERROR,
+        LogLevel.FATAL: logging.CRITICAL,
+    }[LogLevel.parse(options.log_level)]
+    log_to_stderr(NsqFormatter(options.log_prefix), level=level)
+
+
+def main() -> None:
+    sys.exit(run_tool("nsq_to_file", Options, run, about=ABOUT, configure_logging=configure_logging))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""How far something long has come: a bar on a terminal, a line now and then elsewhere, both on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, TextIO
+
+import trio
+
+_WIDTH: Final = 30
+_ON_A_TERMINAL: Final = 0.2  # seconds between two looks
+_ELSEWHERE: Final = 10.0
+
+
+def bar(done: int, total: int, elapsed: float) -> str:
+    """`[=====     ]  50%  500/1000 messages  120/s  4s left`"""
+    share = done / total if total else 1.0
+    filled = int(share * _WIDTH)
+    return f"[{'=' * filled}{' ' * (_WIDTH - filled)}] {share:4.0%}  {told(done, total, elapsed)}"
+
+
+def told(done: int, total: int, elapsed: float) -> str:
+    rate = done / elapsed if elapsed > 0 else 0.0
+    text = f"{done}/{total} messages  {rate:.0f}/s"
+    if rate and done < total:
+        text += f"  {duration((total - done) / rate)} left"
+    return text
+
+
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
+
+
+class Progress:
+    """Whoever works sets `done`; `show` is a task beside it."""
+
+    def __init__(self, total: int, *, quiet: bool, stream: TextIO | None = None) -> None:
+        self.done = 0
+        self._total = total
+        self._quiet = quiet
+        self._stream = sys.stderr if stream is None else stream
+        self._on_terminal = self._stream.isatty()
+
+    async def show(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Runs until it is cancelled; then a terminal shows the last state."""
+        task_status.started()
+        if self._quiet:
+            return
+        began = trio.current_time()
+        try:
+            while True:
+                await trio.sleep(_ON_A_TERMINAL if self._on_terminal else _ELSEWHERE)
+                self._write(trio.current_time() - began)
+        finally:
+            if self._on_terminal:
+                self._write(trio.current_time() - began)
+                self._stream.write("\n")
+
+    def _write(self, elapsed: float) -> None:
+        if self._on_terminal:
+            self._stream.write(f"\r{bar(self.done, self._total, elapsed)}\x1b[K")
+        else:
+            self._stream.write(f"{told(self.done, self._total, elapsed)}\n")
+        self._stream.flush()

@@ -1,0 +1,18 @@
+"""CORE: so many per second, and no more."""
+
+from __future__ import annotations
+
+
+class Throttle:
+    """A balance that begins with 1, grows by `rate` a second up to `rate`, and may be overdrawn by what is taken at once."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._rate = rate
+        self._balance = 1.0
+        self._at = now
+
+    def take(self, count: int, now: float) -> float:
+        """How many seconds to wait before the next are taken."""
+        self._balance = min(max(self._rate, 1.0), self._balance + (now - self._at) * self._rate) - count
+        self._at = now
+        return (1 - self._balance) / self._rate if self._balance <= 0 else 0.0
