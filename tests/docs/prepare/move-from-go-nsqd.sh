@@ -1,0 +1,1 @@
+mkdir /var/lib/nsqd

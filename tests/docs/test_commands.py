@@ -1,0 +1,136 @@
+"""Every command in the documents is run, page by page, in the order in which a reader would.
+
+A page gets a machine of its own (world.py). What a page takes for granted, certificates, say, is made before by
+`prepare/PAGE.sh`. What cannot be run says so in the page, with the reason: blocks.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.blocks import Block, Manner, Unclear, blocks_of
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="the documents tell of the ordinary installation"),
+]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+HERE: Final = Path(__file__).parent
+PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TIMEOUT: Final = 120.0
+NAMESPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT).with_suffix(""))
+
+
+def pages_to_run() -> list[Path]:
+    try:
+        return [page for page in PAGES if any(it.manner is not Manner.SKIP for it in blocks_of(page))]
+    except Unclear:
+        return []  # the test below says what is unclear
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_block_is_a_command_or_something_shown(page: Path) -> None:
+    blocks_of(page)
+
+
+@pytest.fixture(scope="session")
+def unshare() -> list[str]:
+    as_root = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    command = [*NAMESPACES[:1], *as_root, *NAMESPACES[1:]]
+    tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        if os.environ.get("CI") and os.getuid() == 0:
+            pytest.fail(f"CI has to allow namespaces: {tried.stderr}")
+        pytest.skip(f"a page needs a machine of its own, and this one has no namespaces for us: {tried.stderr.strip()}")
+    return command
+
+
+@pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
+def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
+    script = tmp_path / "page.sh"
+    script.write_text("\n".join(lines_of(page)), encoding="utf-8")
+    space = tmp_path / "space"
+    space.mkdir()
+    done = subprocess.run(
+        [*unshare, sys.executable, HERE / "world.py", script, space],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def lines_of(page: Path) -> Iterator[str]:
+    yield "set -euo pipefail"
+    prepare = HERE / "prepare" / f"{page.stem}.sh"
+    if prepare.exists():
+        yield prepare.read_text(encoding="utf-8")
+    for block in blocks_of(page):
+        if block.manner is not Manner.SKIP:
+            yield f"echo {shlex.quote(f'--- {page.relative_to(ROOT)}:{block.line}')}"
+            yield from commands_of(block)
+
+
+def commands_of(block: Block) -> Iterator[str]:
+    match block.manner:
+        case Manner.HELP:
+            for line in block.commands.splitlines():
+                if command := line.partition("#")[0].strip():
+                    yield f"{command} --help >/dev/null 2>&1"
+        case Manner.BACKGROUND:
+            # Whatever ends within a second has failed, or should not be marked so.
+            yield f"(\n{block.commands}) &\nsleep 1; kill -0 $!"
+        case _:
+            yield block.commands
+
+
+def test_a_command_that_fails_fails_the_page(tmp_path: Path) -> None:
+    script = tmp_path / "page.sh"
+    script.write_text("\n".join(["set -euo pipefail", *commands_of(Block(1, "false\ntrue\n"))]), encoding="utf-8")
+    assert subprocess.run(["bash", script], check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("```\ncurl x\n```\n", "no language"),
+        ("```bash\ncurl x\n```\n", "a block of bash"),
+        ("<!-- test: skip -->\n```sh\ncurl x\n```\n", "skip needs a reason"),
+        ("<!-- test: later: no time -->\n```sh\ncurl x\n```\n", "is none of"),
+    ],
+)
+def test_what_is_unclear_is_named(text: str, complaint: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text, encoding="utf-8")
+    with pytest.raises(Unclear, match=complaint):
+        blocks_of(page)
+
+
+def test_what_is_found_in_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Ask `curl 'http://a/b'`.\n\n1. Item:\n\n   ```sh\n   one\n     two\n   ```\n\n"
+        "<!-- test: skip: it needs a crane -->\n```sh\nlift\n```\n```text\n`curl x`\n```\n",
+        encoding="utf-8",
+    )
+    assert blocks_of(page) == [
+        Block(1, "curl 'http://a/b'\n"),
+        Block(5, "one\n  two\n"),
+        Block(11, "lift\n", Manner.SKIP, "it needs a crane"),
+    ]

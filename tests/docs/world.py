@@ -1,0 +1,96 @@
+"""A machine of their own for the commands of a page: `unshare ... python world.py SCRIPT`.
+
+Inside of it all ports are free, names of the documents are this machine, the tree may be written to, and everything that was
+started ends with it. The tree that we come from is not touched: an overlay takes what is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+NAMES: Final = (
+    *(f"{kind}{number}" for kind in ("nsqd", "nsqlookupd") for number in (1, 2, 3)),
+    *(f"{kind}{number}.example" for kind in ("node", "lookup") for number in (1, 2, 3)),
+    *("auth.example", "other.example", "broker.example"),
+)
+EMPTY_FOLDERS: Final = ("/var/lib",)
+DAEMONS: Final = ("nsqd", "nsqlookupd", "nsqadmin")
+_SIOCGIFFLAGS: Final = 0x8913
+_SIOCSIFFLAGS: Final = 0x8914
+
+
+def main(script: str, space: str) -> int:
+    _start_loopback()
+    _mount(Path(space))
+    _wrap_daemons(Path(space))
+    environment = {
+        **os.environ,
+        "PATH": f"{ROOT}/.venv/bin:{os.environ['PATH']}",
+        "HOME": space,
+        "NSQ_COMPILE": "0",  # the core is compiled by other tests
+        "PIP_NO_INDEX": "1",
+    }
+    # An HTTP error is a failure; what needs a moment (a registration) gets one.
+    (Path(space) / ".curlrc").write_text(
+        "fail\nsilent\nshow-error\nmax-time = 30\nretry = 2\nretry-delay = 1\nretry-all-errors\n", encoding="utf-8"
+    )
+    return _run_as_init(subprocess.Popen(["bash", script], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL))
+
+
+def _run_as_init(page: subprocess.Popen[bytes]) -> int:
+    """We are process 1 here, so whatever loses its parent is ours to bury."""
+    while True:
+        pid, status = os.wait()
+        if pid == page.pid:
+            return os.waitstatus_to_exitcode(status) & 0xFF
+
+
+def _start_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        request = struct.pack("16sH14x", b"lo", 0)
+        flags = struct.unpack("16sH14x", fcntl.ioctl(sock, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(sock, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | 1))  # up
+
+
+def _mount(space: Path) -> None:
+    upper, work = space / "written", space / "work"
+    upper.mkdir()
+    work.mkdir()
+    _run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={ROOT},upperdir={upper},workdir={work}", str(ROOT))
+    os.chdir(ROOT)  # into the overlay: we have been below it
+    for folder in EMPTY_FOLDERS:
+        if Path(folder).is_dir() and not ROOT.is_relative_to(folder):
+            _run("mount", "-t", "tmpfs", "none", folder)
+    hosts = space / "hosts"
+    hosts.write_text(f"127.0.0.1 localhost {' '.join(NAMES)}\n", encoding="utf-8")
+    _run("mount", "--bind", str(hosts), "/etc/hosts")
+
+
+def _wrap_daemons(space: Path) -> None:
+    """A reader starts a daemon in a terminal of its own; here its command returns when it listens."""
+    kept = space / "daemons"
+    kept.mkdir()
+    for name in DAEMONS:
+        program = ROOT / ".venv" / "bin" / name
+        real = kept / name
+        real.write_bytes(program.read_bytes())
+        real.chmod(0o755)
+        program.write_text(
+            f'#!/bin/sh\nexec "{sys.executable}" "{ROOT}/tests/docs/daemon.py" "{real}" "$@"\n', encoding="utf-8"
+        )
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
