@@ -18,6 +18,7 @@ from nsqd.log.cold import (
     read_block,
     salvaging,
 )
+from nsqd.log.read_ahead import ReadAhead, Streams
 from nsqd.log.record import HEADER_SIZE, Header, decode_header
 from nsqd.log.segment import Hole, ReadAt, Segment, Walk
 
@@ -67,6 +68,7 @@ class ColdReader:
         self._holes = sorted((hole.first, hole.end) for hole in holes)
         self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
         self._blocks: ColdBlocks | None = None
+        self._streams = Streams()
         self._loading: set[int] = set()
         self._refused: dict[int, int] = {}  # how often the disk has refused to read it
 
@@ -130,7 +132,12 @@ class ColdReader:
             return read_cached_at(descriptor, size, offset)
 
         block = read_block(read, segment.base, start, segment.size, sequence)
-        self._opened_blocks().add(block)
+        blocks = self._opened_blocks()
+        blocks.add(block)
+        if sequence == start.sequence:  # it goes on where a block, or a segment, has ended
+            piece = self._streams.next_piece(segment, block.end_offset)
+            if piece is not None:
+                self._host.load(ReadAhead(self._topic, segment, *piece))
         return block
 
     def _end_of(self, segment: Segment) -> int:
@@ -167,6 +174,7 @@ class ColdReader:
             self._blocks.used = False
             return False
         self._blocks = None
+        self._streams = Streams()
         for segment in self._segments:
             if segment is not self._segments.active:
                 segment.index = None

@@ -23,6 +23,7 @@ Buffers = Sequence[bytes]
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
+SCRATCH_SIZE: Final = 128 * 1024
 MOST_BUFFERS: Final = 1024  # IOV_MAX on Linux: what one pwritev takes
 
 _FALLOC_FL_KEEP_SIZE: Final = 1
@@ -31,6 +32,9 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)  # os.posix_fallocate would mak
 
 class Files:
     """The real disk."""
+
+    def __init__(self) -> None:
+        self._scratch = memoryview(bytearray(SCRATCH_SIZE))
 
     def open_to_write(self, path: Path) -> int:
         """Opens for writing at given offsets, and makes the file if there is none."""
@@ -52,12 +56,11 @@ class Files:
     def read_cached_at(self, descriptor: int, size: int, offset: int) -> bytes:
         """Reads what the page cache holds; a BlockingIOError says that the disk would be needed.
 
-        May return less than there is. File systems without such reads raise another OSError.
+        May return less than there is. File systems without such reads raise another OSError. For the loop alone.
         """
-        buffer = bytearray(size)
-        count = os.preadv(descriptor, [buffer], offset, os.RWF_NOWAIT)
-        with memoryview(buffer) as view:
-            return bytes(view[:count])
+        view = self._scratch[:size] if size <= SCRATCH_SIZE else memoryview(bytearray(size))
+        count = os.preadv(descriptor, [view], offset, os.RWF_NOWAIT)
+        return bytes(view[:count])
 
     def size(self, descriptor: int) -> int:
         return os.fstat(descriptor).st_size

@@ -152,6 +152,7 @@ class TroubledFiles(Files):
     """A disk that fails when told to, and remembers what was asked of it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.calls: list[tuple[str, str]] = []
         self.failing: dict[str, int] = {}  # operation -> errno
         self.fails_for: Callable[[str], bool] = lambda name: True  # of the file
@@ -237,6 +238,7 @@ class CrashingFiles(Files):
     """Lets so many changes of the disk happen, half of the next one if it is a write, and then nothing more."""
 
     def __init__(self, changes: int) -> None:
+        super().__init__()
         self.left = changes
 
     def _step(self) -> None:
@@ -283,6 +285,7 @@ class ForgetfulFiles(Files):
     """Knows what was synced, so that `cut_power` can take away from the rest."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._synced: dict[Path, bytes] = {}
         self._lasting: set[Path] = set()  # names that a sync of their folder has made durable
         self._paths: dict[int, Path] = {}

@@ -319,6 +319,33 @@ def test_any_sequence_of_any_segment_can_be_asked_for(tmp_path: Path) -> None:
             assert batch.body(sequence) == (bytes(2000) if sequence % 2 else b"%d" % (sequence // 2))
 
 
+def test_who_reads_on_finds_that_a_thread_was_there_before(tmp_path: Path) -> None:
+    files = TroubledFiles()
+    with opened(tmp_path, files, mem_queue_size=0, max_bytes_per_file=100 << 20) as store:
+        for _ in range(400):
+            store.publish(*[bytes(100)] * 200)
+        log = store.log()
+        for sequence in range(0, 40_000, 200):
+            files.calls.clear()
+            assert log.batch_at(sequence) is not None
+            if store.store.loads:
+                store.load()
+                assert ("read", f"{0:020}.log") in files.calls
+                break
+        else:
+            pytest.fail("nothing was read ahead")
+
+
+def test_who_looks_here_and_there_has_nothing_read_ahead(tmp_path: Path) -> None:
+    with opened(tmp_path, mem_queue_size=0, max_bytes_per_file=100 << 20) as store:
+        for _ in range(400):
+            store.publish(*[bytes(100)] * 200)
+        log = store.log()
+        for sequence in range(79_900, 300, -7000):
+            assert log.batch_at(sequence) is not None
+        assert not store.store.loads
+
+
 def test_missing_index_is_made_again(tmp_path: Path) -> None:
     with opened(tmp_path, max_bytes_per_file=4 << 20) as store:
         for n in range(600):
