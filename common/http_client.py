@@ -49,6 +49,7 @@ class Answer:
     status: int
     body: bytes
     location: str = ""  # where else to ask
+    index: str = ""  # of nsqlookupd: what this answer is about has not changed as long as this is the same
 
 
 class HttpClient:
@@ -362,6 +363,7 @@ class _Parsed:
         self.pieces: list[bytes] = []
         self.size = 0  # of what was kept
         self.location = b""
+        self.index = b""
         self.has_begun = False  # a byte of it is there
         self.has_head = False
         self.complete = False
@@ -377,7 +379,9 @@ class _Parsed:
         self._parser.feed_data(data)
 
     def whole(self) -> Answer:
-        return Answer(self.status, b"".join(self.pieces), self.location.decode("latin-1"))
+        return Answer(
+            self.status, b"".join(self.pieces), self.location.decode("latin-1"), self.index.decode("latin-1")
+        )
 
     @property
     def status(self) -> int:
@@ -400,6 +404,8 @@ class _Parsed:
         self._has_end |= name in (b"content-length", b"transfer-encoding")
         if name == b"location":
             self.location = value
+        elif name == b"x-nsq-index":
+            self.index = value
 
     def on_headers_complete(self) -> None:
         self.has_head = True

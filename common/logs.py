@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Final, Self, TextIO
 
-OUR_PACKAGES: Final = ("common", "nsqd", "nsqlookupd", "nsqadmin")
+OUR_PACKAGES: Final = ("common", "nsqd", "nsqlookupd", "nsqadmin", "nsqclient")
 LOG_FORMATS: Final = ("nsq", "json")
 
 

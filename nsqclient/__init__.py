@@ -4,8 +4,10 @@ What is named here is the library; modules with an underscore may change. `nsqcl
 `nsqclient.sync` for plain scripts, `nsqclient.testing` for tests.
 """
 
+from nsqclient import events
 from nsqclient._config import Config, options_of_flags
-from nsqclient._consumer import Batch, Consumer, Message, open_consumer
+from nsqclient._consumer import Batch, Consumer, Message, open_consumer, serve_consumer
+from nsqclient._delivery import Answered
 from nsqclient._errors import (
     AuthError,
     ConfigError,
@@ -23,10 +25,12 @@ from nsqclient._errors import (
     Stopped,
     TLSRefused,
 )
+from nsqclient._hostpool import quorum
 from nsqclient._producer import Producer, Receipt, open_producer
 from nsqclient._stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
 
 __all__ = [
+    "Answered",
     "AuthError",
     "Batch",
     "Config",
@@ -52,7 +56,10 @@ __all__ = [
     "Requeue",
     "Stopped",
     "TLSRefused",
+    "events",
     "open_consumer",
     "open_producer",
     "options_of_flags",
+    "quorum",
+    "serve_consumer",
 ]

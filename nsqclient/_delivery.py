@@ -44,7 +44,17 @@ class Source(Protocol):
 class Delivery:
     """One message, delivered once. As `async with message:` it is answered by how the block ends."""
 
-    __slots__ = ("_deadline", "_id", "_source", "answered", "attempts", "body", "received_at", "timestamp_ns")
+    __slots__ = (
+        "_deadline",
+        "_id",
+        "_source",
+        "answered",
+        "attempts",
+        "auto_response",
+        "body",
+        "received_at",
+        "timestamp_ns",
+    )
 
     def __init__(
         self, source: Source, timestamp_ns: int, attempts: int, id: bytes, body: bytes, received_at: float
@@ -57,6 +67,7 @@ class Delivery:
         self.body = body
         self.received_at = received_at  # on the loop's clock
         self.answered: Answered = "no"
+        self.auto_response = True  # False: the end of a handler is no answer; somebody will give one
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.topic}/{self.channel}, {self.answered} answered>"
@@ -117,6 +128,10 @@ class Delivery:
         """It needs more time: its deadline begins anew, up to `hard_deadline`."""
         return self.answered == "no" and self._source.touch(self)
 
+    def disable_auto_response(self) -> None:
+        """The handler's end does not answer it, unless by an error: somebody will, from anywhere, at any time."""
+        self.auto_response = False
+
     # `async with message:` needs no loop of any kind, as answering does not wait.
 
     async def __aenter__(self) -> Self:
@@ -133,9 +148,10 @@ class Delivery:
         No error: finished. Requeue: as it says. Any other Exception: requeued, with backoff. What is none
         (a cancellation): requeued for at once, without backoff.
         """
-        alone = _only_one(error)
+        alone = only_one(error)
         if error is None:
-            self.finish()
+            if self.auto_response:
+                self.finish()
         elif isinstance(alone, Requeue):
             self.requeue(alone.delay, backoff=alone.backoff)
         elif isinstance(error, Exception):
@@ -145,7 +161,7 @@ class Delivery:
         return isinstance(alone, Requeue)
 
 
-def _only_one(error: BaseException | None) -> BaseException | None:
+def only_one(error: BaseException | None) -> BaseException | None:
     """What a nursery has wrapped, where it is alone."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]

@@ -1,0 +1,84 @@
+"""When everything goes slower: one automaton for each consumer.
+
+    level 0 --failed--> level 1, waiting --expired--> level 1, testing --failed--> level 2, waiting
+                                                                       --succeeded--> level 0
+
+While it waits, answers change nothing: many failures at once count as one. The answer to the test decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqclient._config import BackoffStrategy
+
+AGAIN: Final = 1.0  # seconds until the next try, where nobody could be tested
+
+
+class Signal(Enum):
+    """How a message was answered, as far as backoff cares."""
+
+    SUCCEEDED = auto()
+    FAILED = auto()
+    NEITHER = auto()  # requeued without backoff, or given up
+
+
+class Step(Enum):
+    """What has to follow."""
+
+    NOTHING = auto()
+    WAIT = auto()  # RDY 0 to all, until `until`
+    END = auto()  # full RDY to all
+
+
+class Backoff:
+    __slots__ = ("_longest", "_pause", "level", "pause", "until")
+
+    def __init__(
+        self, strategy: BackoffStrategy, *, multiplier: float, longest: float, random: Callable[[], float]
+    ) -> None:
+        self._pause = _pauses(strategy, multiplier, random)
+        self._longest = longest
+        self.level = 0
+        self.until: float | None = None  # when the wait is over
+        self.pause = 0.0  # the length of the wait
+
+    @property
+    def active(self) -> bool:
+        return self.level > 0 or self.until is not None
+
+    def signal(self, signal: Signal, now: float) -> Step:
+        if self.until is not None or self._pause is None:
+            return Step.NOTHING
+        before = self.level
+        if signal is Signal.SUCCEEDED and self.level:
+            self.level -= 1
+        elif signal is Signal.FAILED and self._longest > 0 and self._pause(self.level + 1) <= self._longest:
+            self.level += 1
+        if self.level == 0:
+            return Step.END if before else Step.NOTHING
+        self.pause = min(self._pause(self.level), self._longest)
+        self.until = now + self.pause
+        return Step.WAIT
+
+    def tested(self, now: float, *, has_begun: bool) -> None:
+        """The wait is over, and a test message was asked for, or nobody could be asked."""
+        self.until = None if has_begun else now + AGAIN
+
+    def clear(self) -> None:
+        """Nothing more is waited for: the consumer stops."""
+        self.until = None
+
+
+def _pauses(strategy: BackoffStrategy, multiplier: float, random: Callable[[], float]) -> Callable[[int], float] | None:
+    """Seconds for a level; None: no backoff."""
+    if callable(strategy):
+        return strategy
+    if strategy == "exponential":
+        return lambda level: multiplier * 2.0**level
+    if strategy == "full_jitter":
+        return lambda level: random() * multiplier * 2.0**level
+    return None

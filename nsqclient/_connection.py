@@ -1,0 +1,409 @@
+"""One nsqd as a client sees it: bytes in, bytes out, nothing awaited.
+
+    IDENTIFY --> (TLS) --> (snappy or deflate) --> (AUTH) --> open --> closed
+             OK after each, through the new layer
+
+Who owns it gives it what it reads (`receive`), writes what it owes (`bytes_to_send`, then `written`), and ends it when it has
+`finished`. What it raises is the reason to close the connection. A consumer's and a producer's side build on it:
+`_consumption.py`, `_publication.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from common.streams.deflate import DeflateLayer
+from common.streams.layer import StreamError
+from common.streams.snappy import SnappyLayer
+from common.wire import commands
+from common.wire.frames import FrameType
+from common.wire.message import HEADER_SIZE
+from nsqclient._errors import AuthError, Disconnected, HandshakeError, ProtocolError, TLSRefused
+from nsqclient.events import Limited
+
+if TYPE_CHECKING:
+    from common.streams.layer import Layer
+    from common.streams.tls import SecureLayer
+    from nsqclient._config import Config
+    from nsqclient._delivery import Delivery
+    from nsqclient.events import Event
+
+HEARTBEAT: Final = b"_heartbeat_"
+
+_DEFAULT_MAX_RDY: Final = 2500
+_DEFAULT_MSG_TIMEOUT_MS: Final = 60_000
+_DEFAULT_MAX_MSG_TIMEOUT_MS: Final = 900_000
+_DEFAULT_MAX_DEFLATE_LEVEL: Final = 6
+_MOST_IN_HANDSHAKE: Final = 64 * 1024
+_MOST_EVER: Final = (1 << 31) - 1
+_HTTP: Final = int.from_bytes(b"HTTP")  # what a web server's answer looks like as a size
+_PREFIX_SIZE: Final = 8
+_BODY: Final = _PREFIX_SIZE + HEADER_SIZE  # where it begins in a message's frame
+
+_unpack_prefix: Final = Struct(">ii").unpack_from
+_unpack_message: Final = Struct(">qH16s").unpack_from
+
+_RESPONSE: Final = int(FrameType.RESPONSE)
+_ERROR: Final = int(FrameType.ERROR)
+_MESSAGE: Final = int(FrameType.MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What is said about ourselves where the configuration leaves it open."""
+
+    hostname: str
+    user_agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What nsqd has answered to IDENTIFY; as it stands here, what one means that answers nothing. Seconds."""
+
+    version: str = ""
+    max_rdy: int = _DEFAULT_MAX_RDY
+    msg_timeout: float = _DEFAULT_MSG_TIMEOUT_MS / 1000
+    max_msg_timeout: float = _DEFAULT_MAX_MSG_TIMEOUT_MS / 1000
+    tls: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    max_deflate_level: int = _DEFAULT_MAX_DEFLATE_LEVEL
+    auth_required: bool = False
+    topology_region: str = ""
+    topology_zone: str = ""
+
+
+class Connection:
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        identity: Identity,
+        *,
+        make_tls: Callable[[], SecureLayer] | None,
+        wake: Callable[[], None],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.address = address
+        self.terms = Terms()
+        self.is_open = False  # the handshake is over
+        self.opened_at = 0.0
+        self.is_closed = False
+        self._config = config
+        self._make_tls = make_tls
+        self._wake = wake  # there is something to send, or it is finished
+        self._emit = emit
+        self._max_size = _MOST_IN_HANDSHAKE
+        self._outgoing: list[bytes] = [commands.MAGIC, commands.identify(identify_body(config, identity))]
+        self._raw = b""  # TLS's own, past all layers
+        self._layers: list[Layer] = []  # the outermost, TLS, first
+        self._tls: SecureLayer | None = None
+        self._shaking_hands = False  # of TLS
+        self._upgrades: list[str] = []  # still to be confirmed
+        self._expect: Callable[[int, bytes, float], None] = self._identified
+        self._buffer = b""
+        self._half = bytearray()  # the frame that has begun
+        self._needed = 0  # so many bytes of it before another look is worth it
+
+    # For whoever reads and writes
+
+    def receive(self, data: bytes, now: float) -> None:
+        """Raises NSQError when this connection has to be given up."""
+        if self._shaking_hands:
+            data = self._shake_hands(data)
+        if self._layers:
+            self._receive_through_layers(data, now)
+        elif data:
+            self._cut(data, now)
+
+    def bytes_to_send(self) -> bytes:
+        """What the peer has to see now; say `written` when it is on its way."""
+        raw, self._raw = self._raw, b""
+        outgoing = self._outgoing
+        if not outgoing or self._shaking_hands:
+            return raw
+        data = outgoing[0] if len(outgoing) == 1 else b"".join(outgoing)
+        outgoing.clear()
+        try:
+            for layer in reversed(self._layers):
+                data = layer.encode(data)
+        except StreamError as error:
+            raise Disconnected(str(error)) from error
+        return raw + data if raw else data
+
+    def written(self, now: float) -> None:
+        """All that `bytes_to_send` has given has left the process."""
+
+    @property
+    def finished(self) -> bool:
+        """Nothing more is to be said or heard: close it."""
+        return self.is_closed
+
+    def goodbye(self) -> bytes:
+        """What TLS wants to have said at the end."""
+        return self._tls.goodbye() if self._tls is not None and not self._shaking_hands else b""
+
+    def probe(self) -> None:
+        """Sends what means nothing, so that a connection that has gone shows it."""
+        self._send(commands.nop())
+
+    def _send(self, command: bytes) -> None:
+        outgoing = self._outgoing
+        if not outgoing:
+            self._wake()
+        outgoing.append(command)
+
+    # Layers
+
+    def _shake_hands(self, data: bytes) -> bytes:
+        assert self._tls is not None
+        try:
+            if self._tls.handshake(data):
+                self._shaking_hands = False
+                self._layers.insert(0, self._tls)
+        except StreamError as error:
+            raise TLSRefused(str(error)) from error
+        finally:
+            if pending := self._tls.pending():
+                self._raw += pending
+                self._wake()
+        return b""  # the layer has it
+
+    def _receive_through_layers(self, data: bytes, now: float) -> None:
+        again = True
+        while again:
+            try:
+                for layer in self._layers:
+                    data = layer.decode(data)
+            except StreamError as error:
+                raise Disconnected(str(error)) from error
+            if data:
+                self._cut(data, now)
+            again = any(layer.has_more for layer in self._layers)
+            data = b""
+        if self._tls is not None and (pending := self._tls.pending()):
+            self._raw += pending
+            self._wake()
+
+    # Frames
+
+    def _cut(self, data: bytes, now: float) -> None:
+        half = self._half
+        if half:
+            half += data
+            if len(half) < self._needed:
+                return
+            data = bytes(half)
+            half.clear()
+        at, end = 0, len(data)
+        messages: list[Delivery] = []
+        while end - at >= _PREFIX_SIZE:
+            size, kind = _unpack_prefix(data, at)
+            stop = at + 4 + size
+            if not 4 <= size <= self._max_size:
+                raise self._bad_size(size)
+            if stop > end:
+                self._needed = 4 + size
+                break
+            if kind == _MESSAGE:
+                if size < 4 + HEADER_SIZE:
+                    raise Disconnected("not enough data to decode valid message")
+                timestamp, attempts, message_id = _unpack_message(data, at + _PREFIX_SIZE)
+                messages.append(self._delivery(timestamp, attempts, message_id, data[at + _BODY : stop], now))
+                at = stop
+                continue
+            if messages:
+                self._messages(messages, now)
+                messages = []
+            content = data[at + _PREFIX_SIZE : stop]
+            at = stop
+            if content == HEARTBEAT and kind == _RESPONSE:
+                self._send(commands.nop())
+                self._heartbeat(now)
+                continue
+            upgrades = len(self._layers), self._shaking_hands
+            self._expect(kind, content, now)
+            if upgrades != (len(self._layers), self._shaking_hands):
+                # What follows is of the next layer; it comes through `receive` again.
+                if at < end:
+                    self.receive(data[at:], now)
+                return
+        else:
+            self._needed = _PREFIX_SIZE
+        if messages:
+            self._messages(messages, now)
+        if at < end:
+            half += memoryview(data)[at:]
+
+    def _bad_size(self, size: int) -> Exception:
+        if size == _HTTP:
+            return HandshakeError("unexpected HTTP response, a nsqd TCP endpoint is required")
+        if size < 0:
+            return Disconnected(f"response msg size is negative: {size}")
+        if size < 4:
+            return Disconnected("length of response is too small")
+        return Disconnected(f"response msg size {size} exceeds configured maximum ({self._max_size})")
+
+    # The handshake, frame by frame
+
+    def _identified(self, kind: int, content: bytes, now: float) -> None:
+        if kind != _RESPONSE:
+            raise HandshakeError(f"failed to IDENTIFY - {_text(content)}")
+        self.terms = terms = read_terms(content)
+        config = self._config
+        if config.tls != "off":
+            if terms.tls:
+                self._upgrades.append("TLS")
+            elif config.tls == "require":
+                raise TLSRefused("TLS is required, and nsqd does not grant it")
+            else:
+                self._emit(Limited(self.address, "TLS was asked for and not granted: plain text"))
+        for name, is_granted in (("snappy", terms.snappy), ("deflate", terms.deflate)):
+            if config.compression == name:
+                if is_granted:
+                    self._upgrades.append(name.capitalize())
+                else:
+                    self._emit(Limited(self.address, f"{name} was asked for and not granted"))
+        self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        """To the next upgrade, or else to AUTH, or else to work."""
+        if self._upgrades:
+            self._expect = self._upgraded
+            self._upgrade(self._upgrades[0])
+        elif self.terms.auth_required:
+            secret = self._config.auth_secret
+            if not secret:
+                raise AuthError("Auth Required")
+            self._expect = self._authenticated
+            self._send(commands.auth(secret.encode()))
+        else:
+            self._open(now)
+
+    def _upgrade(self, name: str) -> None:
+        match name:
+            case "TLS":
+                assert self._make_tls is not None
+                self._tls = self._make_tls()
+                self._shaking_hands = True
+                self._shake_hands(b"")
+            case "Snappy":
+                self._layers.append(SnappyLayer())
+            case "Deflate":
+                self._layers.append(DeflateLayer(min(self._config.deflate_level, self.terms.max_deflate_level)))
+
+    def _upgraded(self, kind: int, content: bytes, now: float) -> None:
+        name = self._upgrades.pop(0)
+        if kind != _RESPONSE or content != b"OK":
+            raise HandshakeError(f"invalid response from {name} upgrade")
+        self._go_on(now)
+
+    def _authenticated(self, kind: int, content: bytes, now: float) -> None:
+        if kind != _RESPONSE:
+            raise AuthError(f"Error authenticating {_text(content)}")
+        self._open(now)
+
+    def _open(self, now: float) -> None:
+        self.is_open = True
+        self.opened_at = now
+        self._max_size = self._config.max_msg_size or _MOST_EVER
+        self._expect = self._answered
+        self._opened(now)
+
+    def _answered(self, kind: int, content: bytes, now: float) -> None:
+        if kind == _RESPONSE:
+            self._response(content, now)
+        elif kind == _ERROR:
+            self._error(error_of(content), now)
+        else:
+            raise Disconnected(f"unexpected frame of type {kind}")
+
+    # What a consumer or producer makes of it
+
+    def _opened(self, now: float) -> None:
+        raise NotImplementedError
+
+    def _response(self, content: bytes, now: float) -> None:
+        raise NotImplementedError
+
+    def _error(self, error: ProtocolError, now: float) -> None:
+        raise NotImplementedError
+
+    def _heartbeat(self, now: float) -> None:
+        """nsqd is there."""
+
+    def _delivery(self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float) -> Delivery:
+        raise Disconnected("unexpected message")
+
+    def _messages(self, messages: Sequence[Delivery], now: float) -> None:
+        raise NotImplementedError
+
+
+def identify_body(config: Config, identity: Identity) -> bytes:
+    hostname = config.hostname if config.hostname is not None else identity.hostname
+    wait, timeout, heartbeat = config.output_buffer_timeout, config.msg_timeout, config.heartbeat_interval
+    return json.dumps(
+        {
+            "client_id": config.client_id if config.client_id is not None else hostname.partition(".")[0],
+            "hostname": hostname,
+            "user_agent": config.user_agent if config.user_agent is not None else identity.user_agent,
+            "feature_negotiation": True,
+            "heartbeat_interval": _milliseconds(heartbeat) if heartbeat is not None else -1,
+            "msg_timeout": _milliseconds(timeout) if timeout is not None else 0,
+            "output_buffer_size": config.output_buffer_size,
+            "output_buffer_timeout": _milliseconds(wait) if wait is not None else -1,
+            "sample_rate": config.sample_rate,
+            "tls_v1": config.tls != "off",
+            "snappy": config.compression == "snappy",
+            "deflate": config.compression == "deflate",
+            "deflate_level": config.deflate_level,
+            "topology_region": config.topology_region,
+            "topology_zone": config.topology_zone,
+        }
+    ).encode()
+
+
+def read_terms(content: bytes) -> Terms:
+    """Raises HandshakeError when it begins as JSON and is none."""
+    if not content.startswith(b"{"):
+        return Terms()
+    try:
+        said: dict[str, Any] = json.loads(content)
+        return Terms(
+            version=str(said.get("version", "")),
+            max_rdy=int(said.get("max_rdy_count", _DEFAULT_MAX_RDY)),
+            msg_timeout=(said.get("msg_timeout") or _DEFAULT_MSG_TIMEOUT_MS) / 1000,
+            max_msg_timeout=(said.get("max_msg_timeout") or _DEFAULT_MAX_MSG_TIMEOUT_MS) / 1000,
+            tls=bool(said.get("tls_v1")),
+            snappy=bool(said.get("snappy")),
+            deflate=bool(said.get("deflate")),
+            max_deflate_level=int(said.get("max_deflate_level") or _DEFAULT_MAX_DEFLATE_LEVEL),
+            auth_required=bool(said.get("auth_required")),
+            topology_region=str(said.get("topology_region", "")),
+            topology_zone=str(said.get("topology_zone", "")),
+        )
+    except (ValueError, TypeError) as error:
+        raise HandshakeError(f"failed to IDENTIFY - {error}") from error
+
+
+def error_of(content: bytes) -> ProtocolError:
+    text = _text(content)
+    code = text.partition(" ")[0]
+    return ProtocolError(code, text, fatal=code not in ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a connection has gone, for people."""
+    return str(error) or type(error).__name__
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "backslashreplace")
+
+
+def _milliseconds(seconds: float) -> int:
+    return round(seconds * 1000)

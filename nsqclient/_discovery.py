@@ -1,0 +1,157 @@
+"""Asks every nsqlookupd for the nsqds of a topic: now and then, or by a question that waits for a change."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.http_client import HttpClient, HttpFailed
+from nsqclient._listings import BadAnswer, Listings, Lookupd, parse_lookupd, read_answer
+from nsqclient.events import DiscoveryRound, Event, LookupFailed
+
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+
+ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
+WAIT: Final = 60.0  # seconds, of a question that waits
+FIRST_RETRY: Final = 1.0
+TRIES: Final = 3  # in a round, where one nsqlookupd is asked after the other
+_MOST_DOUBLINGS: Final = 16  # beyond any interval
+_VARIES: Final = 0.1  # an interval by so much, so that a fleet does not ask in step
+
+
+class Discovery:
+    """Whenever the picture may have changed, `apply` gets it."""
+
+    def __init__(
+        self,
+        topic: str,
+        lookupds: Sequence[str],
+        config: Config,
+        *,
+        random: Random,
+        emit: Callable[[Event], None],
+        apply: Callable[[Listings], None],
+    ) -> None:
+        self.listings = Listings()
+        self._topic = topic
+        self._config = config
+        self._emit = emit
+        self._apply = apply
+        self._first_round = trio.Event()
+        limit = config.lookupd_poll_timeout
+        self._asking = HttpClient(connect_timeout=limit, timeout=limit)
+        self._waiting = HttpClient(connect_timeout=limit, timeout=limit + WAIT)
+        self._headers = [ACCEPT]
+        if config.auth_secret and config.lookupd_authorization:
+            self._headers.append(("Authorization", f"Bearer {config.auth_secret}"))
+        places = list(dict.fromkeys(map(parse_lookupd, lookupds)))
+        groups = [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
+        self._followers = [_Follower(self, group, config, random) for group in groups]
+        self._tls = config.ssl_context or ssl.create_default_context() if _wants_tls(places) else None
+
+    async def run(self) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                for follower in self._followers:
+                    nursery.start_soon(follower.run)
+        finally:
+            await self._asking.close_idle()
+            await self._waiting.close_idle()
+
+    def hurry(self) -> None:
+        """Asks all at once, as something was lost."""
+        for follower in self._followers:
+            follower.hurry()
+
+    async def wait_for_first_round(self) -> None:
+        """Until each has answered or failed once."""
+        await self._first_round.wait()
+
+    def round_done(self) -> None:
+        if all(follower.rounds for follower in self._followers):
+            self._first_round.set()
+
+    async def ask(self, lookupd: Lookupd, *, index: str = "") -> str | None:
+        """The index of the answer, if it has one; None: it failed. With an index it waits for another one."""
+        client = self._waiting if index else self._asking
+        target = lookupd.asking(self._topic, wait=WAIT if index else 0, index=index)
+        tls = self._tls if lookupd.scheme == "https" else None
+        try:
+            answer = await client.get(lookupd.host, lookupd.port, target, tls=tls, headers=self._headers)
+            listed = read_answer(answer.status, answer.body)
+        except (HttpFailed, BadAnswer) as error:
+            self.listings.failed(lookupd)
+            self._emit(LookupFailed(str(lookupd), str(error)))
+            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
+            return None
+        if self.listings.answered(lookupd, listed):
+            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
+        self._apply(self.listings)
+        return answer.index
+
+
+class _Follower:
+    """Asks one nsqlookupd, or some of them in turn, without end."""
+
+    def __init__(self, discovery: Discovery, lookupds: Sequence[Lookupd], config: Config, random: Random) -> None:
+        self.rounds = 0
+        self._discovery = discovery
+        self._lookupds = lookupds
+        self._config = config
+        self._random = random
+        self._at = 0
+        self._failures = 0  # in a row
+        self._nap: trio.CancelScope | None = None
+        self._is_hurried = False
+
+    def hurry(self) -> None:
+        if self._nap is not None:
+            self._nap.cancel()
+        else:
+            self._is_hurried = True
+
+    async def run(self) -> None:
+        while True:
+            index = await self._round()
+            if self._is_hurried:
+                self._is_hurried = False
+                continue
+            with trio.CancelScope() as self._nap:
+                # A question that waits takes the place of the pause, as long as it can be asked.
+                while index and self._config.lookupd_wait and len(self._lookupds) == 1:
+                    index = await self._ask(index)
+                await trio.sleep(self._pause())
+            self._nap = None
+
+    async def _round(self) -> str | None:
+        index = None
+        for _ in range(min(TRIES, len(self._lookupds))):
+            index = await self._ask()
+            if index is not None:
+                break
+        self.rounds += 1
+        self._discovery.round_done()
+        return index
+
+    async def _ask(self, index: str = "") -> str | None:
+        found = await self._discovery.ask(self._lookupds[self._at], index=index)
+        self._failures = self._failures + 1 if found is None else 0
+        self._at = (self._at + 1) % len(self._lookupds)
+        return found
+
+    def _pause(self) -> float:
+        interval = self._config.lookupd_poll_interval
+        if self._failures:
+            return min(interval, FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
+        if self.rounds == 1:
+            return interval * (1 + self._config.lookupd_poll_jitter * self._random.random())
+        return interval * (1 - _VARIES + 2 * _VARIES * self._random.random())
+
+
+def _wants_tls(places: Sequence[Lookupd]) -> bool:
+    return any(place.scheme == "https" for place in places)

@@ -1,0 +1,33 @@
+"""What nurseries wrap, unwrapped: who uses this library does not see that there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Of several errors at once, the only one that says something; a group only where there are really several."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        alone = _the_one(group)
+        if alone is group:
+            raise
+        raise alone from alone.__cause__
+
+
+def _the_one(error: BaseException) -> BaseException:
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = list(dict.fromkeys(_the_one(inner) for inner in error.exceptions))
+    telling = [leaf for leaf in leaves if not isinstance(leaf, trio.Cancelled)] or leaves[:1]
+    return telling[0] if len(telling) == 1 and not _mixes(leaves) else error
+
+
+def _mixes(leaves: list[BaseException]) -> bool:
+    # A cancellation belongs to a scope further out, which waits for it: it may not be dropped beside another error.
+    return len({isinstance(leaf, trio.Cancelled) for leaf in leaves}) > 1

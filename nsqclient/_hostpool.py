@@ -1,0 +1,192 @@
+"""Which of several nsqds is published to.
+
+`pick` names one by its number; `succeeded` and `failed` say how it went. Seconds; nothing here has a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final, Literal, Protocol
+
+_FIRST_DELAY: Final = 30.0
+_LONGEST_DELAY: Final = 900.0
+
+_FIRST_EPSILON: Final = 0.3
+_LEAST_EPSILON: Final = 0.01
+_EPSILON_DECAY: Final = 0.9
+_BUCKETS: Final = 120
+_BUCKET: Final = 2.5  # seconds: five minutes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """Every message goes to all nsqds, and `count` of them have to accept it."""
+
+    count: int
+
+
+Strategy = Literal["round_robin", "hostpool", "epsilon_greedy", "first", "all"] | Quorum
+
+
+def quorum(count: int) -> Quorum:
+    """A strategy for `open_producer`: published where `count` of the nsqds have accepted it."""
+    if count < 1:
+        raise ValueError(f"a quorum of {count}")
+    return Quorum(count)
+
+
+class Pool(Protocol):
+    def pick(self, now: float) -> int: ...
+    def succeeded(self, number: int, seconds: float, now: float) -> None: ...
+    def failed(self, number: int, now: float) -> None: ...
+
+
+def pool_of(strategy: Strategy, size: int, random: Random) -> Pool:
+    match strategy:
+        case "round_robin":
+            return RoundRobin(size)
+        case "first":
+            return HostPool(size, is_ordered=True)
+        case "epsilon_greedy":
+            return EpsilonGreedy(size, random)
+        case "hostpool" | "all" | Quorum():
+            return HostPool(size)
+    raise ValueError(f"no such strategy: {strategy!r}")
+
+
+class RoundRobin:
+    """Each in turn, whatever happens."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._last = 0
+
+    def pick(self, now: float) -> int:
+        self._last = (self._last + 1) % self._size
+        return self._last
+
+    def succeeded(self, number: int, seconds: float, now: float) -> None:
+        """Nothing is remembered."""
+
+    def failed(self, number: int, now: float) -> None:
+        """Nothing is remembered."""
+
+
+class _Host:
+    __slots__ = ("delay", "is_dead", "next_try")
+
+    def __init__(self) -> None:
+        self.is_dead = False
+        self.delay = _FIRST_DELAY
+        self.next_try = 0.0
+
+
+class HostPool:
+    """Each in turn; who fails is left alone for 30 s, 60 s, ... up to 15 minutes. If all do, all are tried again.
+
+    Ordered: always the first that is not left alone.
+    """
+
+    def __init__(self, size: int, *, is_ordered: bool = False) -> None:
+        self._hosts = [_Host() for _ in range(size)]
+        self._is_ordered = is_ordered
+        self._at = 0
+
+    def pick(self, now: float) -> int:
+        size = len(self._hosts)
+        for step in range(size):
+            number = step if self._is_ordered else (self._at + step) % size
+            if self._may_be_tried(self._hosts[number], now):
+                self._at = number + 1
+                return number
+        for host in self._hosts:
+            host.is_dead = False
+        self._at = 1
+        return 0
+
+    def usable(self, now: float) -> Sequence[int]:
+        return [number for number, host in enumerate(self._hosts) if not host.is_dead or host.next_try <= now]
+
+    def _may_be_tried(self, host: _Host, now: float) -> bool:
+        if not host.is_dead:
+            return True
+        if host.next_try > now:
+            return False
+        host.delay = min(host.delay * 2, _LONGEST_DELAY)
+        host.next_try = now + host.delay
+        return True
+
+    def succeeded(self, number: int, seconds: float, now: float) -> None:
+        self._hosts[number].is_dead = False
+
+    def failed(self, number: int, now: float) -> None:
+        host = self._hosts[number]
+        if not host.is_dead:
+            host.is_dead = True
+            host.delay = _FIRST_DELAY
+            host.next_try = now + host.delay
+
+
+class _Speed:
+    """How long a host took in the last five minutes."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * _BUCKETS
+        self._sums = [0.0] * _BUCKETS
+        self._bucket = 0  # its number since the beginning of time
+
+    def add(self, seconds: float, now: float) -> None:
+        self._advance(now)
+        at = self._bucket % _BUCKETS
+        self._counts[at] += 1
+        self._sums[at] += seconds
+
+    def average(self, now: float) -> float:
+        """The newer, the more it counts; 0 where nothing is known."""
+        self._advance(now)
+        total, last = 0.0, 0.0
+        for weight in range(1, _BUCKETS + 1):
+            at = (self._bucket + weight) % _BUCKETS  # the oldest first
+            if self._counts[at]:
+                last = self._sums[at] / self._counts[at]
+            total += weight / _BUCKETS * last
+        return total
+
+    def _advance(self, now: float) -> None:
+        bucket = int(now // _BUCKET)
+        for number in range(max(self._bucket + 1, bucket - _BUCKETS + 1), bucket + 1):
+            self._counts[number % _BUCKETS] = 0
+            self._sums[number % _BUCKETS] = 0.0
+        self._bucket = max(self._bucket, bucket)
+
+
+class EpsilonGreedy:
+    """As HostPool, but mostly whoever is quick; now and then another one, to learn."""
+
+    def __init__(self, size: int, random: Random) -> None:
+        self._pool = HostPool(size)
+        self._speeds = [_Speed() for _ in range(size)]
+        self._random: Callable[[], float] = random.random
+        self._epsilon = _FIRST_EPSILON
+
+    def pick(self, now: float) -> int:
+        if self._random() < self._epsilon:
+            self._epsilon = max(_LEAST_EPSILON, self._epsilon * _EPSILON_DECAY)
+            return self._pool.pick(now)
+        averages = {number: self._speeds[number].average(now) for number in self._pool.usable(now)}
+        scores = {number: 1 / average for number, average in averages.items() if average > 0}
+        drawn = self._random() * sum(scores.values())
+        for number, score in scores.items():
+            drawn -= score
+            if drawn <= 0:
+                return number
+        return self._pool.pick(now)
+
+    def succeeded(self, number: int, seconds: float, now: float) -> None:
+        self._pool.succeeded(number, seconds, now)
+        self._speeds[number].add(seconds, now)
+
+    def failed(self, number: int, now: float) -> None:
+        self._pool.failed(number, now)

@@ -1,0 +1,60 @@
+"""What consumers and producers log: their events, in NSQ's words where NSQ has some."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from nsqclient import events
+
+LOGGER: Final = logging.getLogger("nsqclient")
+
+
+def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Event], None]:
+    """Logs each event as one line; `extra` has `nsqd` where it is about one."""
+
+    def log(event: events.Event) -> None:
+        level, text = _line(event)
+        if logger.isEnabledFor(level):
+            address = getattr(event, "address", "")
+            where = f"({address}) " if address else ""
+            logger.log(level, "%s%s%s", prefix, where, text, extra={"nsqd": address, "event": type(event).__name__})
+
+    return log
+
+
+def _line(event: events.Event) -> tuple[int, str]:
+    match event:
+        case events.Connected(server_version=version):
+            return logging.INFO, f"connected to nsqd {version}".rstrip()
+        case events.ConnectFailed(reason=reason):
+            return logging.ERROR, f"error connecting to nsqd - {reason}"
+        case events.Disconnected(reason=""):
+            return logging.INFO, "clean close complete"
+        case events.Disconnected(reason=reason, left=left):
+            return logging.WARNING, f"{reason}; there are {left} connections left alive"
+        case events.Refused(text=text):
+            return logging.ERROR, f"protocol error - {text}"
+        case events.Limited(text=text):
+            return logging.WARNING, text
+        case events.LateResponse(text=text):
+            return logging.WARNING, f"answered too late - {text}"
+        case events.BackoffStarted(level=level, seconds=seconds):
+            return logging.WARNING, f"backing off for {seconds:g}s (backoff level {level}), setting all to RDY 0"
+        case events.BackoffEnded():
+            return logging.WARNING, "exiting backoff"
+        case events.GaveUp(message=message, reason=reason):
+            return logging.WARNING, f"msg {message.id} {reason}, giving up"
+        case events.DiscoveryRound(found=found, failed=failed):
+            return logging.DEBUG, f"discovery: {found} nsqd found, {failed} nsqlookupd did not answer"
+        case events.LookupFailed(lookupd=lookupd, reason=reason):
+            return logging.WARNING, f"error querying nsqlookupd ({lookupd}) - {reason}"
+        case events.Unreachable(hostname=hostname, remote_address=remote, failures=failures):
+            return logging.ERROR, (
+                f"cannot be reached after {failures} tries, but nsqlookupd lists it (hostname {hostname}, "
+                f"registered from {remote}): is its broadcast address right?"
+            )
+        case events.LatePublish(topic=topic, error=error):
+            outcome = "done" if error is None else f"failed - {error}"
+            return logging.INFO, f"publish to {topic} that nobody waits for any more: {outcome}"

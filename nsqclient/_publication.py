@@ -1,0 +1,214 @@
+"""A producer without its waiting: what is published on one connection, and the receipts in the order of the commands.
+
+nsqd answers commands in their order and names none, so the oldest receipt without an answer is the one that is meant. Nobody
+can take a receipt out of the row: who no longer waits for it leaves it there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from common.wire.frames import OK_FRAME
+from common.wire.names import is_valid_name
+from nsqclient._connection import Connection, Identity
+from nsqclient._errors import Disconnected, PublishRejected, PublishUnknown, PublishUnsent
+from nsqclient.events import Connected, LatePublish
+
+if TYPE_CHECKING:
+    from common.streams.tls import SecureLayer
+    from nsqclient._config import Config
+    from nsqclient._errors import ProtocolError
+    from nsqclient.events import Event
+
+MOST_PENDING_BYTES: Final = 8 << 20
+MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
+
+_OK: Final = b"OK"
+_OK_SIZE: Final = len(OK_FRAME)
+_pack_size: Final = Struct(">i").pack
+_pack_sizes: Final = Struct(">ii").pack
+
+
+class Outcome:
+    """What becomes of one publish. `error` is None until it has failed."""
+
+    __slots__ = ("_waiters", "count", "done", "error", "is_abandoned", "size", "topic")
+
+    def __init__(self, topic: str, *, count: int, size: int) -> None:
+        self.topic = topic
+        self.count = count  # messages
+        self.size = size  # bytes
+        self.done = False
+        self.error: Exception | None = None
+        self.is_abandoned = False  # who has asked for it waits no longer
+        self._waiters: list[Callable[[], object]] = []
+
+    def settle(self, error: Exception | None) -> None:
+        self.done = True
+        self.error = error
+        for wake in self._waiters:
+            wake()
+
+    def when_done(self, wake: Callable[[], object]) -> None:
+        """Only while it is not done."""
+        self._waiters.append(wake)
+
+    def never_mind(self, wake: Callable[[], object]) -> None:
+        self._waiters.remove(wake)
+
+
+class ProducerConnection(Connection):
+    def __init__(
+        self,
+        address: str,
+        config: Config,
+        identity: Identity,
+        *,
+        max_pending: int,
+        make_tls: Callable[[], SecureLayer] | None,
+        wake: Callable[[], None],
+        emit: Callable[[Event], None],
+        on_open: Callable[[], None],
+        on_room: Callable[[], object],
+        on_heartbeat: Callable[[], None],
+    ) -> None:
+        super().__init__(address, config, identity, make_tls=make_tls, wake=wake, emit=emit)
+        self.pending: deque[Outcome] = deque()
+        self.pending_bytes = 0
+        self.published = 0  # messages
+        self.failed = 0
+        self._max_pending = max_pending
+        self._on_open = on_open
+        self._on_room = on_room
+        self._on_heartbeat = on_heartbeat
+        self._unsent = 0  # the last so many of the pending have not left yet
+        self._is_ending = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another one may be published; who comes when there is none waits for `on_room`."""
+        return len(self.pending) < self._max_pending and self.pending_bytes < MOST_PENDING_BYTES
+
+    def publish(self, command: bytes, outcome: Outcome) -> None:
+        self.pending.append(outcome)
+        self.pending_bytes += outcome.size
+        self._unsent += 1
+        outgoing = self._outgoing
+        if not outgoing:
+            self._wake()
+        outgoing.append(command)
+
+    def end(self) -> None:
+        """It is finished when everything has its answer."""
+        self._is_ending = True
+        self._wake()
+
+    def lost(self, error: Exception | None) -> None:
+        """It has gone: what has no answer gets none."""
+        self.is_closed = True
+        sent = len(self.pending) - self._unsent
+        reason = str(error or "closed")
+        for number, outcome in enumerate(self.pending):
+            kind = PublishUnknown if number < sent else PublishUnsent
+            self._settle(outcome, kind(f"not connected: {reason}"))
+        self.pending.clear()
+        self.pending_bytes = self._unsent = 0
+        self._on_room()
+
+    def bytes_to_send(self) -> bytes:
+        if self.is_open:
+            self._unsent = 0
+        return super().bytes_to_send()
+
+    @property
+    def finished(self) -> bool:
+        return self.is_closed or (self._is_ending and not self.pending and not self._outgoing)
+
+    def _cut(self, data: bytes, now: float) -> None:
+        count = len(data) // _OK_SIZE
+        if self.is_open and not self._half and count <= len(self.pending) and data == OK_FRAME * count:
+            for _ in range(count):  # the usual case, without a look at each frame
+                self._succeeded()
+        else:
+            super()._cut(data, now)
+
+    def _opened(self, now: float) -> None:
+        self._emit(Connected(self.address, self.terms.version))
+        self._on_open()
+
+    def _response(self, content: bytes, now: float) -> None:
+        if content != _OK or not self.pending:
+            raise Disconnected(f"unexpected response len={len(content)} data[:32]={content[:32]!r}")
+        self._succeeded()
+
+    def _succeeded(self) -> None:
+        pending = self.pending
+        outcome = pending.popleft()
+        was_full = self.pending_bytes >= MOST_PENDING_BYTES or len(pending) + 1 >= self._max_pending
+        self.pending_bytes -= outcome.size
+        self._settle(outcome, None)
+        if was_full:
+            self._on_room()
+        if self._is_ending and not pending:
+            self._wake()
+
+    def _error(self, error: ProtocolError, now: float) -> None:
+        if not self.pending:
+            raise error
+        outcome = self.pending.popleft()
+        self.pending_bytes -= outcome.size
+        self._settle(outcome, PublishRejected(error.code, error.text))
+
+    def _settle(self, outcome: Outcome, error: Exception | None) -> None:
+        if error is None:
+            self.published += outcome.count
+        else:
+            self.failed += outcome.count
+        outcome.settle(error)
+        if outcome.is_abandoned:
+            self._emit(LatePublish(outcome.topic, error))
+
+    def _heartbeat(self, now: float) -> None:
+        self._on_heartbeat()
+
+
+# What is published. ValueError where nsqd would refuse it: a mistake must not cost the connection that others use.
+
+
+@lru_cache(maxsize=1024)
+def _named(word: bytes, topic: str) -> bytes:
+    if not is_valid_name(topic):
+        raise ValueError(f"invalid topic name {topic!r}")
+    return b"%b %b" % (word, topic.encode())
+
+
+def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
+    if not body:
+        raise ValueError("an empty message")
+    if delay is None:
+        return b"%b\n%b%b" % (_named(b"PUB", topic), _pack_size(len(body)), body)
+    if not 0 <= delay < float("inf"):
+        raise ValueError(f"a delay of {delay} seconds")
+    return b"%b %d\n%b%b" % (_named(b"DPUB", topic), int(delay * 1000), _pack_size(len(body)), body)
+
+
+def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
+    """As few MPUBs as hold them, each with the number of its messages."""
+    name = _named(b"MPUB", topic)
+    pieces: list[bytes] = []
+    size, count = 4, 0
+    for body in bodies:
+        if not body:
+            raise ValueError("an empty message")
+        if count and size + 4 + len(body) > MOST_AT_ONCE:
+            yield b"%b\n%b%b" % (name, _pack_sizes(size, count), b"".join(pieces)), count
+            pieces, size, count = [], 4, 0
+        pieces += (_pack_size(len(body)), body)
+        size += 4 + len(body)
+        count += 1
+    if count:
+        yield b"%b\n%b%b" % (name, _pack_sizes(size, count), b"".join(pieces)), count

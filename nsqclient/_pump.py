@@ -1,0 +1,134 @@
+"""The tasks that move the bytes of one connection."""
+
+from __future__ import annotations
+
+import ssl
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.streams.tls import TlsLayer
+from nsqclient._dial import Target, Transport, host_of
+from nsqclient._errors import Disconnected, NSQError
+from nsqclient._wakeup import Wakeup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from common.streams.tls import SecureLayer
+    from nsqclient._config import Config
+    from nsqclient._connection import Connection
+
+_GOODBYE: Final = 0.5  # seconds for the other side to see the end, and say so
+
+
+class Pump:
+    """Reads and writes for a connection until it is finished, or cannot go on."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._wakeup = Wakeup()
+        self._transport: Transport | None = None
+        self._connection: Connection | None = None
+        self._is_writing = False
+        self._rest = b""  # of what was sent in part
+        self._is_held = False
+        self._error: NSQError | None = None
+
+    def wake(self) -> None:
+        """For the connection: there is something to send."""
+        if not self._is_held:
+            self._wakeup.set()
+
+    async def run(self, connection: Connection, transport: Transport) -> None:
+        """Returns when it was finished properly. Raises the NSQError that has ended it otherwise.
+
+        Cancelling it closes the socket.
+        """
+        self._connection, self._transport = connection, transport
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._read, connection, transport, nursery.cancel_scope)
+                await self._write(connection, transport)
+                nursery.cancel_scope.cancel()
+            if self._error is not None:
+                raise self._error
+            await self._end(connection, transport)
+        finally:
+            self._connection = None
+            with trio.CancelScope(shield=True):
+                await transport.close()
+
+    def hold(self) -> None:
+        """What is to be sent from here to `release` goes at once then, if that needs no waiting."""
+        self._is_held = not (self._is_writing or self._rest)
+
+    def release(self) -> None:
+        if self._is_held:
+            self._is_held = False
+            self._flush()
+
+    def _flush(self) -> None:
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None:
+            return
+        data = connection.bytes_to_send()
+        sent = 0
+        with suppress(Disconnected):  # the tasks will hear of it
+            sent = transport.send_now(data)
+        if sent == len(data):
+            connection.written(trio.current_time())
+        else:
+            self._rest = data[sent:]
+            self._wakeup.set()
+
+    async def _read(self, connection: Connection, transport: Transport, scope: trio.CancelScope) -> None:
+        timeout = self._config.read_timeout
+        try:
+            with trio.CancelScope() as waiting:
+                while True:
+                    waiting.deadline = trio.current_time() + timeout
+                    data = await transport.receive()
+                    if not data:
+                        raise Disconnected("connection closed by nsqd")
+                    connection.receive(data, trio.current_time())
+                    # What was read has to be handled, too, and what was handled answered.
+                    await trio.lowlevel.checkpoint()
+            if waiting.cancelled_caught:
+                raise Disconnected("IO error - read: i/o timeout")
+        except NSQError as error:
+            self._error = self._error or error
+            scope.cancel()
+
+    async def _write(self, connection: Connection, transport: Transport) -> None:
+        timeout = self._config.write_timeout
+        try:
+            while True:
+                data, self._rest = self._rest or connection.bytes_to_send(), b""
+                if data:
+                    self._is_writing = True
+                    await transport.send(data, timeout=timeout)
+                    self._is_writing = False
+                    connection.written(trio.current_time())
+                elif connection.finished:
+                    return
+                else:
+                    await self._wakeup.wait()
+        except NSQError as error:
+            self._error = self._error or error
+
+    async def _end(self, connection: Connection, transport: Transport) -> None:
+        with trio.move_on_after(_GOODBYE), suppress(Disconnected):
+            if goodbye := connection.goodbye():
+                await transport.send(goodbye, timeout=_GOODBYE)
+            await transport.end()
+
+
+def tls_maker(target: Target, config: Config) -> Callable[[], SecureLayer] | None:
+    """Makes the client's side of TLS, where it is wanted."""
+    if config.tls == "off":
+        return None
+    context = config.ssl_context or ssl.create_default_context()
+    return partial(TlsLayer, context, server_side=False, server_hostname=config.server_hostname or host_of(target))
