@@ -379,9 +379,7 @@ class _Parsed:
         self._parser.feed_data(data)
 
     def whole(self) -> Answer:
-        return Answer(
-            self.status, b"".join(self.pieces), self.location.decode("latin-1"), self.index.decode("latin-1")
-        )
+        return Answer(self.status, b"".join(self.pieces), self.location.decode("latin-1"), self.index.decode("latin-1"))
 
     @property
     def status(self) -> int:
