@@ -199,9 +199,10 @@ class Poller:
         del connection.handler
         return connection.sock
 
-    def close_all(self) -> None:
+    def close_all(self, *, but: Callable[[Handler], bool] | None = None) -> None:
         for connection in tuple(self._connections.values()):
-            self._drop(connection)
+            if but is None or not but(connection.handler):
+                self._drop(connection)
 
     def _drop(self, connection: Connection) -> None:
         if connection.is_ours:

@@ -20,6 +20,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
 import httptools
@@ -151,6 +152,8 @@ class Web:
         self._opening: set[asyncio.Task[None]] = set()
         self._all_closed = trio.Event()
         self._closing = False
+        # Connections are handed over by tasks that know nothing of our loop; `run_trio` looks for it here.
+        self._context = copy_context()
 
     @property
     def connections(self) -> int:
@@ -186,7 +189,7 @@ class Web:
             except OSError:  # it went while it was handed over
                 sock.close()
 
-        task = self._loop.create_task(open_connection())
+        task = self._loop.create_task(open_connection(), context=self._context)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 

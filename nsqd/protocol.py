@@ -120,7 +120,8 @@ class Transport:
         return replace(self, snappy=snappy, deflate=not snappy)
 
 
-Upgrade = Callable[[Negotiation, bytes], None]  # what was granted, and what came behind the IDENTIFY
+# Whose connection it is, what was granted, and what came behind the IDENTIFY.
+Upgrade = Callable[["ClientProtocol", Negotiation, bytes], None]
 # Something for the log, which only a shell can write. "lost" is why nothing more can be read, "magic" what the client
 # began with, and "exit" that it is not served any more.
 NoteKind = Literal["info", "error", "lost", "magic", "exit"]
@@ -236,7 +237,7 @@ class ClientProtocol:
         if self._granted is not None:
             granted, self._granted = self._granted, None
             self._stopped = False
-            self._upgrade(granted, reader.take_rest())
+            self._upgrade(self, granted, reader.take_rest())
 
     def _read_magic(self, data: bytes, now: float) -> bytes:
         magic = (self._magic or b"") + data[:4]
@@ -329,6 +330,10 @@ class ClientProtocol:
         consumer = self._consumer
         if consumer is not None and consumer.channel is not None:
             consumer.channel.leave(consumer)
+        # All of these hold this client in turn. A client that has gone must not wait for the garbage collector, which
+        # looks seldom: after a crowd of connections its memory would be in pieces.
+        self._reader.close()
+        self._consumer = self._channel = self._question = None
 
     def abort(self) -> None:
         """The channel was deleted, or the peer is gone: close without a word."""

@@ -13,11 +13,12 @@ from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from nsqd.options import TlsRequired
 from nsqd.protocol import Ask, ClientProtocol, ClientRules, NoteKind
-from nsqd.upgrade import UpgradedClient, Upgrades
+from nsqd.upgrade import UpgradedClient
 
 if TYPE_CHECKING:
     from common.poller import Connection, Handler, MakeHandler
     from nsqd.broker.broker import Broker
+    from nsqd.handshake import TlsServer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ def limits_of(options: Options) -> Limits:
     return Limits(max_message=options.max_msg_size, max_body=options.max_body_size)
 
 
-def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades, ask: Ask | None) -> MakeHandler:
+def client_maker(broker: Broker, rules: ClientRules, tls_server: TlsServer | None, ask: Ask | None) -> MakeHandler:
     """Makes the handler of each new connection."""
 
     def make(connection: Connection, wake: Callable[[], None]) -> Handler:
@@ -78,11 +79,11 @@ def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades, ask: As
             level, line = _LINES[kind]
             log.log(level, line, peer, text.decode("utf-8", "backslashreplace"))
 
-        def upgrade(granted: Negotiation, early: bytes) -> None:
+        def upgrade(client: ClientProtocol, granted: Negotiation, early: bytes) -> None:
             connection.handler = UpgradedClient(
                 client,
                 granted,
-                upgrades,
+                tls_server,
                 early=early,
                 now=broker.now,
                 wake=wake,
@@ -90,9 +91,8 @@ def client_maker(broker: Broker, rules: ClientRules, upgrades: Upgrades, ask: As
             )
 
         host = "" if peer == "@" else peer.rpartition(":")[0].strip("[]")
-        client = ClientProtocol(
+        return ClientProtocol(
             broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note, upgrade=upgrade, ask=ask
         )
-        return client
 
     return make

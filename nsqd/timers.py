@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
+
+from common.memory import return_unused
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -12,6 +15,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own it keeps FINs less than 100 ms behind
 _TOPICS_AT_ONCE: Final = 100  # a fraction of a millisecond
+_MEMORY_INTERVAL: Final = 30.0  # seconds
+_MANY_SESSIONS: Final = 100  # of TLS: some megabytes
 
 
 class AnyTurn(Protocol):
@@ -24,6 +29,11 @@ class ProgressStore(Protocol):
     def write_journal(self, *, force: bool = False) -> bool: ...
 
     def set_topology(self, topology: object) -> None: ...
+
+
+class Sessions(Protocol):
+    @property
+    def sessions_gone(self) -> int: ...
 
 
 async def expire_messages(broker: Broker, turn: Turn) -> None:
@@ -62,3 +72,14 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None)
             broker.let_go(names[start : start + _TOPICS_AT_ONCE])
             turn.finish()
             await trio.lowlevel.checkpoint()
+
+
+async def return_memory(sessions: Sessions, *, give_back: Callable[[], None] = return_unused) -> None:
+    """After a crowd of TLS sessions: each has some tens of kilobytes, and what they leave behind is in pieces."""
+    seen = 0
+    while True:
+        await trio.sleep(_MEMORY_INTERVAL)
+        gone = sessions.sessions_gone
+        if gone - seen >= _MANY_SESSIONS:
+            seen = gone
+            give_back()

@@ -9,38 +9,23 @@ from typing import TYPE_CHECKING, Final
 
 from common.startup import StartupError
 from common.streams.tls import SecureLayer, TlsLayer
+from nsqd.handshake import TlsServer
 
 if TYPE_CHECKING:
     from nsqd.options import Options
 
-MakeLayer = Callable[[], SecureLayer]
-
 ANY: Final = "require"
 VERIFIED: Final = "require-verify"  # all other words ask for no certificate, as in NSQ
 
-_HANDSHAKE_SHARE: Final = 0.002  # seconds from one costly step of a handshake to the next, whoever's they are
 
-
-class HandshakePace:
-    """Whose turn it is to sign: a crowd that connects at once must not stop everyone else for a second."""
-
-    def __init__(self) -> None:
-        self._free_at = 0.0
-
-    def next_slot(self, now: float) -> float:
-        slot = max(now, self._free_at)
-        self._free_at = slot + _HANDSHAKE_SHARE
-        return slot
-
-
-def layer_maker(options: Options) -> MakeLayer | None:
-    """Makes the server's side of each TLS connection. None: no TLS. StartupError when the files cannot be used."""
+def tls_server(options: Options) -> TlsServer | None:
+    """None: no TLS. StartupError when the files cannot be used."""
     if not options.tls_cert and not options.tls_key:
         return None
     context = _server_context(options)  # also where it will not serve: it says best what is wrong with the files
     if options.tls_client_auth_policy == ANY:
-        return _any_certificate(options)
-    return partial(TlsLayer, context, server_side=True)
+        return TlsServer(_any_certificate(options))
+    return TlsServer(partial(TlsLayer, context, server_side=True))
 
 
 def _server_context(options: Options) -> ssl.SSLContext:
@@ -62,7 +47,7 @@ def _server_context(options: Options) -> ssl.SSLContext:
     return context
 
 
-def _any_certificate(options: Options) -> MakeLayer:
+def _any_certificate(options: Options) -> Callable[[], SecureLayer]:
     try:
         from common.streams import any_certificate
     except ImportError as error:

@@ -11,7 +11,6 @@ What the client sent too early, behind its IDENTIFY, is taken for the beginning 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -25,18 +24,10 @@ from nsqd.protocol import ClientProtocol, Transport
 if TYPE_CHECKING:
     from common.streams.tls import SecureLayer
     from common.wire.identify import Negotiation
-    from nsqd.tls import HandshakePace, MakeLayer
+    from nsqd.handshake import Handshake, TlsServer
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
 _BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at
-
-
-@dataclass(frozen=True, slots=True)
-class Upgrades:
-    """What the server has for it."""
-
-    tls: MakeLayer | None
-    pace: HandshakePace
 
 
 class UpgradedClient:
@@ -46,7 +37,7 @@ class UpgradedClient:
         self,
         client: ClientProtocol,
         granted: Negotiation,
-        upgrades: Upgrades,
+        tls_server: TlsServer | None,
         *,
         early: bytes,
         now: float,
@@ -55,14 +46,13 @@ class UpgradedClient:
     ) -> None:
         self._client = client
         self._granted = granted
-        self._upgrades = upgrades
+        self._tls_server = tls_server
         self._wake = wake
         self._note = note
         self._layers: list[Layer] = []  # from the socket inwards
-        self._tls: SecureLayer | None = None  # during its handshake, too
-        self._shaking_hands = False
-        self._handshake_ends = inf
-        self._may_sign = False  # the handshake's costly step has got its slot
+        self._handshake: Handshake | None = None  # while it goes on
+        self._tls: SecureLayer | None = None  # once it is done
+        self._said_goodbye = False
         self._started = False  # the reply is on its way
         self._now = now
         self._raw = early  # came, and was not looked at yet
@@ -82,9 +72,9 @@ class UpgradedClient:
     def _look(self, now: float) -> None:
         self._looks_at = inf
         try:
-            if self._shaking_hands:
-                self._shake_hands(now)
-            if not self._shaking_hands:
+            if self._handshake is not None:
+                self._shake_hands(self._handshake, now)
+            if self._handshake is None and not self._failed:
                 self._decode(now)
         except StreamError as error:
             self._give_up(error)
@@ -92,25 +82,21 @@ class UpgradedClient:
             self._client.end()
         self._wake()
 
-    def _shake_hands(self, now: float) -> None:
-        if not self._may_sign:
-            self._may_sign = True
-            if (slot := self._upgrades.pace.next_slot(now)) > now:
-                self._looks_at = slot
-                return
-        tls, data = self._tls, self._raw
-        assert tls is not None
-        self._raw = b""
+    def _shake_hands(self, handshake: Handshake, now: float) -> None:
+        data, self._raw = self._raw, b""
         try:
-            done = tls.handshake(data)
+            done = handshake.receive(data, now)
         except StreamError as error:
             self._refuse(str(error))
             return
-        self._out.append(tls.pending())
+        self._looks_at = handshake.looks_at
+        tls = handshake.tls
+        if answer := tls.pending():
+            self._out.append(answer)
         if not done:
             return
-        self._shaking_hands = False
-        self._handshake_ends = inf
+        self._handshake = None
+        self._tls = tls
         self._layers.append(tls)
         self._client.transport = Transport(
             tls=True, tls_version=tls.version, cipher_suite=tls.cipher_suite, common_name=tls.peer_common_name
@@ -133,7 +119,7 @@ class UpgradedClient:
 
     def end(self) -> None:
         self._ended = True
-        if self._shaking_hands or not self._started:
+        if not self._is_open:
             self._note("exiting: EOF during an upgrade")
             self._client.abort()
         elif self._looks_at == inf:
@@ -143,10 +129,8 @@ class UpgradedClient:
 
     def _start(self) -> None:
         self._started = True
-        if self._granted.tls and (make_layer := self._upgrades.tls) is not None:
-            self._tls = make_layer()
-            self._shaking_hands = True
-            self._handshake_ends = self._now + HANDSHAKE_TIMEOUT
+        if self._granted.tls and self._tls_server is not None:
+            self._handshake = self._tls_server.handshake(ends=self._now + HANDSHAKE_TIMEOUT)
         else:
             self._compress()
         if self._raw:
@@ -172,8 +156,7 @@ class UpgradedClient:
         self._note(str(error))
         self._out.append(error_frame(error))
         self._failed = True
-        self._shaking_hands = False
-        self._handshake_ends = inf
+        self._handshake = None
         self._client.close()
 
     def _give_up(self, error: StreamError) -> None:
@@ -193,6 +176,9 @@ class UpgradedClient:
         out, self._out = self._out, []
         if pieces and not self._failed:
             out.append(self._encode(pieces))
+        if self._tls is not None and self._client.finished and not self._said_goodbye:
+            self._said_goodbye = True
+            out.append(self._tls.goodbye())
         return out
 
     def _encode(self, pieces: list[bytes]) -> bytes:
@@ -208,7 +194,7 @@ class UpgradedClient:
 
     def tick(self, now: float) -> None:
         self._now = now
-        if now >= self._handshake_ends:
+        if self._handshake is not None and now >= self._handshake.ends:
             self._refuse("i/o timeout")
             self._wake()
         elif now >= self._next_look:
@@ -222,7 +208,7 @@ class UpgradedClient:
     @property
     def _is_open(self) -> bool:
         """Whether the protocol may speak: no heartbeat comes between the reply and the last OK."""
-        return self._started and not self._shaking_hands
+        return self._started and self._handshake is None
 
     @property
     def _next_look(self) -> float:
@@ -231,7 +217,9 @@ class UpgradedClient:
 
     @property
     def next_deadline(self) -> float:
-        own = min(self._handshake_ends, self._next_look)
+        own = self._next_look
+        if self._handshake is not None:
+            own = min(own, self._handshake.ends)
         return min(own, self._client.next_deadline) if self._is_open else own
 
     @property

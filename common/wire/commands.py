@@ -205,6 +205,13 @@ class CommandReader:
         self._forget_data()
         return rest
 
+    def close(self) -> None:
+        """Nothing more will be read: lets go of what came, and of whoever is behind `admit`, who may hold this reader."""
+        self._admit = _admit_nothing
+        self._half = None
+        self._line.clear()
+        self._forget_data()
+
     @property
     def buffered(self) -> int:
         """How many bytes were received and not yet returned in a command."""
@@ -250,6 +257,10 @@ class CommandReader:
         # An idle connection must not keep the last buffer alive.
         self._data = b""
         self._at = 0
+
+
+def _admit_nothing(params: list[bytes]) -> None:
+    raise AssertionError("a reader that is closed has nothing to ask")
 
 
 # FIN: the one command that consumers send for every message, so a run of them is cut at once.

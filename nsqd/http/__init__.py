@@ -7,7 +7,7 @@ from nsqd.http.guard import Guard
 from nsqd.http.history import Reading
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
-from nsqd.http.secure import SecureHttp, TunnelEnd
+from nsqd.http.secure import SecureHttp, TunnelEnd, is_tunnel
 
 __all__ = [
     "Guard",
@@ -18,6 +18,7 @@ __all__ = [
     "Reading",
     "SecureHttp",
     "TunnelEnd",
+    "is_tunnel",
     "make_app",
     "refuse_plain",
 ]

@@ -20,6 +20,7 @@ from typing import Final
 import trio
 
 from common.http_api import TEXT, HttpError, Request, Response, Route, parse_query, plain
+from common.memory import return_unused
 from common.wire.quoting import quote
 from nsqd.http.memory import memory_now
 
@@ -197,6 +198,7 @@ async def _set_block_rate(request: Request) -> Response:
 
 async def _free_memory(request: Request) -> Response:
     gc.collect()
+    return_unused()
     raise HttpError(500, "INTERNAL_ERROR")
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
 
-_STATM: Final = Path("/proc/self/statm")
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+from common.memory import resident_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,12 +26,8 @@ class MemorySnapshot:
 
 def memory_now() -> MemorySnapshot:
     """Allocated blocks, resident bytes, and how often the garbage collector ran."""
-    try:
-        resident = int(_STATM.read_text("ascii").split()[1]) * _PAGE
-    except OSError:  # no /proc in this container
-        resident = 0
     return MemorySnapshot(
         heap_objects=sys.getallocatedblocks(),
-        heap_in_use_bytes=resident,
+        heap_in_use_bytes=resident_bytes(),
         gc_total_runs=sum(generation["collections"] for generation in gc.get_stats()),
     )

@@ -204,6 +204,8 @@ class QuickHttp:
 
     def abort(self) -> None:
         self._owed.clear()
+        # They may hold this connection in turn; it must not wait for the garbage collector, least of all behind TLS.
+        self._hand_off, self._common_name = _hand_off_nothing, str
 
     def tick(self, now: float) -> None:
         """The time is over for which a refused body was read on."""
@@ -302,6 +304,10 @@ class QuickHttp:
             others = b"".join(self._others)
             self._others = []
             self._hand_off(others)
+
+
+def _hand_off_nothing(received: bytes) -> None:
+    """Of a connection that has gone."""
 
 
 def _may_be_ours(beginning: bytes) -> bool:

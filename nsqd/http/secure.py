@@ -3,7 +3,7 @@
     socket ── TLS ── QuickHttp                       as long as a connection only publishes
     socket ── TLS ── Tunnel end ─ Tunnel end ── socket pair ── web server        from then on
 
-So a handshake keeps in step with all others (HandshakePace), publishing costs what it costs over HTTP plus the encryption, and
+So a handshake keeps in step with all others (nsqd/handshake.py), publishing costs what it costs over HTTP plus the encryption, and
 the web server needs no TLS of its own: its asyncio could not ask for certificates as `--tls-client-auth-policy` may want it.
 """
 
@@ -17,8 +17,7 @@ from common.streams.layer import StreamError
 
 if TYPE_CHECKING:
     from common.poller import Handler
-    from common.streams.tls import SecureLayer
-    from nsqd.tls import HandshakePace
+    from nsqd.handshake import TlsServer
 
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
 _MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel before its other end is not read from
@@ -32,66 +31,52 @@ class SecureHttp:
 
     def __init__(
         self,
-        tls: SecureLayer,
-        pace: HandshakePace,
+        server: TlsServer,
         *,
         now: float,
         wake: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
         self.inner: Handler  # may be replaced at any time
-        self._tls = tls
-        self._pace = pace
+        self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT)
+        self._tls = self._handshake.tls
+        self._shaking_hands = True
         self._wake = wake
         self._note = note
-        self._shaking_hands = True
         self._common_name = ""
-        self._handshake_ends = now + _HANDSHAKE_TIMEOUT
-        self._may_sign = False  # the handshake's costly step has got its slot
-        self._looks_at = inf  # when what has come is looked at; inf: when more comes
-        self._raw = b""
         self._out: list[bytes] = []
         self._failed = False
         self._said_goodbye = False
         self.aborted = False
 
     def receive(self, data: bytes, now: float) -> None:
-        self._raw += data
-        if self._looks_at == inf and not self._failed:
-            self._look(now)
-
-    def _look(self, now: float) -> None:
-        self._looks_at = inf
+        if self._failed:
+            return
         try:
             if self._shaking_hands:
-                self._shake_hands(now)
-            if not self._shaking_hands:
-                self._decode(now)
+                self._shake_hands(data, now)
+            else:
+                self._decode(data, now)
         except StreamError as error:
             self._note(str(error))
             self._fail()
         self._wake()
 
-    def _shake_hands(self, now: float) -> None:
-        if not self._may_sign:
-            self._may_sign = True
-            if (slot := self._pace.next_slot(now)) > now:
-                self._looks_at = slot
-                return
-        raw, self._raw = self._raw, b""
+    def _shake_hands(self, data: bytes, now: float) -> None:
         try:
-            done = self._tls.handshake(raw)
+            done = self._handshake.receive(data, now)
         except StreamError:
-            self._out = [_PLAIN_ANSWER if raw[:5] in _PLAIN_STARTS else self._tls.pending()]
+            mistaken = self._handshake.first_bytes in _PLAIN_STARTS
+            self._out = [_PLAIN_ANSWER if mistaken else self._tls.pending()]
             raise
-        self._out.append(self._tls.pending())
+        if answer := self._tls.pending():
+            self._out.append(answer)
         if done:
             self._shaking_hands = False
-            self._handshake_ends = inf
             self._common_name = self._tls.peer_common_name
+            self._decode(b"", now)  # what came behind it
 
-    def _decode(self, now: float) -> None:
-        raw, self._raw = self._raw, b""
+    def _decode(self, raw: bytes, now: float) -> None:
         data = self._tls.decode(raw)
         if answer := self._tls.pending():
             self._out.append(answer)
@@ -103,7 +88,7 @@ class SecureHttp:
     def _fail(self) -> None:
         """Nothing more can be said on this connection but what is to be sent already."""
         self._failed = True
-        self._handshake_ends = self._looks_at = inf
+        self._handshake.end()
         self.inner.abort()
 
     def common_name(self) -> str:
@@ -141,22 +126,22 @@ class SecureHttp:
         self.inner.sent(unsent)
 
     def tick(self, now: float) -> None:
-        if now >= self._handshake_ends:
+        if now >= self._handshake.ends:
             self._note("tls: handshake timeout")
             self._fail()
             self._wake()
-        elif now >= self._looks_at:
-            self._look(now)
+        elif now >= self._handshake.looks_at:
+            self.receive(b"", now)
         else:
             self.inner.tick(now)
 
     @property
     def next_deadline(self) -> float:
-        return min(self._handshake_ends, self._looks_at, self.inner.next_deadline)
+        return min(self._handshake.next_deadline, self.inner.next_deadline)
 
     @property
     def reading(self) -> bool:
-        return self._looks_at == inf and self.inner.reading
+        return self._handshake.looks_at == inf and self.inner.reading
 
     @property
     def finished(self) -> bool:
@@ -165,6 +150,11 @@ class SecureHttp:
     @property
     def write_timeout(self) -> float:
         return self.inner.write_timeout
+
+
+def is_tunnel(handler: Handler) -> bool:
+    """Whether it serves a connection on which the web server answers."""
+    return isinstance(handler.inner if isinstance(handler, SecureHttp) else handler, TunnelEnd)
 
 
 class TunnelEnd:

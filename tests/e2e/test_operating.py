@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import signal
 import socket
+import ssl
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from common.wire import commands
 from tests.e2e.conftest import StartNsqd
+from tests.support.certificates import make_certificates
 from tests.support.client import Disconnected, Refused
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, eventually
 
 pytestmark = pytest.mark.e2e
 
@@ -115,6 +119,18 @@ def test_the_service_manager_hears_of_start_and_stop(
             assert manager.recv(100) == b"READY=1"
             assert nsqd.stop() == 0
             assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_what_is_asked_over_https_is_answered_although_the_broker_stops(start_nsqd: StartNsqd, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    nsqd = start_nsqd(f"tls-cert={made.certificate}", f"tls-key={made.key}", "https-address=127.0.0.1:0")
+    context = ssl.create_default_context(cafile=str(made.authority))
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(nsqd.http, "GET", "/debug/pprof/profile?seconds=1", tls=context, timeout=30)
+        assert eventually(lambda: b"sampled_stacks" in nsqd.http("GET", "/debug/pprof/threadcreate").body)
+        assert nsqd.stop() == 0
+        answer = asked.result(30)
+    assert (answer.status, b"trio" in answer.body) == (200, True)
 
 
 def test_the_inside_of_a_running_broker(start_nsqd: StartNsqd) -> None:

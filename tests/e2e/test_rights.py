@@ -15,6 +15,7 @@ from tests.support.auth_server import EVERYTHING, AuthServer, granting
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.client import Client, Refused
 from tests.support.process import Answer, Nsqd, eventually, run_to_end
+from tests.support.upgraded import UpgradedClient, trusting
 
 pytestmark = pytest.mark.e2e
 
@@ -156,6 +157,49 @@ def test_a_certificate_has_rights(start_nsqd: StartNsqd, file: Path, tmp_path: P
     assert nsqd.http("POST", "/pub?topic=t", b"x", tls=tls, headers=wrong).status == 401
 
 
+def test_a_certificate_has_the_same_rights_over_tcp(start_nsqd: StartNsqd, file: Path, tmp_path: Path) -> None:
+    made = make_certificates(tmp_path)
+    file.write_text(allow("service", "publish", topics=("t",), common_name="localhost") + allow("reader", "read"))
+    nsqd = start_nsqd(
+        f"rights-file={file}",
+        f"tls-cert={made.certificate}",
+        f"tls-key={made.key}",
+        f"tls-root-ca-file={made.authority}",
+        "tls-client-auth-policy=require-verify",
+        "tls-required=tcp-https",
+    )
+    with with_certificate(nsqd, made) as client:
+        reply = json.loads(client.ask(auth(b"any secret will do")))
+        assert (reply["identity"], reply["permission_count"]) == ("service", 1)
+        client.publish("t", b"x")
+        assert refusal(client, pub("other", b"x")) == 'E_UNAUTHORIZED AUTH failed for PUB on "other" ""'
+    with with_certificate(nsqd, made) as client:
+        client.ask(auth(b"any secret will do"))
+        assert refusal(client, sub("t", "c")) == 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'
+    with with_certificate(nsqd, made) as client:
+        # A secret that is known counts before the certificate.
+        assert json.loads(client.ask(auth(b"reader")))["identity"] == "reader"
+        client.subscribe("t", ready=1)
+        assert client.message().body == b"x"
+
+
+def test_a_certificate_of_somebody_else_opens_nothing_over_tcp(
+    start_nsqd: StartNsqd, file: Path, tmp_path: Path
+) -> None:
+    made = make_certificates(tmp_path)
+    file.write_text(allow("service", "publish", common_name="somebody.else"))
+    nsqd = start_nsqd(
+        f"rights-file={file}",
+        f"tls-cert={made.certificate}",
+        f"tls-key={made.key}",
+        f"tls-root-ca-file={made.authority}",
+        "tls-client-auth-policy=require-verify",
+        "tls-required=tcp-https",
+    )
+    with with_certificate(nsqd, made) as client:
+        assert refusal(client, auth(b"any secret")) == "E_AUTH_FAILED AUTH failed"
+
+
 def test_a_name_that_anybody_could_claim_is_refused(file: Path, tmp_path: Path) -> None:
     file.write_text(allow("service", "publish", common_name="localhost"))
     done = run_to_end(f"--data-path={tmp_path}", f"--rights-file={file}")
@@ -176,6 +220,12 @@ def logged_in(nsqd: Nsqd, secret: str, identity: str = "") -> Client:
     client = nsqd.connect()
     assert client.identify(feature_negotiation=True)["auth_required"] is True
     assert json.loads(client.ask(auth(secret.encode())))["identity"] == (identity or secret)
+    return client
+
+
+def with_certificate(nsqd: Nsqd, made: Certificates) -> UpgradedClient:
+    client = UpgradedClient(nsqd.tcp)
+    client.upgrade(tls=trusting(made, shows=True))
     return client
 
 

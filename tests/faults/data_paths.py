@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
-from nsqd.daemon import restored_broker
+from nsqd.disk import restored_broker
 from nsqd.fsck import cli as fsck
 from nsqd.log.data_path import topology_json
 from nsqd.log.files import Files

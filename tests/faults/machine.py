@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from nsqd.daemon import restored_broker
+from nsqd.disk import restored_broker
 from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
 from nsqd.log.data_path import DataPathError, topology_json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import trio
 import trio.testing
 
@@ -32,3 +34,28 @@ def test_retention_reaches_idle_topics() -> None:
 def test_without_retention_nobody_looks() -> None:
     node = Node()
     trio.run(timers.apply_retention, node.broker, NodeTurn(node), None)
+
+
+def test_memory_is_returned_after_a_crowd() -> None:
+    class Sessions:
+        sessions_gone = 0
+
+    sessions = Sessions()
+    returned: list[bool] = []
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            give_back = partial(returned.append, True)
+            nursery.start_soon(partial(timers.return_memory, sessions, give_back=give_back))
+            await trio.sleep(60.5)
+            sessions.sessions_gone = 99
+            await trio.sleep(60)
+            assert not returned
+            sessions.sessions_gone = 150
+            await trio.sleep(30)
+            assert len(returned) == 1
+            await trio.sleep(300)
+            assert len(returned) == 1
+            nursery.cancel_scope.cancel()
+
+    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -13,9 +13,9 @@ from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
+from nsqd.handshake import TlsServer
 from nsqd.protocol import ClientProtocol, ClientRules, NoteKind, State
-from nsqd.tls import HandshakePace
-from nsqd.upgrade import UpgradedClient, Upgrades
+from nsqd.upgrade import UpgradedClient
 from tests.support.fake_store import FakeStore, finish_turn
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Node:
         self.mem_queue_size = mem_queue_size
         self.mem_queue_bytes = mem_queue_bytes
         self.rules = replace(RULES, **rules)
-        self.upgrades = Upgrades(None, HandshakePace())
+        self.tls_server: TlsServer | None = None
         self.questions: list[Question] | None = None  # a list: clients have to AUTH, and ask here
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
@@ -186,11 +186,11 @@ class Client:
         )
         self.handler: ClientProtocol | UpgradedClient = self.protocol
 
-    def _upgrade(self, granted: Negotiation, early: bytes) -> None:
+    def _upgrade(self, client: ClientProtocol, granted: Negotiation, early: bytes) -> None:
         self.handler = UpgradedClient(
-            self.protocol,
+            client,
             granted,
-            self.node.upgrades,
+            self.node.tls_server,
             early=early,
             now=self.node.now,
             wake=self._wake,

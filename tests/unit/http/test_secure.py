@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from math import inf
 
 import pytest
 
 from common.streams.tls import TlsLayer
+from nsqd.handshake import TlsServer
 from nsqd.http.secure import SecureHttp, TunnelEnd
-from nsqd.tls import HandshakePace
 from tests.support.certificates import Certificates, make_certificates
 
 
@@ -59,11 +60,13 @@ class Server:
         context.load_cert_chain(certificates.certificate, certificates.key)
         self.inner = Inner()
         self.notes: list[str] = []
-        self.pace = HandshakePace()
-        self.handler = SecureHttp(
-            TlsLayer(context, server_side=True), self.pace, now=0.0, wake=lambda: None, note=self.notes.append
-        )
+        self.tls_server = TlsServer(partial(TlsLayer, context, server_side=True))
+        self.handler = SecureHttp(self.tls_server, now=0.0, wake=lambda: None, note=self.notes.append)
         self.handler.inner = self.inner
+
+    def shake_hands_with_another(self, certificates: Certificates) -> None:
+        another = self.tls_server.handshake(ends=inf)
+        another.receive(b"", 1.0)
 
     def say(self, data: bytes, now: float = 1.0) -> bytes:
         self.handler.receive(data, now)
@@ -134,7 +137,7 @@ def test_a_connection_that_ends_within_its_handshake(server: Server) -> None:
 
 def test_a_handshake_waits_for_its_slot(server: Server, certificates: Certificates) -> None:
     for _ in range(100):
-        server.pace.next_slot(1.0)
+        server.shake_hands_with_another(certificates)
     context = ssl.create_default_context(cafile=str(certificates.authority))
     client = TlsLayer(context, server_side=False, server_hostname="localhost")
     client.handshake(b"")

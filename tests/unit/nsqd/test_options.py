@@ -20,7 +20,7 @@ from common.options import (
 )
 from common.startup import StartupError
 from nsqd.options import Ack, Options, TlsRequired, TlsVersion
-from nsqd.tls import layer_maker
+from nsqd.tls import tls_server
 from tests.support.certificates import make_certificates
 
 
@@ -190,13 +190,13 @@ def test_what_cannot_work_is_refused_at_the_start(argv: list[str], message: str)
 def test_any_certificate_needs_pyopenssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_certificates(tmp_path)
     options = read(f"--tls-cert={made.certificate}", f"--tls-key={made.key}", "--tls-client-auth-policy=require")
-    assert layer_maker(options) is not None
+    assert tls_server(options) is not None
     monkeypatch.delitem(sys.modules, "common.streams.any_certificate", raising=False)
     monkeypatch.setattr(common.streams, "any_certificate", None, raising=False)
     monkeypatch.delattr(common.streams, "any_certificate")
     monkeypatch.setitem(sys.modules, "OpenSSL", None)
     with pytest.raises(StartupError, match=r"needs pyOpenSSL: pip install 'nsq-suite\[any-client-certificate\]'$"):
-        layer_maker(options)
+        tls_server(options)
 
 
 def test_a_percentile_that_is_no_number_is_refused() -> None:

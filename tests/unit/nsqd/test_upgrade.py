@@ -16,8 +16,8 @@ from common.streams.layer import Layer
 from common.streams.snappy import SnappyLayer
 from common.streams.tls import TlsLayer
 from common.wire.frames import OK_FRAME
-from nsqd.tls import HandshakePace
-from nsqd.upgrade import HANDSHAKE_TIMEOUT, Upgrades
+from nsqd.handshake import TlsServer
+from nsqd.upgrade import HANDSHAKE_TIMEOUT
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.node import RULES, Client, Node, frames
 
@@ -34,7 +34,7 @@ def node(certificates: Certificates) -> Node:
     node = Node(features=replace(RULES.features, tls=True, snappy=True, deflate=True))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.certificate, certificates.key)
-    node.upgrades = Upgrades(partial(TlsLayer, context, server_side=True), HandshakePace())
+    node.tls_server = TlsServer(partial(TlsLayer, context, server_side=True))
     return node
 
 
@@ -167,12 +167,23 @@ def test_a_bomb_is_taken_in_small_steps(node: Node) -> None:
     assert hear(layer, client.ask(data)) == [b"OK"]
 
 
-def test_a_crowd_signs_one_after_the_other() -> None:
-    pace = HandshakePace()
-    slots = [pace.next_slot(100.0) for _ in range(500)]
-    assert slots[0] == 100.0
-    assert 0.9 < slots[-1] - slots[0] < 1.1
-    assert pace.next_slot(200.0) == 200.0
+def test_who_is_refused_inside_tls_hears_why_and_a_goodbye(node: Node, certificates: Certificates) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    tls, _ = shake_hands(client, certificates)
+    assert said(tls.decode(client.ask(tls.encode(b"BOGUS\n")))) == [b"E_INVALID invalid command BOGUS"]
+    assert tls.ended
+    assert client.handler.finished
+    assert client.hear() == b""
+
+
+def test_a_goodbye_is_answered(node: Node, certificates: Certificates) -> None:
+    client = node.client()
+    client.ask(identify(tls_v1=True))
+    tls, _ = shake_hands(client, certificates)
+    assert tls.decode(client.ask(tls.goodbye())) == b""
+    assert tls.ended
+    assert client.handler.finished
 
 
 @pytest.mark.parametrize("word", [b"SUB t c", b"PUB t", b"NOP", b"", b"BOGUS x", b"AUTH"])

@@ -1,0 +1,147 @@
+"""The node's data path: opened, taken over from Go's nsqd where it was that, recovered, and looked after while it runs."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from time import monotonic, time_ns
+from typing import TYPE_CHECKING
+
+import trio
+
+from common.options import seconds
+from nsqd.broker.broker import Broker
+from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
+from nsqd.broker.latency import LatencySettings
+from nsqd.broker.message_id import IdSource
+from nsqd.broker.store import NotSynced
+from nsqd.go_import.take_over import take_over
+from nsqd.log.retention import Retention
+from nsqd.log.settings import LogSettings
+from nsqd.log.store import Recovered, Store
+
+if TYPE_CHECKING:
+    from nsqd.options import Options
+    from nsqd.turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def opened_store(options: Options) -> Iterator[Store]:
+    store = Store.open(
+        options.data_path or ".",
+        LogSettings(
+            max_bytes_per_file=options.max_bytes_per_file,
+            mem_queue_size=options.mem_queue_size,
+            mem_queue_bytes=options.mem_queue_bytes,
+            sync_every=options.sync_every,
+            sync_timeout=seconds(options.sync_timeout),
+            ack=options.ack,
+            disk_reserve=options.disk_reserve,
+            topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
+            retention=Retention(options.retention_time, options.retention_bytes),
+            topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
+        ),
+    )
+    try:
+        _take_over_from_go(store, options)
+        yield store
+    finally:
+        store.close()
+
+
+def _take_over_from_go(store: Store, options: Options) -> None:
+    take_over(
+        store.data_path,
+        store.files,
+        begin=options.import_go,
+        node_id=options.node_id,
+        max_msg_size=options.max_msg_size,
+        max_bytes_per_file=options.max_bytes_per_file,
+    )
+
+
+def recovered_broker(store: Store, options: Options) -> Broker:
+    recovered = store.recover()
+    timestamp = time_ns()  # before the other clock, so that a pause in between makes nothing early
+    return restored_broker(store, recovered, options, now=monotonic(), timestamp=timestamp)
+
+
+def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
+    """The broker as it was, from what the store has found."""
+    ids = IdSource(options.node_id, timestamp=timestamp, reserved=recovered.ids_reserved, reserve=store.reserve_ids)
+    broker = Broker(
+        store,
+        ids=ids,
+        now=now,
+        timestamp=timestamp,
+        mem_queue_size=options.mem_queue_size,
+        mem_queue_bytes=options.mem_queue_bytes,
+        max_msg_timeout=seconds(options.max_msg_timeout),
+        random_percent=partial(random.Random().randrange, 100),
+        latency=_latency_of(options),
+        prefers_near_consumers=options.prefers_near_consumers,
+    )
+    broker.health = lambda: store.health
+    broker.note = lambda text: log.info("%s", text)
+    broker.learns = bool(options.lookupd_tcp_address)
+    dropped = Dropped()
+    states = replay(dropped.noted(recovered.changes))
+    journal_is_whole = recovered.journal_is_whole
+    # The folder of a deleted topic may be there anew, if a kill came between the making and the journal.
+    deleted = dropped.topics if journal_is_whole else set()
+    firsts = {name: topic_log.first for name, topic_log in recovered.logs.items() if name not in deleted}
+    untold = complete(
+        states,
+        recovered.topology,
+        firsts,
+        journal_is_whole=journal_is_whole,
+        carried=lambda topic: recovered.logs[topic].carried_messages(),
+        deleted=dropped.channels,
+    )
+    for name in untold:
+        log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
+    for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
+        store.lacks_front(name, start, end)
+    broker.restore(states, recovered.logs, untold=untold)
+    if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
+        store.set_topology(broker.topology())
+    for name, count in broker.lost.items():
+        log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
+    return broker
+
+
+@asynccontextmanager
+async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterator[None]:
+    def loaded(topic: str) -> None:
+        turn.begin()
+        broker.loaded(topic)
+        turn.finish()
+
+    def settled() -> None:
+        turn.begin()
+        turn.finish()
+
+    store.on_loaded = loaded
+    store.on_settled = settled
+    store.snapshot_topic = broker.snapshot_topic
+    store.exceptions_of = broker.exceptions
+    async with trio.open_nursery() as nursery:
+        await nursery.start(store.run)
+        # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
+        try:
+            await store.sync()
+        except NotSynced as error:
+            # A disk that is full can be consumed empty. Until the journal is on it, publishing is refused.
+            store.distrust_journal(str(error))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def _latency_of(options: Options) -> LatencySettings | None:
+    percentiles = options.e2e_processing_latency_percentile
+    return LatencySettings(percentiles, seconds(options.e2e_processing_latency_window_time)) if percentiles else None

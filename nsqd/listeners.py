@@ -1,0 +1,144 @@
+"""Where the daemon listens, and what it makes of those who come: clients, HTTP, HTTPS."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
+from common.web import serve
+from nsqd.http import QuickHttp, QuickRoutes, SecureHttp, TunnelEnd, refuse_plain
+
+if TYPE_CHECKING:
+    import trio
+
+    from common.poller import Connection, Handler, MakeHandler, Poller
+    from common.web import Web
+    from nsqd.handshake import TlsServer
+    from nsqd.options import Options
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The sockets that were really opened; with port 0 the options do not say which."""
+
+    tcp: socket.socket
+    http: socket.socket | None
+    https: socket.socket | None = None
+
+    @property
+    def http_port(self) -> int:
+        return listening_port(self.http) if self.http is not None else 0
+
+    @property
+    def https_port(self) -> int:
+        return listening_port(self.https) if self.https is not None else 0
+
+
+@contextmanager
+def listening_on(options: Options) -> Iterator[Listening]:
+    with ExitStack() as opened:
+
+        def listen(address: str) -> socket.socket:
+            listener = bind(address)
+            opened.callback(close_listener, listener)
+            return listener
+
+        yield Listening(
+            tcp=listen(options.tcp_address),
+            http=listen(options.http_address) if options.http_address else None,
+            https=listen(_tcp_only(options.https_address)) if options.https_address and options.tls_cert else None,
+        )
+
+
+def _tcp_only(address: str) -> str:
+    """NSQ has HTTP on a unix socket, and HTTPS on none."""
+    with suppress(AddressError):  # what else is wrong with it is found out by listening
+        if parse_address(address).is_unix:
+            raise ListenError(f"listen ({address}) failed - listen tcp: address {address}: missing port in address")
+    return address
+
+
+def say_what_closes(listening: Listening) -> None:
+    """In NSQ's words, which scripts may wait for."""
+    for name, listener in (("TCP", listening.tcp), ("HTTP", listening.http), ("HTTPS", listening.https)):
+        if listener is not None:
+            log.info("%s: closing %s", name, format_listener(listener))
+    log.info("NSQ: closing topics")
+    log.info("NSQ: stopping subsystems")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """What stands behind the listeners."""
+
+    listening: Listening
+    poller: Poller
+    web: Web
+    routes: QuickRoutes
+    make_client: MakeHandler
+    tls: TlsServer | None
+    serves_plain_http: bool
+    now: Callable[[], float]
+
+    async def open(self, nursery: trio.Nursery) -> None:
+        """Connections are taken when this returns, until the nursery is cancelled."""
+        tcp, http, https = self.listening.tcp, self.listening.http, self.listening.https
+        nursery.start_soon(self.poller.accept, tcp, self.make_client)
+        log.info("TCP: listening on %s", format_listener(tcp))
+        if http is not None:
+            if self.serves_plain_http:
+                nursery.start_soon(self.poller.accept, http, self._make_http)
+            else:
+                await nursery.start(serve, refuse_plain(self.listening.https_port), [http])
+            log.info("HTTP: listening on %s", format_listener(http))
+        if https is not None and self.tls is not None:
+            nursery.start_soon(self.poller.accept, https, partial(self._make_https, self.tls))
+            log.info("HTTPS: listening on %s", format_listener(https))
+
+    def _make_http(self, connection: Connection, wake: Callable[[], None]) -> Handler:
+        """Publishing is served on the poller; a connection that asks for anything else goes to the web server for good."""
+
+        def hand_off(received: bytes) -> None:
+            self.web.adopt(self.poller.release(connection), received)
+
+        return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
+
+    def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
+        """As `_make_http`, behind TLS."""
+        note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
+        secure = SecureHttp(tls, now=self.now(), wake=wake, note=note)
+
+        def hand_off(received: bytes) -> None:
+            near = TunnelEnd(wake)
+            try:
+                self._dig_tunnel(near, connection.peer, received, secure.common_name())
+            except OSError as error:  # out of descriptors
+                log.warning("[%s] HTTPS - %s", connection.peer, error)
+                secure.give_up()
+                return
+            secure.inner = near
+
+        secure.inner = QuickHttp(self.routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
+        return secure
+
+    def _dig_tunnel(self, near: TunnelEnd, peer: str, received: bytes, common_name: str) -> None:
+        """From here to the web server, who is told whom it serves."""
+        ours, theirs = socket.socketpair()
+
+        def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
+            end = TunnelEnd(wake)
+            end.join(near)
+            return end
+
+        self.poller.add(ours, peer, make_far)
+        theirs.setblocking(False)
+        host, _, port = peer.rpartition(":")
+        self.web.adopt(theirs, received, client=(host.strip("[]"), int(port)), common_name=common_name)

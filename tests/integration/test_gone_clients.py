@@ -1,0 +1,107 @@
+"""What a client leaves behind when it goes: nothing that only the garbage collector would find, which looks seldom.
+
+A crowd of TLS sessions that waits for it takes the heap apart: see tests/e2e/test_handshakes.py.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from common.poller import Connection
+from common.wire.commands import auth, identify, pub, rdy, sub
+from nsqd.handshake import TlsServer
+from nsqd.http import QuickHttp, QuickRoutes, SecureHttp
+from nsqd.http.publishing import Publishing
+from nsqd.options import Options
+from nsqd.tcp import client_maker
+from nsqd.tls import tls_server
+from tests.support.certificates import make_certificates
+from tests.support.node import RULES, Node
+from tests.unit.http.conftest import LIMITS
+
+ROUNDS = 20
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> TlsServer:
+    made = make_certificates(tmp_path)
+    server = tls_server(Options(tls_cert=str(made.certificate), tls_key=str(made.key)))
+    assert server is not None
+    return server
+
+
+def wish(**wishes: object) -> bytes:
+    return identify(json.dumps({"feature_negotiation": True, **wishes}).encode())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        sub("t", "c") + rdy(5),
+        pub("t", b"hello"),
+        b"PUB t\n\0\0\1\0half a body",
+        b"no command\n",
+        wish(tls_v1=True),
+        wish(tls_v1=True) + b"no TLS at all",
+        wish(snappy=True),
+        wish(deflate=True) + b"no deflate",
+        auth(b"secret"),
+    ],
+)
+def test_a_client_that_has_gone_is_gone(tls: TlsServer, said: bytes) -> None:
+    node = Node(features=replace(RULES.features, tls=True, snappy=True, deflate=True))
+    make = client_maker(node.broker, node.rules, tls, lambda question: None)
+
+    def come_and_go() -> None:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            connection = Connection(ours, "127.0.0.1:1")
+            connection.handler = make(connection, lambda: None)
+            connection.handler.receive(b"  V2" + said, node.now)
+            node.turn()
+            connection.handler.bytes_to_send()
+            connection.handler.abort()
+            del connection.handler  # as the poller does
+        node.turn()
+
+    assert garbage_of(come_and_go) < ROUNDS
+
+
+@pytest.mark.parametrize("said", [b"", b"\x16", b"garbage instead of a handshake"])
+def test_an_https_connection_that_has_gone_is_gone(tls: TlsServer, said: bytes) -> None:
+    node = Node()
+    routes = QuickRoutes(node.broker, Publishing(node.broker, LIMITS, max_defer_ms=1000))
+
+    def come_and_go() -> None:
+        secure = SecureHttp(tls, now=node.now, wake=lambda: None, note=lambda text: None)
+
+        def hand_off(received: bytes) -> None:
+            secure.give_up()
+
+        secure.inner = QuickHttp(routes, hand_off=hand_off, wake=lambda: None, common_name=secure.common_name)
+        secure.receive(said, node.now)
+        secure.bytes_to_send()
+        secure.abort()
+
+    assert garbage_of(come_and_go) < ROUNDS
+
+
+def garbage_of(come_and_go: object) -> int:
+    """How many objects the collector finds after so many of them."""
+    assert callable(come_and_go)
+    come_and_go()
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(ROUNDS):
+            come_and_go()
+        return gc.collect()
+    finally:
+        gc.enable()
