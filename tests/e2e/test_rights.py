@@ -167,6 +167,7 @@ def test_a_certificate_has_the_same_rights_over_tcp(start_nsqd: StartNsqd, file:
         f"tls-root-ca-file={made.authority}",
         "tls-client-auth-policy=require-verify",
         "tls-required=tcp-https",
+        "https-address=",
     )
     with with_certificate(nsqd, made) as client:
         reply = json.loads(client.ask(auth(b"any secret will do")))
@@ -195,6 +196,7 @@ def test_a_certificate_of_somebody_else_opens_nothing_over_tcp(
         f"tls-root-ca-file={made.authority}",
         "tls-client-auth-policy=require-verify",
         "tls-required=tcp-https",
+        "https-address=",
     )
     with with_certificate(nsqd, made) as client:
         assert refusal(client, auth(b"any secret")) == "E_AUTH_FAILED AUTH failed"
