@@ -136,7 +136,7 @@ def test_what_is_asked_over_https_is_answered_although_the_broker_stops(start_ns
 def test_the_inside_of_a_running_broker(start_nsqd: StartNsqd) -> None:
     nsqd = start_nsqd()
     tree = nsqd.http("GET", "/debug/pprof/goroutine?debug=1").body.decode()
-    assert "common.poller.Poller.run" in tree
+    assert "Poller.run" in tree
     assert "nsqd.timers.expire_messages" in tree
     profile = nsqd.http("GET", "/debug/pprof/profile?seconds=0.5")
     assert (profile.status, profile.headers["content-type"]) == (200, "application/octet-stream")
