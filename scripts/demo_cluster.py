@@ -1,0 +1,349 @@
+"""The cluster of compose.yaml as processes of this machine, with traffic: what `scripts/demo` runs.
+
+Each process is started when what it needs can be reached, and started again when it dies. At the end they stop in the
+opposite order, the producer long enough before its consumers that these can finish what is there, and the sums are shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import trio
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+HOST: Final = "127.0.0.1"
+TOPIC: Final = "orders"
+CHANNELS: Final = ("billing", "shipping")
+START_TIMEOUT: Final = 30.0
+STOP_TIMEOUT: Final = 20.0
+CATCH_UP_TIMEOUT: Final = 15.0
+RESTART_PAUSE: Final = 2.0
+
+
+class Failed(Exception):
+    """What the person in front of the terminal should know; the demo ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    name: str
+    command: Sequence[str]
+    ping: str = ""  # a URL that answers when it is ready
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Who is where. Ports as in compose.yaml, all moved by `shift`."""
+
+    folder: Path
+    shift: int
+    rate: float
+    nsqds: list[int] = field(init=False)  # TCP ports; HTTP is the next one
+    nsqlookupds: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.nsqds = [4150 + self.shift, 4250 + self.shift, 4350 + self.shift]
+        self.nsqlookupds = [4160 + self.shift, 4260 + self.shift]
+
+    @property
+    def admin_port(self) -> int:
+        return 4171 + self.shift
+
+    @property
+    def ports(self) -> list[int]:
+        pairs = [*self.nsqlookupds, *self.nsqds]
+        return [*pairs, *(port + 1 for port in pairs), self.admin_port]
+
+    def discovery(self) -> Iterator[Program]:
+        for number, port in enumerate(self.nsqlookupds, start=1):
+            yield _daemon(f"nsqlookupd{number}", "nsqlookupd", port, f"--broadcast-address={HOST}")
+
+    def brokers(self) -> Iterator[Program]:
+        for number, port in enumerate(self.nsqds, start=1):
+            data = self.folder / f"nsqd{number}"
+            data.mkdir(exist_ok=True)
+            yield _daemon(
+                f"nsqd{number}",
+                "nsqd",
+                port,
+                f"--broadcast-address={HOST}",
+                f"--node-id={number}",
+                f"--data-path={data}",
+                "--retention-time=24h",
+                *(f"--lookupd-tcp-address={HOST}:{it}" for it in self.nsqlookupds),
+            )
+
+    def admin(self) -> Iterator[Program]:
+        url = f"http://{HOST}:{self.admin_port}/ping"
+        addresses = [f"--lookupd-http-address={HOST}:{it + 1}" for it in self.nsqlookupds]
+        yield Program("nsqadmin", [*_module("nsqadmin"), f"--http-address={HOST}:{self.admin_port}", *addresses], url)
+
+    def consumers(self) -> Iterator[Program]:
+        lookupds = [f"--lookupd={HOST}:{it + 1}" for it in self.nsqlookupds]
+        for channel in CHANNELS:
+            yield Program(channel, [*_traffic("consume"), f"--topic={TOPIC}", f"--channel={channel}", *lookupds])
+
+    def producer(self) -> Program:
+        nsqds = [f"--nsqd={HOST}:{it}" for it in self.nsqds]
+        return Program("producer", [*_traffic("produce"), f"--topic={TOPIC}", f"--rate={self.rate}", *nsqds])
+
+
+def _module(name: str) -> list[str]:
+    return [sys.executable, "-P", "-m", name]
+
+
+def _traffic(kind: str) -> list[str]:
+    return [sys.executable, str(ROOT / "deploy" / "demo" / "traffic.py"), kind]
+
+
+def _daemon(name: str, module: str, port: int, *flags: str) -> Program:
+    addresses = (f"--tcp-address={HOST}:{port}", f"--http-address={HOST}:{port + 1}")
+    return Program(name, [*_module(module), *addresses, *flags], f"http://{HOST}:{port + 1}/ping")
+
+
+class Running:
+    """One process that is kept alive until it is asked to stop. What it says is in a file."""
+
+    def __init__(self, program: Program, folder: Path) -> None:
+        self.program = program
+        self.log = folder / f"{program.name}.log"
+        self._stopping = False
+        self._ended = trio.Event()
+        self._process: trio.Process | None = None
+
+    async def keep_alive(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        with self.log.open("ab") as log:
+            while True:
+                self._process = await trio.lowlevel.open_process(
+                    self.program.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    # Ctrl-C is for us: they stop in an order.
+                    start_new_session=True,
+                )
+                task_status.started()
+                task_status = trio.TASK_STATUS_IGNORED
+                status = await self._process.wait()
+                if self._stopping:
+                    break
+                say(f"{self.program.name} ended ({_how(status)}) and is started again; its log: {self.log}")
+                await trio.sleep(RESTART_PAUSE)
+        self._ended.set()
+
+    async def wait_until_ready(self) -> None:
+        with trio.move_on_after(START_TIMEOUT):
+            while not await trio.to_thread.run_sync(_answers, self.program.ping):  # noqa: ASYNC110  # another process
+                await trio.sleep(0.05)
+            return
+        raise Failed(
+            f"{self.program.name} does not answer at {self.program.ping}; the end of its log:\n{self.last_words()}"
+        )
+
+    async def stop(self) -> None:
+        self._stopping = True
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+        with trio.move_on_after(STOP_TIMEOUT) as limit:
+            await self._ended.wait()
+        if limit.cancelled_caught:
+            say(f"{self.program.name} did not stop within {STOP_TIMEOUT:.0f} s and is killed")
+            self._process.kill()
+            await self._ended.wait()
+
+    def last_words(self, lines: int = 10) -> str:
+        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+    def counted(self, word: str) -> int:
+        """The sum of what its lives have counted, as they said last."""
+        total = last = 0
+        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
+            if f'{{"{word}":' in line:
+                now = int(json.loads(line)[word])
+                if now < last:  # a new life
+                    total += last
+                last = now
+        return total + last
+
+
+async def run(cluster: Cluster) -> None:
+    async with trio.open_nursery() as nursery:
+        started: list[Running] = []
+        try:
+            with trio.CancelScope() as until_signal:
+                nursery.start_soon(_cancel_on_signal, until_signal)
+                await _start(nursery, cluster, started)
+                _explain(cluster)
+                await _report(started)
+            await _wind_up(started)
+        finally:
+            with trio.CancelScope(shield=True):
+                for running in reversed(started):
+                    await running.stop()
+        _sum_up(started)
+        nursery.cancel_scope.cancel()
+
+
+async def _cancel_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as arrivals:
+        async for _ in arrivals:
+            scope.cancel()
+
+
+async def _start(nursery: trio.Nursery, cluster: Cluster, started: list[Running]) -> None:
+    async for batch in _in_order(cluster):
+        fresh = [Running(program, cluster.folder) for program in batch]
+        for running in fresh:
+            started.append(running)
+            with trio.CancelScope(shield=True):  # what is in the list has a process
+                await nursery.start(running.keep_alive)
+        for running in fresh:
+            if running.program.ping:
+                await running.wait_until_ready()
+
+
+async def _in_order(cluster: Cluster) -> AsyncIterator[list[Program]]:
+    yield list(cluster.discovery())
+    yield list(cluster.brokers())
+    # Before the first message, so that each channel gets every one.
+    await trio.to_thread.run_sync(_create_channels, cluster)
+    yield list(cluster.consumers())
+    yield [cluster.producer()]
+
+
+def _create_channels(cluster: Cluster) -> None:
+    for port in cluster.nsqds:
+        for path in (f"topic/create?topic={TOPIC}", *(f"channel/create?topic={TOPIC}&channel={it}" for it in CHANNELS)):
+            with urlopen(f"http://{HOST}:{port + 1}/{path}", data=b"", timeout=10):
+                pass
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=2):
+            return True
+    except (URLError, OSError):
+        return False
+
+
+def _explain(cluster: Cluster) -> None:
+    http = cluster.nsqds[0] + 1
+    say(f"""\
+ready: 3 nsqd, 2 nsqlookupd, a producer and consumers on the channels {" and ".join(CHANNELS)} of topic {TOPIC}
+
+  nsqadmin         http://{HOST}:{cluster.admin_port}/
+  publish          curl -d hello 'http://{HOST}:{http}/pub?topic=greetings'
+  who has it       curl 'http://{HOST}:{cluster.nsqlookupds[0] + 1}/lookup?topic=greetings'
+  what happens     curl 'http://{HOST}:{http}/stats'
+  data and logs    {cluster.folder}
+
+Kill one of them and see the others go on: it is started again. Ctrl-C stops all.""")
+
+
+async def _report(started: list[Running]) -> None:
+    while True:
+        await trio.sleep(5)
+        say(_sums(started))
+
+
+async def _wind_up(started: list[Running]) -> None:
+    """The producer stops; consumers get the time to finish what is there."""
+    producer = _named(started, "producer")
+    if producer is None:
+        return
+    say("stopping: the producer first, then whoever has finished what is there")
+    await producer.stop()
+    with trio.move_on_after(CATCH_UP_TIMEOUT):
+        while any(  # noqa: ASYNC110  # another process
+            it.counted("finished") < producer.counted("published") for it in started if it.program.name in CHANNELS
+        ):
+            await trio.sleep(0.2)
+
+
+def _sum_up(started: list[Running]) -> None:
+    if _named(started, "producer") is not None:
+        say(f"stopped. {_sums(started)}")
+
+
+def _sums(started: list[Running]) -> str:
+    parts = []
+    for running in started:
+        if running.program.name == "producer":
+            parts.append(f"published {running.counted('published')}")
+        elif running.program.name in CHANNELS:
+            parts.append(f"{running.program.name} {running.counted('finished')}")
+    return ", ".join(sorted(parts, key=lambda it: not it.startswith("published")))
+
+
+def _named(started: list[Running], name: str) -> Running | None:
+    return next((it for it in started if it.program.name == name), None)
+
+
+def _how(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+@contextmanager
+def _folder(chosen: str) -> Iterator[Path]:
+    if chosen:
+        folder = Path(chosen).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    temporary = Path(tempfile.mkdtemp(prefix="nsq-demo-"))
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/demo", description="A cluster on this machine. Ctrl-C stops it.")
+    parser.add_argument("--folder", default="", help="for data and logs; they stay (default: a temporary one, removed)")
+    parser.add_argument("--shift-ports", type=int, default=0, metavar="N", help="add N to each port (4150 and so on)")
+    parser.add_argument("--rate", type=float, default=50, help="messages a second (default: %(default)s)")
+    chosen = parser.parse_args()
+    with _folder(chosen.folder) as folder:
+        cluster = Cluster(folder, chosen.shift_ports, chosen.rate)
+        if taken := [port for port in cluster.ports if _is_taken(port)]:
+            say(f"demo: in use: {', '.join(map(str, taken))}; stop what listens there, or use --shift-ports=10000")
+            return 1
+        status = 0
+        try:
+            trio.run(run, cluster)
+        except* Failed as failures:
+            say(f"demo: {failures.exceptions[0]}")
+            status = 1
+    return status
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

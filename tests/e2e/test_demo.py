@@ -1,0 +1,173 @@
+"""`scripts/demo`: one command starts a cluster with traffic, a node that dies comes back, Ctrl-C stops it all."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from scripts.demo_cluster import Cluster
+from tests.support.process import ROOT, eventually
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.skipif("NSQ_TEST_PYTHON" in os.environ, reason="it runs the ordinary installation"),
+]
+
+TIMEOUT = 60.0
+LOADED = 90.0  # three nodes and six more processes on a busy machine
+
+
+class Demo:
+    def __init__(self, process: subprocess.Popen[str], cluster: Cluster) -> None:
+        self.process = process
+        self.cluster = cluster
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    @property
+    def said(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern: str) -> str:
+        """The line that was said last and has it."""
+
+        def found() -> str | None:
+            assert self.process.poll() is None or self._reader.is_alive(), self.said
+            return next((line for line in reversed(self.lines) if re.search(pattern, line)), None)
+
+        try:
+            return str(eventually(found, LOADED))
+        except AssertionError:
+            raise AssertionError(f"nothing like {pattern} was said:\n{self.said}") from None
+
+    def ended(self) -> int:
+        status = self.process.wait(TIMEOUT)
+        self._reader.join(TIMEOUT)
+        return status
+
+    def ask(self, port: int, path: str) -> Any:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=TIMEOUT) as answer:
+            return json.load(answer)
+
+    def pid_of(self, port: int) -> int:
+        """The process that was told to listen there."""
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if f"--tcp-address=127.0.0.1:{port}" in command:
+                    return int(folder.name)
+        raise AssertionError(f"nobody at {port}")
+
+
+def free_shift(folder: Path) -> int:
+    while True:
+        shift = random.randrange(5000, 50_000, 500)
+        if all(is_free(port) for port in Cluster(folder, shift, 1).ports):
+            return shift
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[Demo]:
+    shift = free_shift(folder)
+    process = subprocess.Popen(
+        [ROOT / "scripts" / "demo", f"--shift-ports={shift}", f"--folder={folder}", "--rate=100"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    demo = Demo(process, Cluster(folder, shift, 100))
+    try:
+        yield demo
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                demo.ended()
+            except subprocess.TimeoutExpired:
+                process.kill()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def sums(line: str) -> dict[str, int]:
+    return {name: int(number) for name, number in re.findall(r"(\w+) (\d+)", line)}
+
+
+def test_the_demo_from_start_to_end(tmp_path: Path) -> None:
+    with running(tmp_path) as demo:
+        demo.wait_for("^ready: ")
+        ports = demo.cluster.nsqds
+        for nsqlookupd in demo.cluster.nsqlookupds:
+            producers = demo.ask(nsqlookupd + 1, "/lookup?topic=orders")["producers"]
+            assert {it["tcp_port"] for it in producers} == set(ports)
+        demo.wait_for(r"^published [1-9]\d*, ")
+
+        os.kill(demo.pid_of(ports[1]), signal.SIGKILL)
+        demo.wait_for("nsqd2 ended .*signal 9.* started again")
+        back = eventually(lambda: is_back(demo, ports[1] + 1), LOADED)
+        assert back
+
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.ended() == 0, demo.said
+        last = sums(demo.lines[-1])
+        # What a killed node had not confirmed was sent again, so more may have been finished than published.
+        assert 0 < last["published"] <= min(last["billing"], last["shipping"]), demo.said
+        assert all(is_free(port) for port in demo.cluster.ports), "something still listens"
+
+
+def is_back(demo: Demo, http_port: int) -> bool:
+    """With a consumer on each channel, which it is given by discovery."""
+    try:
+        (topic,) = [it for it in demo.ask(http_port, "/stats?format=json")["topics"] if it["topic_name"] == "orders"]
+    except OSError:
+        return False
+    return all(channel["client_count"] == 1 for channel in topic["channels"])
+
+
+def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    shift = free_shift(tmp_path)
+    with socket.create_server(("127.0.0.1", 4150 + shift)):
+        done = subprocess.run(
+            [ROOT / "scripts" / "demo", f"--shift-ports={shift}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert f"in use: {4150 + shift};" in done.stdout
