@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,12 +17,22 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
 from nsqadmin import monitoring, pages
 from nsqadmin.access import Access, read_policy
+from nsqadmin.activity import ActivityLog
 from nsqadmin.app import App
+from nsqadmin.compat import api, config, graphite
+from nsqadmin.compat.config import Settings
+from nsqadmin.execution import Executor
+from nsqadmin.notify import Notifier
+from nsqadmin.queries import Queries
+from nsqadmin.sampler import Sampler
 from nsqadmin.services import Services
+from nsqadmin.upstream import opened
 from nsqadmin.view import open_saved
 
 if TYPE_CHECKING:
+    from nsqadmin.authz import Policy
     from nsqadmin.options import Options
+    from nsqadmin.upstream import Upstream
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +45,18 @@ async def run(
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
     policy = read_policy(options)
-    services = Services(options=options, view=open_saved(options.snapshot), policy=policy)
+    settings = Settings(options)
+    activity = ActivityLog(options.audit_file)
     listener = bind(options.http_address)
     try:
         log.info("%s", version_line("nsqadmin"))
-        app = _app(services)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(partial(web.serve, app, [listener]))
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            if options.snapshot:
+                services = Services(settings=settings, view=open_saved(options.snapshot), policy=policy)
+            else:
+                upstream = await stack.enter_async_context(opened(options))
+                services = await _live_services(nursery, settings, policy, activity, upstream)
+            await nursery.start(partial(web.serve, _app(services), [listener]))
             log.info("HTTP: listening on %s", format_listener(listener))
             tune_garbage_collection()
             task_status.started(listener)
@@ -51,9 +67,33 @@ async def run(
         close_listener(listener)
 
 
+async def _live_services(
+    nursery: trio.Nursery, settings: Settings, policy: Policy, activity: ActivityLog, upstream: Upstream
+) -> Services:
+    queries = Queries(lambda: settings.options, upstream)
+    notifier = Notifier(settings.options)
+    sampler = Sampler(lambda: settings.options, upstream, activity)
+    nursery.start_soon(notifier.run)
+    await nursery.start(sampler.run)
+    return Services(
+        settings=settings,
+        view=sampler,
+        policy=policy,
+        queries=queries,
+        executor=Executor(queries, activity, notifier),
+    )
+
+
 def _app(services: Services) -> App:
     options = services.options
-    routes = [*monitoring.routes(services), *pages.routes(services)]
+    routes = [
+        *monitoring.routes(services),
+        *config.routes(services.settings),
+        *graphite.routes(options),
+        *pages.routes(services),
+    ]
+    if services.queries is not None and services.executor is not None:
+        routes += api.routes(services.queries, services.executor)
     access = Access(options, lambda: services.policy)
     return App(routes, access, prefix=options.prefix, image_source=_image_source(options))
 
@@ -63,4 +103,4 @@ def _image_source(options: Options) -> str:
     if not options.graphite_url or options.proxy_graphite:
         return ""
     parts = urlsplit(options.graphite_url)
-    return f"{parts.scheme}://{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

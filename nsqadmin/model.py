@@ -243,7 +243,8 @@ class Channel:
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
     ready_count: int | None = None  # what its consumers ask for; None where clients were not asked for
-    oldest_age: float | None = None  # how long the next message has waited: lag, as time. An estimate from our samples
+    oldest_age: float | None = None  # how long the next message has waited: lag, as time. Told from our samples
+    oldest_is_older: bool = False  # we have not watched for long enough: it is at least that
     drain_time: float | None = None  # until it is empty, if it goes on like this; None: not known, or it grows
 
     @property

@@ -7,12 +7,24 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nsqadmin.authz import Policy
+    from nsqadmin.compat.config import Settings
+    from nsqadmin.execution import Executor
     from nsqadmin.options import Options
+    from nsqadmin.queries import Queries
     from nsqadmin.view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    options: Options
+    """What is None is not there: a snapshot has no cluster that could be asked."""
+
+    settings: Settings
     view: View
     policy: Policy
+    queries: Queries | None = None
+    executor: Executor | None = None
+
+    @property
+    def options(self) -> Options:
+        """As they are now."""
+        return self.settings.options

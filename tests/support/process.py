@@ -56,6 +56,7 @@ class Daemon:
     """One process, `python -m program`. It may be stopped and started again; the log goes on."""
 
     program: ClassVar[str]
+    speaks_tcp: ClassVar[bool] = True  # besides HTTP
 
     def __init__(self, *options: str, environ: Mapping[str, str] | None = None) -> None:
         self.options = options
@@ -99,7 +100,8 @@ class Daemon:
         )
         self._collector = threading.Thread(target=self._collect, args=(self._process,))
         self._collector.start()
-        self.tcp = self._wait_for_address("TCP", seen)
+        if self.speaks_tcp:
+            self.tcp = self._wait_for_address("TCP", seen)
         self.http_address = self._wait_for_address("HTTP", seen)
         if any(option.startswith("https-address=127") for option in self.options):
             self.https_address = self._wait_for_address("HTTPS", seen)
@@ -292,6 +294,21 @@ class Nsqlookupd(Daemon):
         """The TCP ports of those that `/lookup` names."""
         found = self.get(f"/lookup?topic={quote(topic)}")
         return {producer["tcp_port"] for producer in found["producers"]} if found else set()
+
+
+class Nsqadmin(Daemon):
+    """One nsqadmin; when it is started again it is at the same port."""
+
+    program = "nsqadmin"
+    speaks_tcp = False
+
+    def _arguments(self) -> Sequence[str]:
+        return (f"--http-address=127.0.0.1:{self.http_address[1]}",)
+
+    def json(self, method: str, path: str, document: object = None, **headers: str) -> Answer:
+        """A request as scripts make it."""
+        body = None if document is None else json.dumps(document).encode()
+        return self.http(method, path, body, headers={name.replace("_", "-"): it for name, it in headers.items()})
 
 
 def launch(

@@ -1,0 +1,304 @@
+"""What one nsqd has answered to /stats and /info, read into the model, with rates against its answer before.
+
+Foreign and older nodes leave fields out or send null: what is not there is zero or empty. A topic whose part of the
+answer is the same as before is not read again, which makes idle topics cost next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nsqadmin.model import (
+    UNKNOWN_RATES,
+    ChannelNode,
+    Client,
+    Latency,
+    Memory,
+    Percentile,
+    Producer,
+    Rates,
+    TopicNode,
+)
+
+Json = Mapping[str, Any]
+
+_STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
+_SILENT: Final = Rates(incoming=0.0, bytes=0.0)
+
+
+class NotUnderstood(ValueError):
+    """The answer is not what a node says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPart:
+    row: ChannelNode
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """A topic on one node. `raw` is its part of the answer."""
+
+    row: TopicNode
+    rates: Rates
+    channels: Mapping[str, ChannelPart]
+    raw: Json
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """All that one node has said. `at` is our monotonic clock."""
+
+    at: float
+    topics: Mapping[str, TopicPart]
+    producers: tuple[Producer, ...] | None
+    has_clients: bool
+    version: str = ""
+    own_health: str = ""
+    start_time: float | None = None
+    memory: Memory | None = None
+    restarted: bool = False
+
+
+def read_stats(
+    node: str,
+    document: Any,
+    *,
+    at: float,
+    before: NodeAnswer | None = None,
+    has_clients: bool = True,
+    has_history: bool = False,
+) -> NodeAnswer:
+    """Raises NotUnderstood."""
+    if not isinstance(document, dict):
+        raise NotUnderstood(f"expected an object, got {type(document).__name__}")
+    if isinstance(document.get("data"), dict) and "topics" not in document:
+        document = document["data"]  # the envelope of NSQ before 1.0
+    start_time = _number_or_none(document.get("start_time"))
+    restarted = before is not None and start_time != before.start_time
+    basis = None if before is None or restarted else before
+    seconds = at - basis.at if basis is not None else 0.0
+    try:
+        reader = _TopicReader(node, basis, seconds, has_clients, has_history)
+        topics = {str(raw["topic_name"]): reader.read(raw) for raw in document.get("topics") or ()}
+        producers = _producers(node, document.get("producers"), basis, seconds) if has_clients else None
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise NotUnderstood(f"cannot be read: {error!r}") from error
+    return NodeAnswer(
+        at=at,
+        topics=topics,
+        producers=producers,
+        has_clients=has_clients,
+        version=str(document.get("version") or ""),
+        own_health=str(document.get("health") or ""),
+        start_time=start_time,
+        memory=_memory(document.get("memory")),
+        restarted=restarted,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _TopicReader:
+    node: str
+    basis: NodeAnswer | None  # what rates are counted from
+    seconds: float  # since then
+    has_clients: bool
+    has_history: bool
+
+    def read(self, raw: Json) -> TopicPart:
+        before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
+        if before is not None and before.raw == raw and before.row.has_log == self.has_history:
+            return _unchanged(before)
+        row = TopicNode(
+            node=self.node,
+            depth=raw.get("depth") or 0,
+            backend_depth=raw.get("backend_depth") or 0,
+            message_count=raw.get("message_count") or 0,
+            message_bytes=raw.get("message_bytes") or 0,
+            paused=bool(raw.get("paused")),
+            latency=read_latency(raw.get("e2e_processing_latency")),
+            has_log=self.has_history,
+        )
+        known = before.channels if before is not None else {}
+        channels = {
+            str(it["channel_name"]): self._channel(it, known.get(it["channel_name"]))
+            for it in raw.get("channels") or ()
+        }
+        rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
+        return TopicPart(row, rates, channels, raw)
+
+    def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
+        old = before.row if before is not None else None
+        count = raw.get("client_count")
+        # A node that was not asked for clients says null; where there are none there is nothing to ask for.
+        is_told = self.has_clients or raw.get("clients") is not None or count == 0
+        clients = _clients(self.node, raw.get("clients"), old, self.seconds) if is_told else None
+        row = ChannelNode(
+            node=self.node,
+            depth=raw.get("depth") or 0,
+            backend_depth=raw.get("backend_depth") or 0,
+            in_flight_count=raw.get("in_flight_count") or 0,
+            deferred_count=raw.get("deferred_count") or 0,
+            message_count=raw.get("message_count") or 0,
+            requeue_count=raw.get("requeue_count") or 0,
+            timeout_count=raw.get("timeout_count") or 0,
+            client_count=len(clients or ()) if count is None else count,
+            zone_local_count=raw.get("zone_local_msg_count") or 0,
+            region_local_count=raw.get("region_local_msg_count") or 0,
+            global_count=raw.get("global_msg_count") or 0,
+            paused=bool(raw.get("paused")),
+            latency=read_latency(raw.get("e2e_processing_latency")),
+            clients=clients,
+        )
+        return ChannelPart(row, _channel_rates(row, old, self.seconds))
+
+
+def _unchanged(before: TopicPart) -> TopicPart:
+    """The very same object when it was still already: who compares by identity need not look inside."""
+    channels = before.channels.values()
+    if before.rates is _SILENT and all(part.rates is _STILL for part in channels):
+        return before
+    still = {name: ChannelPart(_at_rest(part.row), _STILL) for name, part in before.channels.items()}
+    return TopicPart(before.row, _SILENT, still, before.raw)
+
+
+def _at_rest(row: ChannelNode) -> ChannelNode:
+    if not row.clients:
+        return row
+    return replace(row, clients=tuple(replace(it, finish_rate=0.0, requeue_rate=0.0) for it in row.clients))
+
+
+def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Rates:
+    if before is None or seconds <= 0:
+        return UNKNOWN_RATES
+    messages, size = now.message_count - before.message_count, now.message_bytes - before.message_bytes
+    if messages < 0 or size < 0:  # it was deleted and made again
+        return UNKNOWN_RATES
+    return Rates(incoming=messages / seconds, bytes=size / seconds) if messages else _SILENT
+
+
+def _channel_rates(now: ChannelNode, before: ChannelNode | None, seconds: float) -> Rates:
+    if before is None or seconds <= 0:
+        return UNKNOWN_RATES
+    incoming = now.message_count - before.message_count
+    requeued, timed_out = now.requeue_count - before.requeue_count, now.timeout_count - before.timeout_count
+    if incoming < 0 or requeued < 0 or timed_out < 0:
+        return UNKNOWN_RATES
+    # What came in and is not there any more. Emptying looks like finishing; a message that moves while nsqd counts
+    # may be seen twice or not at all, so a little below zero is zero.
+    finished = max(incoming + _held(before) - _held(now), 0)
+    if not (incoming or finished or requeued or timed_out):
+        return _STILL
+    return Rates(
+        incoming=incoming / seconds,
+        finished=finished / seconds,
+        requeued=requeued / seconds,
+        timed_out=timed_out / seconds,
+    )
+
+
+def _held(row: ChannelNode) -> int:
+    return row.depth + row.in_flight_count + row.deferred_count
+
+
+# Who is connected
+
+
+def _clients(node: str, raw: Any, before: ChannelNode | None, seconds: float) -> tuple[Client, ...]:
+    known = {(it.remote_address, it.connect_time): it for it in before.clients or ()} if before is not None else {}
+    return tuple(_with_rates(read_client(node, it), known, seconds) for it in raw or ())
+
+
+def _with_rates(client: Client, known: Mapping[tuple[str, float], Client], seconds: float) -> Client:
+    before = known.get((client.remote_address, client.connect_time))
+    if before is None or seconds <= 0:
+        return client
+    finished, requeued = client.finish_count - before.finish_count, client.requeue_count - before.requeue_count
+    return replace(client, finish_rate=max(finished, 0) / seconds, requeue_rate=max(requeued, 0) / seconds)
+
+
+def read_client(node: str, raw: Json) -> Client:
+    return Client(
+        node=node,
+        client_id=str(raw.get("client_id") or raw.get("name") or ""),
+        hostname=str(raw.get("hostname") or ""),
+        remote_address=str(raw.get("remote_address") or ""),
+        user_agent=str(raw.get("user_agent") or ""),
+        version=str(raw.get("version") or ""),
+        state=raw.get("state") or 0,
+        ready_count=raw.get("ready_count") or 0,
+        in_flight_count=raw.get("in_flight_count") or 0,
+        message_count=raw.get("message_count") or 0,
+        finish_count=raw.get("finish_count") or 0,
+        requeue_count=raw.get("requeue_count") or 0,
+        connect_time=float(raw.get("connect_ts") or 0),
+        sample_rate=raw.get("sample_rate") or 0,
+        deflate=bool(raw.get("deflate")),
+        snappy=bool(raw.get("snappy")),
+        authed=bool(raw.get("authed")),
+        auth_identity=str(raw.get("auth_identity") or ""),
+        auth_identity_url=str(raw.get("auth_identity_url") or ""),
+        region=str(raw.get("topology_region") or ""),
+        zone=str(raw.get("topology_zone") or ""),
+        tls=bool(raw.get("tls")),
+        tls_version=str(raw.get("tls_version") or ""),
+        tls_cipher_suite=str(raw.get("tls_cipher_suite") or ""),
+        tls_negotiated_protocol=str(raw.get("tls_negotiated_protocol") or ""),
+        tls_negotiated_protocol_is_mutual=bool(raw.get("tls_negotiated_protocol_is_mutual")),
+    )
+
+
+def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) -> tuple[Producer, ...]:
+    known = {(it.remote_address, it.connect_time): it for it in (basis.producers if basis is not None else None) or ()}
+    return tuple(_producer(node, it, known, seconds) for it in raw or ())
+
+
+def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer], seconds: float) -> Producer:
+    remote, connected = str(raw.get("remote_address") or ""), float(raw.get("connect_ts") or 0)
+    before = known.get((remote, connected))
+    counted = {topic: count for topic, count, _ in before.counts} if before is not None else {}
+    counts = []
+    for it in raw.get("pub_counts") or ():
+        topic, count = str(it["topic"]), int(it["count"])
+        rate = max(count - counted.get(topic, 0), 0) / seconds if before is not None and seconds > 0 else None
+        counts.append((topic, count, rate))
+    return Producer(
+        node=node,
+        client_id=str(raw.get("client_id") or ""),
+        hostname=str(raw.get("hostname") or ""),
+        remote_address=remote,
+        user_agent=str(raw.get("user_agent") or ""),
+        connect_time=connected,
+        counts=tuple(counts),
+    )
+
+
+# Small parts
+
+
+def read_latency(raw: Any) -> Latency | None:
+    """Null where a foreign node sends null. A percentile that was merged already has its own average."""
+    if not isinstance(raw, dict) or not raw.get("percentiles"):
+        return None
+    percentiles = []
+    for it in raw["percentiles"]:
+        value = float(it.get("value") or 0)
+        percentiles.append(Percentile(quantile=float(it["quantile"]), average=value, minimum=value, maximum=value))
+    return Latency(count=raw.get("count") or 0, percentiles=tuple(percentiles))
+
+
+def _memory(raw: Any) -> Memory | None:
+    if not isinstance(raw, dict):
+        return None
+    return Memory(
+        heap_in_use=int(raw.get("heap_in_use_bytes") or 0),
+        heap_objects=int(raw.get("heap_objects") or 0),
+        collections=int(raw.get("gc_total_runs") or 0),
+    )
+
+
+def _number_or_none(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

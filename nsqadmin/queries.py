@@ -1,0 +1,216 @@
+"""Questions to many at once, asked anew for each request, as NSQ's nsqadmin asks them: for the old API and for actions.
+
+Who fails is named in the errors, and the others' answers count; only when nobody answers is it a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from urllib.parse import quote_plus
+
+import trio
+
+from nsqadmin.answered import NotUnderstood
+from nsqadmin.cluster import is_out_of_date, version_key
+from nsqadmin.discovery import Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
+from nsqadmin.upstream import Upstream, UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.options import Options
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NOT_FOUND: Final = 404
+
+LOOKUPD: Final = "nsqlookupd"
+NSQD: Final = "nsqd"
+
+
+class TotalFailure(Exception):
+    """Nobody has answered, or there is nobody to ask. The message is NSQ's, with all errors."""
+
+
+@dataclass(slots=True)
+class Answers(Generic[T]):
+    """Who has answered what, in the order in which they were asked; and who has failed, in the same."""
+
+    good: list[tuple[str, T]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    value: T
+    errors: tuple[str, ...] = ()
+
+
+class Queries:
+    """On trio. `options()` is asked anew, as the list of nsqlookupds can be changed at run time."""
+
+    def __init__(self, options: Callable[[], Options], upstream: Upstream) -> None:
+        self._options = options
+        self._upstream = upstream
+
+    @property
+    def lookupds(self) -> tuple[str, ...]:
+        return self._options().lookupd_http_address
+
+    @property
+    def has_lookupds(self) -> bool:
+        return bool(self.lookupds)
+
+    # Names
+
+    async def topics(self) -> Found[list[str]]:
+        if self.has_lookupds:
+            answers = await self._ask_lookupds("/topics")
+            named = [names_in(document, "topics") for _, document in answers.good]
+        else:
+            answers = await self._ask_nsqds(self._options().nsqd_http_address, "/stats?format=json")
+            named = [[topic["topic_name"] for topic in _topics_of(document)] for _, document in answers.good]
+        return Found(sorted({name for names in named for name in names}, key=_bytewise), tuple(answers.errors))
+
+    async def inactive_topics(self) -> Found[dict[str, list[str]]]:
+        """With their channels. Many are asked at once, so that a slow nsqlookupd costs its time once and not for each."""
+        found = await self.topics()
+        if not self.has_lookupds:
+            return Found({}, found.errors)
+        inactive: dict[str, list[str]] = {}
+
+        async def look(topic: str) -> None:
+            try:
+                if (await self.topic_producers(topic)).value:
+                    return
+            except TotalFailure:
+                pass
+            try:
+                answers = await self._ask_lookupds(f"/channels?topic={quote_plus(topic)}")
+            except TotalFailure:
+                answers = Answers()
+            inactive[topic] = sorted({name for _, it in answers.good for name in names_in(it, "channels")})
+
+        await _in_parallel(found.value, look)
+        return Found({topic: inactive[topic] for topic in found.value if topic in inactive}, found.errors)
+
+    # Nodes
+
+    async def topic_producers(self, topic: str) -> Found[list[Announced]]:
+        """In lookupd mode TotalFailure also where nobody knows the topic; without lookupds then nobody has it."""
+        if not self.has_lookupds:
+            return await self._static_producers(topic)
+        answers = await self._ask_lookupds(f"/lookup?topic={quote_plus(topic)}", missing_is_fine=True)
+        merged: dict[str, Announced] = {}
+        for _, document in answers.good:
+            for it in producers_in(document):
+                merged.setdefault(it.address, it)
+        return Found(list(merged.values()), tuple(answers.errors))
+
+    async def _static_producers(self, topic: str) -> Found[list[Announced]]:
+        configured = self._options().nsqd_http_address
+        asked = f"/stats?format=json&topic={quote_plus(topic)}&include_clients=false"
+        answers = await self._ask_nsqds(configured, asked)
+        having = [at for at, document in answers.good if any(it["topic_name"] == topic for it in _topics_of(document))]
+        if not having:
+            return Found([], tuple(answers.errors))
+        infos = await self._ask_nsqds(having, "/info")
+        return Found([read_info(unwrapped(it), at) for at, it in infos.good], (*answers.errors, *infos.errors))
+
+    async def nodes(self) -> Found[list[tuple[Announced, bool]]]:
+        """Each with whether it is out of date. By hostname, then address."""
+        if self.has_lookupds:
+            answers = await self._ask_lookupds("/nodes")
+            merged = merged_nodes((at, producers_in(document)) for at, document in answers.good)
+            newest = max((version_key(it.version) for it in merged), default=(0, 0, 0))
+            found = [(it, is_out_of_date(it.version, newest)) for it in merged]
+            errors = tuple(answers.errors)
+        else:
+            found, errors = await self._static_nodes()
+        return Found(sorted(found, key=lambda it: (it[0].hostname, it[0].address)), errors)
+
+    async def _static_nodes(self) -> tuple[list[tuple[Announced, bool]], tuple[str, ...]]:
+        infos = await self._ask_nsqds(self._options().nsqd_http_address, "/info")
+        there = {at: read_info(unwrapped(document), at) for at, document in infos.good}
+        stats = await self._ask_nsqds(list(there), "/stats?format=json&include_clients=false")
+        for at, document in stats.good:
+            there[at].topics = {str(it["topic_name"]): False for it in _topics_of(document)}
+        return [(it, False) for it in there.values()], (*infos.errors, *stats.errors)
+
+    # Numbers
+
+    async def stats(
+        self, nodes: Sequence[Announced], query: str
+    ) -> Found[list[tuple[Announced, list[dict[str, Any]]]]]:
+        """Each node's topics, as it says them; nodes by hostname, then address."""
+        ordered = sorted(nodes, key=lambda it: (it.hostname, it.address))
+        answers = await self._ask_nsqds([it.address for it in ordered], f"/stats?format=json{query}")
+        by_address = {it.address: it for it in ordered}
+        return Found([(by_address[at], _topics_of(it)) for at, it in answers.good], tuple(answers.errors))
+
+    # Changes
+
+    async def info(self, address: str) -> Announced:
+        """Raises UpstreamError."""
+        log.info("CI: querying nsqd http://%s/info", address)
+        return read_info(unwrapped(await self._upstream.get_json(address, "/info")), address)
+
+    async def post(self, address: str, target: str, *, is_lookupd: bool) -> str:
+        """The error; empty when it was done."""
+        log.info("CI: querying %s http://%s%s", LOOKUPD if is_lookupd else NSQD, address, target)
+        try:
+            await self._upstream.post(address, target)
+        except UpstreamError as error:
+            return str(error)
+        return ""
+
+    # Many
+
+    async def _ask_lookupds(self, target: str, *, missing_is_fine: bool = False) -> Answers[Any]:
+        return await self._fan_out(LOOKUPD, self.lookupds, target, missing_is_fine)
+
+    async def _ask_nsqds(self, addresses: Sequence[str], target: str) -> Answers[Any]:
+        return await self._fan_out(NSQD, addresses, target, False)
+
+    async def _fan_out(self, kind: str, addresses: Sequence[str], target: str, missing_is_fine: bool) -> Answers[Any]:
+        """`missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have."""
+        answered: dict[int, Any] = {}
+        failed: dict[int, UpstreamError] = {}
+
+        async def ask(number: int) -> None:
+            address = addresses[number]
+            log.info("CI: querying %s http://%s%s", kind, address, target)
+            try:
+                answered[number] = unwrapped(await self._upstream.get_json(address, target))
+            except UpstreamError as error:
+                failed[number] = error
+            except NotUnderstood as error:
+                failed[number] = UpstreamError(f"{address}: {error}")
+
+        await _in_parallel(range(len(addresses)), ask)
+        errors = [failed[number] for number in sorted(failed)]
+        if not answered:
+            text = "\n".join(str(error) for error in errors)
+            raise TotalFailure(f"failed to query any {kind}: {text}")
+        if missing_is_fine:
+            errors = [error for error in errors if error.status != _NOT_FOUND]
+        return Answers(
+            [(addresses[number], answered[number]) for number in sorted(answered)], [str(it) for it in errors]
+        )
+
+
+async def _in_parallel(items: Iterable[T], ask: Callable[[T], Awaitable[None]]) -> None:
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(ask, item)
+
+
+def _topics_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [it for it in document.get("topics") or () if isinstance(it, dict) and "topic_name" in it]
+
+
+def _bytewise(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
