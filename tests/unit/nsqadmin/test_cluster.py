@@ -1,0 +1,206 @@
+"""Nodes' answers become one picture: rates, sums, ages, restarts, foreign answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nsqadmin.answered import NodeAnswer, NotUnderstood, read_stats
+from nsqadmin.cluster import Directory, Merger, drain_time, merged_latency, version_key
+from nsqadmin.discovery import merged_nodes, producers_in, read_info
+from nsqadmin.model import Latency, Paused, Percentile, Rates
+
+
+def stats(*, start_time: int = 1, **channel: Any) -> dict[str, Any]:
+    described = {"channel_name": "c", "depth": 0, "message_count": 0, "clients": [], "paused": False, **channel}
+    topic = {"topic_name": "t", "message_count": described["message_count"], "channels": [described]}
+    return {"version": "1.3.0", "health": "OK", "start_time": start_time, "topics": [topic]}
+
+
+def read(document: Any, *, at: float = 0.0, before: NodeAnswer | None = None, node: str = "n1:4151") -> NodeAnswer:
+    return read_stats(node, document, at=at, before=before)
+
+
+def test_rates_are_counted_between_two_answers() -> None:
+    first = read(stats(message_count=100, depth=10, requeue_count=1))
+    second = read(stats(message_count=150, depth=20, in_flight_count=5, requeue_count=11), at=10.0, before=first)
+    rates = second.topics["t"].channels["c"].rates
+    assert rates == Rates(incoming=5.0, finished=3.5, requeued=1.0, timed_out=0.0)
+    assert second.topics["t"].rates.incoming == 5.0
+
+
+def test_the_first_answer_has_no_rates() -> None:
+    assert read(stats(message_count=100)).topics["t"].channels["c"].rates.incoming is None
+
+
+def test_a_restarted_node_has_no_negative_rates() -> None:
+    first = read(stats(message_count=100))
+    second = read(stats(message_count=3, start_time=2), at=10.0, before=first)
+    assert second.restarted
+    assert second.topics["t"].channels["c"].rates.incoming is None
+
+
+def test_a_channel_that_was_made_again_has_none_either() -> None:
+    first = read(stats(message_count=100))
+    second = read(stats(message_count=3), at=10.0, before=first)
+    assert second.topics["t"].channels["c"].rates.incoming is None
+
+
+def test_what_says_the_same_again_is_the_same_object() -> None:
+    first = read(stats(message_count=100))
+    second = read(stats(message_count=100), at=5.0, before=first)
+    third = read(stats(message_count=100), at=10.0, before=second)
+    assert second.topics["t"].channels["c"].rates.incoming == 0.0
+    assert third.topics["t"] is second.topics["t"]
+
+
+def test_clients_have_rates_of_their_own() -> None:
+    def with_client(finished: int) -> dict[str, Any]:
+        return stats(clients=[{"remote_address": "a:1", "connect_ts": 5, "finish_count": finished, "ready_count": 2}])
+
+    second = read(with_client(70), at=10.0, before=read(with_client(50)))
+    clients = second.topics["t"].channels["c"].row.clients
+    assert clients is not None
+    assert (clients[0].finish_rate, clients[0].ready_count) == (2.0, 2)
+
+
+@pytest.mark.parametrize(
+    "document", [None, [], {"topics": [1]}, {"topics": [{}]}, {"topics": [{"topic_name": "t", "channels": 3}]}]
+)
+def test_what_is_no_answer_is_refused(document: Any) -> None:
+    with pytest.raises(NotUnderstood):
+        read(document)
+
+
+def test_a_foreign_nodes_nulls_are_nothing() -> None:
+    topic = {"topic_name": "t", "channels": None, "e2e_processing_latency": None, "depth": None}
+    answer = read({"topics": [topic], "producers": None})
+    assert answer.topics["t"].row.depth == 0
+    assert read({"topics": None}).topics == {}
+
+
+def test_the_envelope_of_old_nodes_is_opened() -> None:
+    assert "t" in read({"status_code": 200, "data": stats()}).topics
+
+
+def merged(*answers: NodeAnswer, directory: Directory | None = None) -> Any:
+    return Merger().merge(answers, directory or Directory(), now=100.0)
+
+
+def test_sums_over_nodes() -> None:
+    one = read(stats(depth=3, paused=True), node="n1:1")
+    two = read(stats(depth=4), node="n2:1")
+    (topic,) = merged(one, two)
+    channel = topic.channels[0]
+    assert (channel.depth, channel.paused, [row.node for row in channel.nodes]) == (7, Paused.PARTLY, ["n1:1", "n2:1"])
+
+
+def test_topics_that_are_only_registered_are_shown_as_inactive() -> None:
+    directory = Directory(topics={"old": ("l1:1",)}, channels={"old": ("c",), "t": ("c",)})
+    old, active = merged(read(stats()), directory=directory)
+    assert (old.name, old.is_inactive, old.registered_channels) == ("old", True, ("c",))
+    assert not active.registered_channels
+
+
+def test_tombstones_are_marked() -> None:
+    (topic,) = merged(read(stats()), directory=Directory(tombstones=frozenset({("t", "n1:4151")})))
+    assert topic.nodes[0].tombstoned
+
+
+def test_a_topic_of_which_nothing_new_is_said_is_the_same_object() -> None:
+    merger = Merger()
+    first = read(stats(message_count=5))
+    second = read(stats(message_count=5), at=5.0, before=first)
+    third = read(stats(message_count=5), at=10.0, before=second)
+    before = merger.merge([second], Directory(), now=5.0)
+    assert merger.merge([third], Directory(), now=10.0)[0] is before[0]
+
+
+def test_the_age_of_the_oldest_message_is_told_from_our_samples() -> None:
+    merger = Merger()
+    answer = None
+    for second, (count, depth) in enumerate([(10, 0), (20, 10), (30, 20), (40, 25)]):
+        answer = read(stats(message_count=count, depth=depth), at=float(second), before=answer)
+        (topic,) = merger.merge([answer], Directory(), now=float(second))
+    # 15 are taken: the 16th is the next one, and came between the first sample (10) and the second (20).
+    assert (topic.channels[0].oldest_age, topic.channels[0].oldest_is_older) == (3.0, False)
+
+
+def test_a_backlog_from_before_us_is_at_least_as_old_as_we_watch() -> None:
+    merger = Merger()
+    first = read(stats(message_count=50, depth=40))
+    merger.merge([first], Directory(), now=0.0)
+    second = read(stats(message_count=50, depth=30), at=60.0, before=first)
+    (topic,) = merger.merge([second], Directory(), now=60.0)
+    assert (topic.channels[0].oldest_age, topic.channels[0].oldest_is_older) == (60.0, True)
+
+
+def test_an_idle_channel_that_gets_a_message_has_a_young_one() -> None:
+    merger = Merger()
+    answer = None
+    for second, (count, depth) in enumerate([(10, 0)] * 50 + [(12, 2)]):
+        answer = read(stats(message_count=count, depth=depth), at=float(second), before=answer)
+        (topic,) = merger.merge([answer], Directory(), now=float(second))
+    assert topic.channels[0].oldest_age == 1.0
+
+
+@pytest.mark.parametrize(
+    ("depth", "rates", "expected"),
+    [
+        (0, Rates(), 0.0),
+        (100, Rates(incoming=5.0, finished=15.0), 10.0),
+        (100, Rates(incoming=5.0, finished=5.0), None),
+        (100, Rates(), None),
+    ],
+)
+def test_drain_time(depth: int, rates: Rates, expected: float | None) -> None:
+    assert drain_time(depth, rates) == expected
+
+
+def test_latencies_are_merged_as_nsq_does_but_for_the_lowest() -> None:
+    def of(value: float, count: int) -> Latency:
+        point = Percentile(quantile=0.99, average=value, minimum=value, maximum=value)
+        return Latency(count=count, percentiles=(point,))
+
+    merged_one = merged_latency([of(100, 10), None, of(300, 30)])
+    assert merged_one is not None
+    assert merged_one.count == 40
+    (point,) = merged_one.percentiles
+    assert (point.average, point.minimum, point.maximum) == (250.0, 100.0, 300.0)
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    assert version_key("1.10.0") > version_key("1.9.9") > version_key("1.0.0-alpha") > version_key("what")
+
+
+# Who is there
+
+
+def test_nodes_of_several_nsqlookupds_are_one() -> None:
+    producer = {
+        "broadcast_address": "n1",
+        "tcp_port": 4150,
+        "http_port": 4151,
+        "hostname": "h",
+        "remote_address": "10.0.0.5:1",
+        "topics": ["a", "b"],
+        "tombstones": [True],
+    }
+    one = producers_in({"producers": [producer]})
+    two = producers_in({"producers": [{**producer, "remote_address": "", "topics": ["c"], "tombstones": []}]})
+    for _ in range(2):  # what was read is not changed by merging it
+        (node,) = merged_nodes([("l1:1", one), ("l2:1", two)])
+        assert node.remote_addresses == ["l1:1/10.0.0.5:1", "l2:1/N/A"]
+    assert node.topics == {"a": True, "b": False, "c": False}
+    assert node.address == "n1:4151"
+
+
+def test_ipv6_is_in_brackets() -> None:
+    (node,) = producers_in({"producers": [{"broadcast_address": "::1", "http_port": 4151}]})
+    assert node.address == "[::1]:4151"
+
+
+def test_a_node_that_says_nothing_of_itself_is_what_we_were_told() -> None:
+    assert read_info({}, "[::1]:4151").address == "[::1]:4151"
+    assert read_info({"broadcast_address": "b", "http_port": 9}, "a:1").address == "b:9"

@@ -1,0 +1,256 @@
+"""Each rule finds what it is there for, with its evidence, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from nsqadmin.diagnose import diagnose
+from nsqadmin.model import (
+    Channel,
+    Finding,
+    Health,
+    Lookupd,
+    Metric,
+    Producer,
+    Rates,
+    Severity,
+    Snapshot,
+    TopicNode,
+)
+from tests.support import picture
+from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
+
+
+class Trends:
+    """What was told, whatever the time asked for."""
+
+    def __init__(self, **values: Sequence[float]) -> None:
+        self._values = values
+
+    def recent(self, key: str, metric: Metric, seconds: float) -> Sequence[float]:
+        return self._values.get(metric.value, ())
+
+
+QUIET = Trends()
+
+
+def found(shown: Snapshot, trends: Trends = QUIET) -> list[Finding]:
+    return list(diagnose(shown, trends))
+
+
+def about(it: Channel, trends: Trends = QUIET, **fields: Any) -> list[Finding]:
+    nodes = tuple(node(row.node) for row in it.nodes)
+    rows = tuple(TopicNode(node=row.node) for row in it.nodes)
+    return found(snapshot(topic(it, nodes=rows), nodes=nodes, **fields), trends)
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def said(finding: Finding) -> dict[str, str]:
+    return {it.label: it.value for it in finding.evidence}
+
+
+def test_a_healthy_cluster_has_nothing_to_say() -> None:
+    reader = client(ready_count=10, in_flight_count=2, finish_rate=50.0)
+    busy = channel(channel_node(depth=3, in_flight_count=2, clients=(reader,)))
+    assert about(busy, Trends(depth=[4, 3], finished=[50, 50], incoming=[50, 50])) == []
+
+
+# Channels
+
+
+def test_d1_paused() -> None:
+    finding = only(about(channel(channel_node(depth=7, paused=True))))
+    assert (finding.rule, finding.severity, finding.action) == ("D1", Severity.WARNING, "unpause_channel")
+    assert said(finding) == {"waiting": "7"}
+
+
+def test_d1_paused_with_nothing_waiting_is_only_worth_knowing() -> None:
+    assert only(about(channel(channel_node(paused=True)))).severity is Severity.INFO
+
+
+def test_d2_paused_on_some_nodes() -> None:
+    rows = channel_node("n1:4151", paused=True), channel_node("n2:4151", clients=(client("n2:4151"),))
+    finding = only(about(channel(*rows)))
+    assert (finding.rule, finding.verdict) == ("D2", "Paused on 1 of 2 nodes")
+    assert said(finding)["paused on"] == "n1:4151"
+
+
+def test_d3_nobody_is_connected() -> None:
+    finding = only(about(channel(channel_node(depth=1200), oldest_age=65.0)))
+    assert (finding.rule, finding.severity) == ("D3", Severity.PROBLEM)
+    assert said(finding) == {"waiting": "1,200", "consumers": "0", "oldest message": "about 65 s"}
+
+
+def test_d4_nobody_where_messages_wait() -> None:
+    rows = channel_node("n1:4151", depth=40), channel_node("n2:4151", clients=(client("n2:4151", ready_count=1),))
+    finding = only(about(channel(*rows)))
+    assert (finding.rule, finding.verdict) == ("D4", "1 of 2 nodes has no consumer, and messages wait there")
+    assert said(finding)["nodes without a consumer"] == "n1:4151"
+    assert finding.is_inferred
+
+
+def test_d5_consumers_ask_for_nothing() -> None:
+    finding = only(about(channel(channel_node(depth=9, clients=(client(ready_count=0),)))))
+    assert finding.rule == "D5"
+    assert "RDY 0" in finding.verdict
+
+
+def test_d5_needs_to_know_the_clients() -> None:
+    row = channel_node(depth=9, clients=None, client_count=1)
+    assert about(channel(row, ready_count=None)) == []
+
+
+def test_d6_saturated() -> None:
+    reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
+    it = channel(channel_node(depth=500, in_flight_count=10, clients=(reader,)))
+    finding = only(about(it, Trends(depth=[100, 300, 500], finished=[40, 40], incoming=[95, 97])))
+    assert (finding.rule, finding.is_inferred) == ("D6", True)
+    assert finding.verdict == "Consumers are saturated: they finish 40.0/s, 96.0/s arrive"
+    assert "2.4 times" in finding.advice
+
+
+def test_d6_a_queue_that_shrinks_is_none() -> None:
+    reader = client(ready_count=10, in_flight_count=10, finish_rate=40.0)
+    it = channel(channel_node(depth=100, in_flight_count=10, clients=(reader,)))
+    assert about(it, Trends(depth=[500, 300, 100], finished=[40, 40], incoming=[5, 5])) == []
+
+
+def test_d7_handlers_hang() -> None:
+    reader = client(ready_count=5, in_flight_count=5, client_id="stuck")
+    it = channel(channel_node(depth=50, in_flight_count=5, clients=(reader,)))
+    finding = only(about(it, Trends(depth=[40, 50], finished=[0, 0], timed_out=[0, 0.5])))
+    assert finding.rule == "D7"
+    assert "stuck" in said(finding)["most in flight"]
+
+
+def test_d8_handlers_fail() -> None:
+    reader = client(ready_count=10, in_flight_count=1, requeue_rate=10.0, client_id="bad")
+    it = channel(channel_node(depth=5, in_flight_count=1, clients=(reader,)))
+    finding = only(about(it, Trends(requeued=[10, 10], finished=[20, 20], depth=[5, 5])))
+    assert (finding.rule, finding.verdict) == ("D8", "Handlers fail: 1 of 3 deliveries is requeued")
+    assert said(finding)["requeues"].endswith("10.0/s")
+
+
+def test_d8_a_few_requeues_are_ordinary() -> None:
+    it = channel(channel_node(clients=(client(ready_count=1),)))
+    assert about(it, Trends(requeued=[1, 1], finished=[20, 20])) == []
+
+
+def test_d9_one_slow_consumer() -> None:
+    quick = [client(ready_count=10, in_flight_count=5, finish_rate=50.0, remote_address=f"a:{it}") for it in range(3)]
+    slow = client(ready_count=10, in_flight_count=10, finish_rate=1.0, client_id="fraud-01", hostname="fraud-01")
+    it = channel(channel_node(depth=5, in_flight_count=25, clients=(*quick, slow)))
+    finding = only(about(it))
+    assert (finding.rule, finding.verdict) == ("D9", "One slow consumer: fraud-01")
+
+
+def test_d10_deferred_messages_are_explained() -> None:
+    finding = only(about(channel(channel_node(deferred_count=161))))
+    assert (finding.rule, finding.severity) == ("D10", Severity.INFO)
+    assert finding.verdict == "161 messages wait for their delay"
+
+
+def test_d12_a_sampling_consumer() -> None:
+    it = channel(channel_node(clients=(client(ready_count=1, sample_rate=10, client_id="archive", hostname=""),)))
+    finding = only(about(it))
+    assert (finding.rule, finding.verdict) == ("D12", "archive takes 10 %, by design")
+
+
+def test_d15_spilling_to_disk() -> None:
+    reader = client(ready_count=10, in_flight_count=1)
+    it = channel(channel_node(depth=12_000, backend_depth=2000, in_flight_count=1, clients=(reader,)))
+    finding = only(about(it, Trends(backend_depth=[0, 500, 2000], depth=[12_000, 12_000])))
+    assert (finding.rule, finding.severity) == ("D15", Severity.INFO)
+
+
+def test_channels_of_our_own_are_not_diagnosed() -> None:
+    assert about(channel(channel_node(depth=9), name="nsqadmin_tail_1#ephemeral")) == []
+
+
+# Topics
+
+
+def test_d11_a_burst_and_who_makes_it() -> None:
+    producer = Producer(node="n1:4151", client_id="p", hostname="shop", remote_address="a:1", counts=(("t", 9, 90.0),))
+    it = topic(channel(), rates=Rates(incoming=100.0))
+    trends = Trends(incoming=[10.0] * 20 + [100.0] * 3)
+    finding = only(found(snapshot(it, producers=(producer,)), trends))
+    assert (finding.rule, finding.severity) == ("D11", Severity.INFO)
+    assert finding.verdict == "A burst: 100/s are published, usually 10/s; most of it by shop"
+
+
+def test_d13_messages_wait_for_a_channel() -> None:
+    finding = only(found(snapshot(topic(nodes=(TopicNode(node="n1:4151", depth=8),)))))
+    assert (finding.rule, finding.action) == ("D13", "create_channel")
+
+
+def test_d14_nsqd_does_not_hand_over() -> None:
+    it = topic(channel(), nodes=(TopicNode(node="n1:4151", depth=90),))
+    finding = only(found(snapshot(it), Trends(depth=[50, 70, 90])))
+    assert finding.rule == "D14"
+
+
+def test_d1_and_d2_of_topics() -> None:
+    rows = TopicNode(node="n1:4151", depth=3, paused=True), TopicNode(node="n2:4151")
+    assert only(found(snapshot(topic(channel(), nodes=rows)))).rule == "D2"
+    assert only(found(snapshot(topic(channel(), nodes=rows[:1])))).rule == "D1"
+
+
+# Nodes
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"health": Health.DOWN, "error": "refused"}, "does not answer"),
+        ({"health": Health.NEVER, "error": "no such host"}, "has never answered"),
+        ({"health": Health.SLOW}, "is slow to answer"),
+        ({"own_health": "NOK - disk"}, "says that it is not well"),
+        ({"lookupds": ()}, "is not registered with l1:4161"),
+        ({"out_of_date": True}, "is older than the others"),
+        ({"clock_skew": -30.0}, "is 30 s behind"),
+    ],
+)
+def test_d16_of_a_node(fields: dict[str, Any], text: str) -> None:
+    finding = only(found(snapshot(nodes=(node(**fields),))))
+    assert (finding.rule, finding.node) == ("D16", "n1:4151")
+    assert text in finding.verdict
+
+
+def test_d16_two_nodes_that_cannot_be_told_apart() -> None:
+    twins = node("n1:4151", hostname="a"), node("n1:4161", hostname="b", tcp_port=4150)
+    assert {it.rule for it in found(snapshot(nodes=twins))} == {"D16"}
+
+
+def test_d16_of_an_nsqlookupd_since_it_went() -> None:
+    gone = Lookupd(address="l1:4161", health=Health.DOWN, since=NOW - 60, error="refused")
+    finding = only(found(snapshot(lookupds=(gone,))))
+    assert (finding.verdict, finding.since) == ("nsqlookupd l1:4161 does not answer", NOW - 60)
+
+
+# All of them
+
+
+def test_the_worst_is_first_and_keeps_the_time_when_it_began() -> None:
+    cluster = snapshot(
+        topic(channel(channel_node(depth=5)), name="small"),
+        topic(channel(channel_node(depth=5000), topic="big"), name="big"),
+        topic(channel(channel_node(paused=True), topic="calm"), name="calm"),
+    )
+    first = diagnose(cluster, QUIET)
+    assert [it.severity for it in first] == [Severity.PROBLEM, Severity.PROBLEM, Severity.INFO]
+    assert first[0].topic == "big"
+    later = diagnose(snapshot(*cluster.topics, taken_at=NOW + 60), QUIET, before=first)
+    assert {it.since for it in later} == {NOW}
+
+
+def test_every_rule_has_evidence_or_is_about_a_node() -> None:
+    cluster = snapshot(topic(channel(channel_node(depth=5))), nodes=(picture.node(health=Health.SLOW),))
+    assert all(it.evidence or it.node for it in found(cluster))

@@ -1,0 +1,115 @@
+"""How numbers went, in memory."""
+
+from __future__ import annotations
+
+from nsqadmin.model import CLUSTER_SERIES, Metric, Span, channel_series
+from nsqadmin.series import SeriesStore, row_of
+
+KEY = channel_series("t", "c")
+START = 1_700_000_040.0  # at the beginning of a minute
+
+
+def filled(*depths: float, step: float = 5.0, most_coarse: int = 10, key: str = KEY) -> SeriesStore:
+    store = SeriesStore(most_coarse=most_coarse)
+    for number, depth in enumerate(depths):
+        store.put([(key, row_of(depth=depth))], now=START + number * step)
+    return store
+
+
+def test_what_was_put_is_there() -> None:
+    series = filled(1, 2, 3).series(KEY, Span.MINUTES)
+    assert series is not None
+    assert (series.end, series.step) == (START + 10, 5.0)
+    assert series.values["depth"] == (1.0, 2.0, 3.0)
+    assert "bytes" not in series.values
+
+
+def test_what_was_always_zero_has_no_ring_and_is_zero_all_the_same() -> None:
+    store = filled(0, 0, 0)
+    assert len(store) == 0
+    series = store.series(KEY, Span.MINUTES)
+    assert series is not None
+    assert series.values["depth"] == (0.0, 0.0, 0.0)
+
+
+def test_when_it_wakes_up_its_zeros_are_remembered() -> None:
+    series = filled(0, 0, 7).series(KEY, Span.MINUTES)
+    assert series is not None
+    assert series.values["depth"] == (0.0, 0.0, 7.0)
+
+
+def test_what_was_not_there_is_unknown() -> None:
+    store = filled(1, 2)
+    store.put([], now=START + 10)
+    store.put([(KEY, row_of(depth=4))], now=START + 15)
+    series = store.series(KEY, Span.MINUTES)
+    assert series is not None
+    assert series.values["depth"] == (1.0, 2.0, None, 4.0)
+
+
+def test_it_goes_round() -> None:
+    series = filled(*range(1, 301)).series(KEY, Span.MINUTES)
+    assert series is not None
+    assert series.values["depth"] == tuple(float(it) for it in range(157, 301))
+
+
+def test_recent_values_of_one_metric() -> None:
+    store = filled(1, 2, 3, 4)
+    assert store.recent(KEY, Metric.DEPTH, 10) == [2.0, 3.0, 4.0]
+    assert store.recent("channel:t/other", Metric.DEPTH, 10) == []
+
+
+def test_a_minute_becomes_its_mean_and_ten_of_them_too() -> None:
+    store = filled(*[float(number // 12) for number in range(12 * 25 + 1)])
+    hours = store.series(KEY, Span.HOURS)
+    days = store.series(KEY, Span.DAYS)
+    assert hours is not None
+    assert days is not None
+    # The first minute was still, so that its history begins with the second one.
+    assert hours.values["depth"] == tuple(float(it) for it in range(1, 25))
+    assert hours.step == 60.0
+    assert days.step == 600.0
+    assert all(it is not None for it in days.values["depth"])
+
+
+def test_only_so_many_have_hours_and_days_but_the_cluster_always() -> None:
+    store = SeriesStore(most_coarse=2)
+    for number in range(13):
+        rows = [(channel_series("t", str(name)), row_of(depth=1)) for name in range(5)]
+        store.put([*rows, (CLUSTER_SERIES, row_of(depth=0))], now=START + 5 * number)
+    assert store.coarse_count == 3
+    assert store.series(CLUSTER_SERIES, Span.HOURS) is not None
+    assert store.series(channel_series("t", "4"), Span.HOURS) is None
+
+
+def test_who_is_lively_takes_the_place_of_who_was_still_for_an_hour() -> None:
+    store = SeriesStore(most_coarse=1)
+    for minute in range(70):
+        rows = [("topic:old", row_of(depth=1 if minute < 2 else 0)), ("topic:new", row_of(depth=minute > 2))]
+        store.put(rows, now=START + 60 * minute)
+    assert store.series("topic:old", Span.HOURS) is None
+    assert store.series("topic:new", Span.HOURS) is not None
+
+
+def test_what_is_gone_for_long_is_forgotten_and_rings_of_zeros_too() -> None:
+    store = filled(1, 2)
+    for number in range(300):
+        store.put([("topic:t", row_of(depth=1 if number == 0 else 0))], now=START + 10 + 5 * number)
+    assert store.series(KEY, Span.MINUTES) is None
+    assert len(store) == 0
+
+
+def test_it_survives_a_restart() -> None:
+    before = filled(*[5.0] * 200)
+    after = SeriesStore(most_coarse=10)
+    after.load(before.dump())
+    assert after.series(KEY, Span.HOURS) == before.series(KEY, Span.HOURS)
+
+
+def test_unknown_rates_are_unknown() -> None:
+    store = SeriesStore(most_coarse=0)
+    store.put([(KEY, row_of(depth=3, incoming=None))], now=START)
+    store.put([(KEY, row_of(depth=3, incoming=2.0))], now=START + 5)
+    series = store.series(KEY, Span.MINUTES)
+    assert series is not None
+    assert series.values["incoming"] == (None, 2.0)
