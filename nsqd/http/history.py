@@ -72,6 +72,8 @@ class Past(Protocol):
     log_id: str
     first: int
     next: int
+    retention_time: int
+    retention_bytes: int
 
     @property
     def segments(self) -> int: ...
@@ -156,6 +158,8 @@ class HistoryEndpoints:
                 "last_time": last_time,
                 "segments": past.segments,
                 "bytes": past.bytes,
+                "retention_time": past.retention_time,
+                "retention_bytes": past.retention_bytes,
             }
         )
 

@@ -54,6 +54,8 @@ class Past:
         self.log_id = topic_log.log_id
         self.next = topic_log.synced_tail if synced else topic_log.tail
         self.first = min(topic_log.first, self.next)
+        self.retention_time = topic_log.retention.time
+        self.retention_bytes = topic_log.retention.bytes
         self._log = topic_log
         self._files = files
         self._stretches = topic_log.stretches(synced=synced)

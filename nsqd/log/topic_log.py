@@ -117,7 +117,7 @@ class DiskLog:
         self._write_at = host.files.write_at
         self._ack = settings.ack_of(topic)
         self._max_bytes = settings.max_bytes_per_file
-        self._retention = settings.retention_of(topic)
+        self.retention = settings.retention_of(topic)
         self._is_retention_own = topic in settings.topic_retention
 
         # What was appended and not yet written: two buffers for each batch.
@@ -372,14 +372,14 @@ class DiskLog:
         self._cache.forget_before(sequence)
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
-        timestamp = self._host.age_clock() if self._retention.time else 0
+        timestamp = self._host.age_clock() if self.retention.time else 0
         if sequence == self.tail and self._is_active_unwanted(timestamp):
             # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
             try:
                 self._roll(self.tail)
             except OSError:
                 pass
-        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        unwanted = self._segments.unwanted_before(self.retention, timestamp)
         self._remove_segments_before(min(sequence, unwanted))
         self._pass(sequence if passed is None else passed)
         if self._carried and sequence >= self.first:
@@ -397,15 +397,15 @@ class DiskLog:
         active = self._segments.active
         if active is None or not active.size or self._buffers:
             return False
-        if self._retention:
-            return not self._retention.wants(active.newest, 0, timestamp)
+        if self.retention:
+            return not self.retention.wants(active.newest, 0, timestamp)
         return active.size > self._max_bytes // 4
 
     def outdated(self) -> int:
-        if not (self._is_retention_own and self._retention):
+        if not (self._is_retention_own and self.retention):
             return 0
         timestamp = self._host.age_clock()
-        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        unwanted = self._segments.unwanted_before(self.retention, timestamp)
         active = self._segments.active
         if active is not None and unwanted == active.base and self._is_active_unwanted(timestamp):
             return self.tail
@@ -428,8 +428,8 @@ class DiskLog:
         """What is to be looked at; the plan is to be told of every message that waits. None: there is nothing."""
         if self.dropped or self._error is not None:
             return None
-        timestamp = self._host.age_clock() if self._retention.time else 0
-        unwanted = self._segments.unwanted_before(self._retention, timestamp)
+        timestamp = self._host.age_clock() if self.retention.time else 0
+        unwanted = self._segments.unwanted_before(self.retention, timestamp)
         front = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
         if not front and not self._carried:
             return None

@@ -88,6 +88,7 @@ def test_log_says_what_there_is(nsqd: Nsqd) -> None:
     found = synced(nsqd, "log")
     assert found.keys() == {
         *("topic", "node", "log", "first", "next", "first_time", "last_time", "segments", "bytes"),
+        *("retention_time", "retention_bytes"),
     }
     assert (found["topic"], found["first"], found["next"], found["segments"]) == ("log", 0, 3, 1)
     assert before <= found["first_time"] < found["last_time"] <= time.time_ns()

@@ -1,0 +1,44 @@
+"""`spark.read.format("nsq")`: ranges of lanes, fixed when the query is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Offsets, Range, cut, plan, resolve
+from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.reading import read_ranges
+
+
+@dataclass
+class Task(InputPartition):
+    """What one Spark task reads."""
+
+    ranges: tuple[Range, ...]
+
+
+class NsqBatchReader(DataSourceReader):
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        cluster = Cluster(options, Http(options.access))
+        heads = cluster.heads()
+        find = cluster.sequence_at
+        begins = resolve(options.start, heads, find, option="startingOffsets", lossless=options.lossless)
+        ends = resolve(options.end, heads, find, option="endingOffsets", lossless=options.lossless)
+        ends = {lane: max(end, begins[lane]) for lane, end in ends.items()}
+        addresses = {lane: head.address for lane, head in heads.items()}
+        ranges = plan(Offsets(begins), Offsets(ends), addresses)
+        return [Task(ranges) for ranges in cut(ranges, options.rows_per_task)] or [Task(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Task)
+        return read_ranges(partition.ranges, self._options, self._schema)

@@ -1,0 +1,131 @@
+"""Questions over HTTP to nsqd and nsqlookupd, blocking: they run in Spark's Python workers, and in threads of the driver."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, Final
+
+from pyspark_nsq.errors import NsqError, Refused, Unreachable
+from pyspark_nsq.options import Access, split_address
+
+_MOST_OF_AN_ERROR: Final = 64 * 1024
+
+
+class Http:
+    """Addresses are `host:port` or URLs. Where plain HTTP is refused, and told which port has TLS, that one is asked."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._context: ssl.SSLContext | None = None
+        self._secure: dict[str, str] = {}
+
+    def __getstate__(self) -> Access:
+        return self._access  # neither connections nor keys travel
+
+    def __setstate__(self, access: Access) -> None:
+        self.__init__(access)  # type: ignore[misc]  # it is made anew
+
+    def final(self, address: str) -> str:
+        """The address that is really asked, as far as is known."""
+        return self._secure.get(address, address)
+
+    def json(self, address: str, target: str, *, timeout: float | None = None) -> Any:
+        """The document of a GET. Raises Unreachable and Refused."""
+        with self.request("GET", address, target, timeout=timeout) as response:
+            body = response.read()
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise NsqError(
+                f"{address}{target} answers something that is no JSON: is this nsqd or nsqlookupd?"
+            ) from None
+
+    @contextmanager
+    def request(
+        self,
+        method: str,
+        address: str,
+        target: str,
+        *,
+        accept: str = "application/json",
+        timeout: float | None = None,
+    ) -> Iterator[HTTPResponse]:
+        """An answer that is 200, on a connection of its own. Whatever breaks inside the block is Unreachable."""
+        with _translated(address):
+            connection, response = self._open(method, address, target, accept, timeout)
+            try:
+                yield response
+            finally:
+                connection.close()
+
+    def _open(
+        self, method: str, address: str, target: str, accept: str, timeout: float | None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        for _ in range(2):
+            connection = self.connect(address, timeout=timeout)
+            try:
+                connection.request(method, target, headers={"Accept": accept, **self.headers})
+                response = connection.getresponse()
+                if response.status == 200:
+                    return connection, response
+                refused = refusal(address, response)
+                if not self._learn_secure(address, refused):
+                    raise refused
+            except BaseException:
+                connection.close()
+                raise
+            connection.close()
+        raise refused
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._access.token}"} if self._access.token else {}
+
+    def connect(self, address: str, *, timeout: float | None = None) -> HTTPConnection:
+        """Not connected yet: that happens with the first request."""
+        scheme, host, port = split_address(self.final(address))
+        patience = timeout if timeout is not None else self._access.timeout
+        if scheme == "http":
+            return HTTPConnection(host, port, timeout=patience)
+        return HTTPSConnection(host, port, timeout=patience, context=self._tls())
+
+    def _tls(self) -> ssl.SSLContext:
+        if self._context is None:
+            access = self._access
+            self._context = ssl.create_default_context(cafile=access.ca_file or None)
+            if access.cert_file:
+                self._context.load_cert_chain(access.cert_file, access.key_file or None)
+        return self._context
+
+    def _learn_secure(self, address: str, refused: Refused) -> bool:
+        port = refused.details.get("https_port")
+        if refused.status != 403 or not isinstance(port, int) or address in self._secure:
+            return False
+        host = split_address(address)[1]
+        self._secure[address] = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+        return True
+
+
+def refusal(address: str, response: HTTPResponse) -> Refused:
+    """What an answer that is not 200 says."""
+    body = response.read(_MOST_OF_AN_ERROR)
+    try:
+        details = json.loads(body)
+    except ValueError:
+        details = {}
+    if not isinstance(details, dict):
+        details = {}
+    return Refused(address, response.status, str(details.get("message", response.reason)), details)
+
+
+@contextmanager
+def _translated(address: str) -> Iterator[None]:
+    """Operating-system and protocol errors become ours, once and here."""
+    try:
+        yield
+    except (OSError, HTTPException) as error:
+        raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error

@@ -1,0 +1,313 @@
+"""Lanes, offsets, and what is to be read next: all decisions of the source, without a socket or a clock.
+
+A lane is one log of one topic on one nsqd, `<node>/<topic>/<log>`. Within a lane a sequence always is the same message, so an
+offset is the next sequence of each lane, and a micro-batch is a range of sequences of each.
+
+Spark writes down where a batch ends, never where the first one begins: after a crash it asks for the initial offset anew, and
+`latest` would by then be another one. So the end of a batch says where lanes begin that the start does not know
+(`begins`), which for the first batch is all of them, and this counts more than any start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+from pyspark_nsq.errors import BadOption, DataLoss
+
+VERSION: Final = 1
+_SMALL: Final = 8  # ranges of less than this part of a task's rows share a task
+
+
+class Lane(NamedTuple):
+    node: str
+    topic: str
+    log: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Lane:
+        parts = text.split("/")
+        if len(parts) != 3 or not all(parts):
+            raise BadOption(f"{text!r} is no lane: expected <node>/<topic>/<log>")
+        return cls(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What there is to read in a lane: [first, next)."""
+
+    lane: Lane
+    address: str
+    first: int
+    next: int
+    kept: bool = True  # after all channels have finished with it
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """How far every lane is read."""
+
+    lanes: Mapping[Lane, int]
+    begins: Mapping[Lane, int] = field(default_factory=dict)  # of lanes that have no start, in the batch that ends here
+    initial: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark keeps it: the same offsets are always the same text."""
+        written: dict[str, Any] = {"v": VERSION, "lanes": _written(self.lanes)}
+        if self.begins:
+            written["begins"] = _written(self.begins)
+        if self.initial:
+            written["initial"] = True
+        return written
+
+    @classmethod
+    def from_json(cls, written: object) -> Offsets:
+        if not isinstance(written, dict) or written.get("v") != VERSION:
+            raise BadOption(f"this is no offset of version {VERSION}: {json.dumps(written)[:200]}")
+        return cls(_read(written.get("lanes")), _read(written.get("begins", {})), bool(written.get("initial", False)))
+
+
+def _written(lanes: Mapping[Lane, int]) -> dict[str, int]:
+    return {str(lane): lanes[lane] for lane in sorted(lanes)}
+
+
+def _read(written: object) -> dict[Lane, int]:
+    if not isinstance(written, dict):
+        raise BadOption(f"expected an object of lanes, not {json.dumps(written)[:200]}")
+    for lane, sequence in written.items():
+        if not isinstance(sequence, int) or isinstance(sequence, bool) or sequence < 0:
+            raise BadOption(f"lane {lane}: expected a sequence, not {sequence!r}")
+    return {Lane.parse(lane): sequence for lane, sequence in written.items()}
+
+
+# Where to begin and to end
+
+
+class Edge(StrEnum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first message that was published then or later."""
+
+    time: str  # RFC 3339
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A place in each of these lanes, and `others` in those that are not named."""
+
+    lanes: Mapping[Lane, int | Edge]
+    others: Edge
+
+
+Bound = Edge | At | Places
+
+FindTime = Callable[[Head, str], int]
+
+
+def parse_bound(text: str, *, others: Edge, option: str) -> Bound:
+    """`earliest`, `latest`, or JSON: offsets as Spark keeps them, or only their lanes."""
+    if text.strip().lower() in tuple(Edge):
+        return Edge(text.strip().lower())
+    try:
+        written = json.loads(text)
+    except ValueError as error:
+        raise BadOption(
+            f'{option}: expected "earliest", "latest" or JSON, and this is none: {text!r} ({error})'
+        ) from None
+    if not isinstance(written, dict):
+        raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
+    if "lanes" in written:
+        if written.get("v") != VERSION:
+            raise BadOption(f"{option}: this is no offset of version {VERSION}: {text!r}")
+        written = written["lanes"]
+        if not isinstance(written, dict):
+            raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
+    return Places({Lane.parse(lane): _place(option, lane, place) for lane, place in written.items()}, others)
+
+
+def _place(option: str, lane: str, place: object) -> int | Edge:
+    if isinstance(place, int) and not isinstance(place, bool) and place >= 0:
+        return place
+    if isinstance(place, str) and place in tuple(Edge):
+        return Edge(place)
+    raise BadOption(f'{option}: lane {lane}: expected a sequence, "earliest" or "latest", not {place!r}')
+
+
+def resolve(
+    bound: Bound, heads: Mapping[Lane, Head], find_time: FindTime, *, option: str, lossless: bool
+) -> dict[Lane, int]:
+    """The sequence in each lane. Raises where a place is not there (any more)."""
+    if isinstance(bound, Places):
+        for lane in bound.lanes:
+            if lane not in heads:
+                raise BadOption(f"{option}: there is no lane {lane}; there are: {', '.join(map(str, heads)) or 'none'}")
+    return {lane: _resolve_one(bound, head, find_time, option, lossless) for lane, head in heads.items()}
+
+
+def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, lossless: bool) -> int:
+    if isinstance(bound, At):
+        return find_time(head, bound.time)
+    place = bound if isinstance(bound, Edge) else bound.lanes.get(head.lane, bound.others)
+    if isinstance(place, Edge):
+        return head.first if place is Edge.EARLIEST else head.next
+    if place > head.next:
+        raise BadOption(f"{option}: lane {head.lane} ends at {head.next}, before {place}")
+    if place < head.first and lossless:
+        raise removed(head, place)
+    return place
+
+
+# The next batch
+
+
+def advance(
+    start: Offsets,
+    heads: Mapping[Lane, Head],
+    *,
+    rows: int | None,
+    vanished: Mapping[Lane, str],
+    targets: Mapping[Lane, int] | None = None,
+    lossless: bool = True,
+) -> Offsets:
+    """Where a batch ends that begins at `start` and has at most so many rows; `start` itself when there is nothing to read.
+
+    Lanes that the start does not know begin with their first message. With `targets` nothing is read beyond them, and
+    no other lane. `vanished` are lanes of which it is certain, and why; a lane that is simply not there stays where it is.
+    """
+    lost = [lane for lane in start.lanes if lane in vanished and lane not in heads]
+    if lost and lossless:
+        raise DataLoss(gone(lost[0], start.lanes[lost[0]], vanished[lost[0]]))
+    known = {lane: sequence for lane, sequence in start.lanes.items() if lane not in lost}
+    new = {
+        lane: head.first for lane, head in heads.items() if lane not in known and (targets is None or lane in targets)
+    }
+    places = known | new
+    waiting: dict[Lane, int] = {}
+    for lane, place in places.items():
+        head = heads.get(lane)
+        if head is None:
+            continue
+        if place < head.first and lossless:
+            raise removed(head, place)
+        until = head.next if targets is None else min(head.next, targets.get(lane, place))
+        waiting[lane] = max(0, until - max(place, head.first))
+    taken = share(waiting, rows)
+    ends = {
+        lane: max(place, heads[lane].first) + taken[lane] if taken.get(lane) else place
+        for lane, place in places.items()
+    }
+    begins = dict(places) if start.initial else new
+    if not lost and not begins and ends == start.lanes:
+        return start
+    return Offsets(ends, begins)
+
+
+def share(waiting: Mapping[Lane, int], rows: int | None) -> dict[Lane, int]:
+    """How many rows of each lane fit into a batch: max-min fair, so the smallest are served whole and nobody starves."""
+    if rows is None or sum(waiting.values()) <= rows:
+        return dict(waiting)
+    taken: dict[Lane, int] = {}
+    left = rows
+    for place, lane in enumerate(sorted(waiting, key=lambda it: (waiting[it], it))):
+        # Rounded up: with fewer rows than lanes the first ones get one each.
+        fair = -(-left // (len(waiting) - place))
+        taken[lane] = min(waiting[lane], fair)
+        left -= taken[lane]
+    return taken
+
+
+# The plan of a batch
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Messages [begin, end) of a lane. Without an end: all that was left of a lane that vanished, and cannot be read."""
+
+    lane: Lane
+    address: str
+    begin: int
+    end: int | None
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.begin if self.end is not None else 1
+
+
+def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str]) -> list[Range]:
+    """What lies between two offsets. Raises when it cannot be."""
+    ranges: list[Range] = []
+    if start == end:  # a batch without data; what `begins` says is about the one before
+        return []
+    # An initial offset may be another one than when the batch was planned for the first time.
+    lanes = end.lanes.keys() if start.initial else start.lanes.keys() | end.lanes.keys()
+    for lane in sorted(lanes):
+        begin = end.begins.get(lane, start.lanes.get(lane))
+        if begin is None:
+            raise DataLoss(f"lane {lane}: the offsets do not say where to begin; was the checkpoint written by hand?")
+        until = end.lanes.get(lane)
+        if until is None:
+            ranges.append(Range(lane, "", begin, None))
+            continue
+        if begin > until:
+            raise DataLoss(
+                f"lane {lane}: the batch begins at {begin}, after its end at {until}; is the checkpoint another's?"
+            )
+        if begin == until:
+            continue
+        address = addresses.get(lane)
+        if address is None:
+            raise DataLoss(gone(lane, begin, "none of the nsqd that answer has it"))
+        ranges.append(Range(lane, address, begin, until))
+    return ranges
+
+
+def cut(ranges: Iterable[Range], rows_per_task: int) -> list[tuple[Range, ...]]:
+    """Ranges as tasks: a long one is cut into equal parts, short ones share a task."""
+    tasks: list[tuple[Range, ...]] = []
+    small: list[Range] = []
+    together = 0
+    for whole in ranges:
+        if whole.rows * _SMALL >= rows_per_task:
+            tasks += [(part,) for part in _parts(whole, rows_per_task)]
+            continue
+        if together + whole.rows > rows_per_task // _SMALL and small:
+            tasks.append(tuple(small))
+            small, together = [], 0
+        small.append(whole)
+        together += whole.rows
+    if small:
+        tasks.append(tuple(small))
+    return tasks
+
+
+def _parts(whole: Range, rows: int) -> Sequence[Range]:
+    if whole.end is None:
+        return (whole,)
+    count = -(-whole.rows // rows)
+    borders = [whole.begin + whole.rows * part // count for part in range(count + 1)]
+    return [Range(whole.lane, whole.address, begin, end) for begin, end in pairwise(borders)]
+
+
+# What to say
+
+
+def removed(head: Head, place: int) -> DataLoss:
+    return DataLoss(
+        f"lane {head.lane}: messages [{place}, {head.first}) were removed by retention before they were read; "
+        f"failOnDataLoss=false goes on at {head.first}"
+    )
+
+
+def gone(lane: Lane, place: int, why: str) -> str:
+    return f"lane {lane}: what begins at {place} cannot be read: {why}; failOnDataLoss=false leaves the lane out"

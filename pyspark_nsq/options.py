@@ -1,0 +1,266 @@
+"""The options of the source and the sink: one table, from which they are read, checked and documented."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Final
+
+from common.wire.names import is_valid_name
+from pyspark_nsq.errors import BadOption
+from pyspark_nsq.lanes import At, Bound, Edge, parse_bound
+
+_BOTH: Final = ("source", "sink")
+_SOURCE: Final = ("source",)
+_SINK: Final = ("sink",)
+
+# name: (where it counts, default, what it says). docs/reference/spark.md has the same table; a test compares them.
+OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "lookupd": (_BOTH, ""),
+    "nsqd": (_BOTH, ""),
+    "topic": (_BOTH, ""),
+    "caFile": (_BOTH, ""),
+    "certFile": (_BOTH, ""),
+    "keyFile": (_BOTH, ""),
+    "token": (_BOTH, ""),
+    "timeoutSeconds": (_BOTH, "30"),
+    "startingOffsets": (_SOURCE, "earliest"),
+    "endingOffsets": (_SOURCE, "latest"),
+    "startingTimestamp": (_SOURCE, ""),
+    "endingTimestamp": (_SOURCE, ""),
+    "lanes": (_SOURCE, ""),
+    "maxRowsPerTrigger": (_SOURCE, ""),
+    "rowsPerTask": (_SOURCE, "200000"),
+    "failOnDataLoss": (_SOURCE, "true"),
+    "skipCorrupt": (_SOURCE, "false"),
+    "gapRows": (_SOURCE, "false"),
+    "requireRetention": (_SOURCE, "true"),
+    "discoverySeconds": (_SOURCE, "10"),
+    "exactlyOnce": (_SINK, "false"),
+    "writeId": (_SINK, ""),
+    "messagesPerPublish": (_SINK, "1000"),
+    "bytesPerPublish": (_SINK, "1048576"),
+}
+# Spark itself hands these to every source or sink, or to some.
+_SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
+
+_is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*?-]+", re.ASCII).fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach nsqd and nsqlookupd over HTTP."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    token: str = ""
+    timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Which nsqd: those that are named, or those that nsqlookupd knows."""
+
+    lookupd: tuple[str, ...]
+    nsqd: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Names and patterns."""
+
+    words: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(word for word in self.words if not _has_wildcard(word))
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return tuple(filter(_has_wildcard, self.words))
+
+    def among(self, topics: Iterable[str]) -> set[str]:
+        """Those of these topics that are meant."""
+        durable = (topic for topic in topics if not topic.endswith("#ephemeral"))
+        return {topic for topic in durable if any(fnmatchcase(topic, word) for word in self.words)}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    where: Where
+    access: Access
+    topics: Topics
+    start: Bound
+    end: Bound
+    lanes: tuple[str, ...]
+    max_rows: int | None
+    rows_per_task: int
+    lossless: bool
+    skip_corrupt: bool
+    gap_rows: bool
+    require_retention: bool
+    discovery_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    where: Where
+    access: Access
+    topic: str  # empty: a column says it
+    exactly_once: bool
+    write_id: str
+    most_messages: int
+    most_bytes: int
+
+
+def source_options(given: Mapping[str, str]) -> SourceOptions:
+    words = _Words(given, "source")
+    return SourceOptions(
+        where=_where(words),
+        access=_access(words),
+        topics=_topics(words),
+        start=_bound(words, "startingOffsets", "startingTimestamp", others=Edge.EARLIEST),
+        end=_bound(words, "endingOffsets", "endingTimestamp", others=Edge.LATEST),
+        lanes=words.several("lanes"),
+        max_rows=words.number("maxRowsPerTrigger", at_least=1) if words.text("maxRowsPerTrigger") else None,
+        rows_per_task=words.number("rowsPerTask", at_least=1),
+        lossless=words.truth("failOnDataLoss"),
+        skip_corrupt=words.truth("skipCorrupt"),
+        gap_rows=words.truth("gapRows"),
+        require_retention=words.truth("requireRetention"),
+        discovery_seconds=words.number("discoverySeconds", at_least=1),
+    )
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    words = _Words(given, "sink")
+    topic = words.text("topic")
+    if topic and not is_valid_name(topic):
+        raise BadOption(f"topic: {topic!r} is no valid name of a topic")
+    options = SinkOptions(
+        where=_where(words),
+        access=_access(words),
+        topic=topic,
+        exactly_once=words.truth("exactlyOnce"),
+        write_id=words.text("writeId"),
+        most_messages=words.number("messagesPerPublish", at_least=1),
+        most_bytes=words.number("bytesPerPublish", at_least=1),
+    )
+    if options.exactly_once and not options.where.nsqd:
+        raise BadOption(
+            "exactlyOnce: needs `nsqd`, the same list in every run: a part that is sent again must go where it went first"
+        )
+    return options
+
+
+class _Words:
+    """Options as they were given; names in any case, as everywhere in Spark."""
+
+    def __init__(self, given: Mapping[str, str], door: str) -> None:
+        self._given = {name.lower(): text.strip() for name, text in given.items()}
+        self._door = door
+        known = {name.lower(): name for name, (doors, _) in OPTIONS.items() if door in doors}
+        for name in given:
+            if name.lower() not in known and name.lower() not in _SPARKS_OWN:
+                raise BadOption(_unknown(name, known, door))
+
+    def text(self, name: str) -> str:
+        return self._given.get(name.lower(), OPTIONS[name][1])
+
+    def is_given(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def several(self, name: str) -> tuple[str, ...]:
+        return tuple(word for word in (part.strip() for part in self.text(name).split(",")) if word)
+
+    def number(self, name: str, *, at_least: int) -> int:
+        text = self.text(name)
+        if not text.isascii() or not text.isdigit() or int(text) < at_least:
+            raise BadOption(f"{name}: expected a whole number of at least {at_least}, not {text!r}")
+        return int(text)
+
+    def truth(self, name: str) -> bool:
+        text = self.text(name).lower()
+        if text not in ("true", "false"):
+            raise BadOption(f"{name}: expected true or false, not {self.text(name)!r}")
+        return text == "true"
+
+
+def _unknown(name: str, known: Mapping[str, str], door: str) -> str:
+    close = get_close_matches(name.lower(), known, n=1)
+    hint = f"did you mean {known[close[0]]}?" if close else f"there are: {', '.join(sorted(known.values()))}"
+    return f"the {door} has no option {name}; {hint}"
+
+
+def _where(words: _Words) -> Where:
+    lookupd, nsqd = words.several("lookupd"), words.several("nsqd")
+    if bool(lookupd) == bool(nsqd):
+        raise BadOption("either lookupd or nsqd is needed: HTTP addresses, as in 127.0.0.1:4161, separated by commas")
+    for address in lookupd + nsqd:
+        split_address(address)
+    return Where(lookupd, nsqd)
+
+
+def split_address(address: str) -> tuple[str, str, int]:
+    """(scheme, host, port) of `host:port` or of a URL without a path."""
+    found = re.fullmatch(r"(?:(https?)://)?(?:\[([0-9a-fA-F:.]+)\]|([^/\[\]:]+)):([0-9]{1,5})/?", address)
+    if found is None:
+        raise BadOption(f"{address!r} is no address: expected host:port or https://host:port, the HTTP port")
+    return found[1] or "http", found[2] or found[3], int(found[4])
+
+
+def _access(words: _Words) -> Access:
+    access = Access(
+        words.text("caFile"),
+        words.text("certFile"),
+        words.text("keyFile"),
+        words.text("token"),
+        words.number("timeoutSeconds", at_least=1),
+    )
+    if access.key_file and not access.cert_file:
+        raise BadOption("keyFile: there is no certFile that it would belong to")
+    return access
+
+
+def _topics(words: _Words) -> Topics:
+    topics = words.several("topic")
+    if not topics:
+        raise BadOption("topic is needed: one or several, separated by commas; * and ? stand for any characters")
+    for topic in topics:
+        if not (_is_pattern(topic) if _has_wildcard(topic) else is_valid_name(topic)):
+            raise BadOption(f"topic: {topic!r} is neither a valid name of a topic nor a pattern")
+        if topic.endswith("#ephemeral"):
+            raise BadOption(f"topic: {topic!r} is not on disk and has no history")
+    return Topics(topics)
+
+
+def _has_wildcard(word: str) -> bool:
+    return "*" in word or "?" in word
+
+
+def _bound(words: _Words, offsets: str, timestamp: str, *, others: Edge) -> Bound:
+    if not words.text(timestamp):
+        return parse_bound(words.text(offsets), others=others, option=offsets)
+    if words.is_given(offsets):
+        raise BadOption(f"either {offsets} or {timestamp}, not both")
+    return At(_rfc3339(words.text(timestamp), timestamp))
+
+
+def _rfc3339(text: str, option: str) -> str:
+    """A time as nsqd reads it: RFC 3339, or milliseconds since 1970."""
+    if re.fullmatch(r"[0-9]{1,16}", text):
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise BadOption(
+            f"{option}: expected a time with its zone, as 2026-03-01T12:00:00Z, or milliseconds since 1970, not {text!r}"
+        )
+    return moment.isoformat()

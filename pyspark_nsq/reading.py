@@ -1,0 +1,157 @@
+"""Reads ranges of a log as Arrow batches: what runs in a Spark task.
+
+A broken connection, a node that restarts, and too many readers are waited out as long as something still comes now and then.
+Nothing is read twice: what is asked for next begins where the rows end that were already given away.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from common.wire.history import MSGPACK, BadHistory, End, Event, Gap, HistoryReader
+from common.wire.history import StoredBatch as Batch
+from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Range, gone
+from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
+
+log = logging.getLogger(__name__)
+
+REMOVED: Final = "removed"
+VANISHED: Final = "vanished"
+_READ_SIZE: Final = 1 << 20
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # the last one again and again, until nothing has come for
+_PATIENCE: Final = 60.0  # seconds; a node that is started again is back within that
+_PATIENCE_IN_LINE: Final = 600.0  # where others read, as many as may, and it will be our turn
+
+
+class _Incomplete(Unreachable):
+    """The answer ended before its end."""
+
+
+def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    http = Http(options.access)
+    for range_ in ranges:
+        yield from _RangeReading(range_, options, http, schema).rows()
+
+
+class _RangeReading:
+    def __init__(self, range_: Range, options: SourceOptions, http: Http, schema: pa.Schema) -> None:
+        self._range = range_
+        self._options = options
+        self._http = http
+        self._builder = RowBuilder(range_.lane, schema)
+        self._tells_gaps = GAP_COLUMN in schema.names
+        self._position = range_.begin
+        self._progress_at = time.monotonic()
+        self._failures = 0
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        end = self._range.end
+        if end is None:
+            yield from self._lost(None, VANISHED)
+            return
+        while self._position < end:
+            try:
+                for event in self._events(end):
+                    yield from self._rows_of(event)
+            except Refused as refused:
+                yield from self._refused(refused, end)
+            except Unreachable as failure:
+                self._pause(failure, _PATIENCE)
+            except BadHistory as bad:
+                raise NsqError(
+                    f"{self._range.address} answers what is no history of lane {self._range.lane}: {bad}"
+                ) from bad
+        yield from self._collected()
+
+    def _events(self, end: int) -> Iterator[Event]:
+        lane = self._range.lane
+        target = f"/topic/read?topic={quote(lane.topic)}&log={lane.log}&from={self._position}&to={end}"
+        reader = HistoryReader()
+        with self._http.request("GET", self._range.address, target, accept=MSGPACK) as response:
+            while data := response.read1(_READ_SIZE):
+                reader.receive(data)
+                while (event := reader.next_event()) is not None:
+                    yield event
+        if not reader.complete:
+            raise _Incomplete(f"{self._range.address} broke off in the midst of lane {lane}")
+
+    def _rows_of(self, event: Event) -> Iterator[pa.RecordBatch]:
+        match event:
+            case Batch():
+                self._builder.add(event)
+                self._went_on(event.end)
+                if self._builder.is_full:
+                    yield self._builder.take()
+            case Gap():
+                yield from self._damaged(event)
+            case End(following) if following <= self._position and following < (self._range.end or 0):
+                raise _Incomplete(f"{self._range.address} sends nothing of lane {self._range.lane}; is it stopping?")
+            case _:
+                pass
+
+    def _went_on(self, position: int) -> None:
+        self._position = position
+        self._progress_at = time.monotonic()
+        self._failures = 0
+
+    def _collected(self) -> Iterator[pa.RecordBatch]:
+        if self._builder.rows:
+            yield self._builder.take()
+
+    # What cannot be read
+
+    def _damaged(self, gap: Gap) -> Iterator[pa.RecordBatch]:
+        lane = self._range.lane
+        if not self._options.skip_corrupt:
+            raise DataLoss(
+                f"lane {lane}: messages [{gap.first}, {gap.end}) are {gap.reason} at {self._range.address}; "
+                "skipCorrupt=true leaves them out"
+            )
+        yield from self._lost(gap.end, gap.reason)
+
+    def _lost(self, end: int | None, reason: str) -> Iterator[pa.RecordBatch]:
+        """A gap from here on; counted in the log, and as a row where these are asked for."""
+        yield from self._collected()
+        first = self._position
+        count = "all that was left" if end is None else f"{end - first} messages, [{first}, {end})"
+        log.warning("lane %s: %s: %s", self._range.lane, reason, count)
+        if self._tells_gaps:
+            yield self._builder.gap(first, end, reason)
+        if end is not None:
+            self._went_on(end)
+
+    def _refused(self, refused: Refused, end: int) -> Iterator[pa.RecordBatch]:
+        lane, options = self._range.lane, self._options
+        if refused.status == 503:
+            self._pause(refused, _PATIENCE_IN_LINE if refused.code == "TOO_MANY_READERS" else _PATIENCE)
+        elif refused.status == 410 and isinstance(first := refused.details.get("first"), int):
+            if options.lossless:
+                raise DataLoss(
+                    f"lane {lane}: messages [{self._position}, {min(first, end)}) were removed by retention before they "
+                    "were read; failOnDataLoss=false goes on behind them"
+                ) from refused
+            yield from self._lost(min(first, end), REMOVED)
+        elif refused.status in (404, 409):
+            if options.lossless:
+                raise DataLoss(gone(lane, self._position, "its topic was deleted or has another log now")) from refused
+            yield from self._lost(end, VANISHED)
+        else:
+            raise refused
+
+    def _pause(self, failure: NsqError, patience: float) -> None:
+        if time.monotonic() - self._progress_at > patience:
+            raise NsqError(
+                f"lane {self._range.lane}: nothing has come from {self._range.address} for {patience:.0f} s "
+                f"at sequence {self._position}: {failure}"
+            ) from failure
+        time.sleep(_PAUSES[min(self._failures, len(_PAUSES) - 1)])
+        self._failures += 1

@@ -1,0 +1,140 @@
+"""Batches of a log as Arrow columns, without touching single messages in Python.
+
+A batch's payload is `(size:4, body) * count`. Its bodies lie in it like the values of a binary array, only with sizes in
+between: so an array is laid over the buffer whose values are, in turn, a body and what is between two bodies, and Arrow
+takes every other one of them. Sequences and ids are consecutive, times and names the same for all.
+"""
+
+from __future__ import annotations
+
+from array import array
+from binascii import hexlify
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.wire.history import StoredBatch
+from pyspark_nsq.lanes import Lane
+
+MOST_ROWS: Final = 20_000  # in one Arrow batch; more does not make Spark faster
+MOST_BYTES: Final = 4 << 20
+
+_ID_DIGITS: Final = 16
+_SIZE: Final = 4
+
+GAP: Final = pa.struct([pa.field("end", pa.int64()), pa.field("reason", pa.string())])
+COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "topic": pa.string(),
+    "node": pa.string(),
+    "sequence": pa.int64(),
+    "id": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "body": pa.binary(),
+}
+GAP_COLUMN: Final = "gap"
+ALL_COLUMNS: Final[Mapping[str, pa.DataType]] = {**COLUMNS, GAP_COLUMN: GAP}
+
+
+class RowBuilder:
+    """Collects batches of one lane that follow each other without a gap, until `take` makes rows of them."""
+
+    def __init__(self, lane: Lane, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._lane = lane
+        self._schema = schema
+        self._columns = [self._maker(name) for name in schema.names]
+        self._wants_bodies = "body" in schema.names
+        self._wants_ids = "id" in schema.names
+        self._clear()
+
+    def _clear(self) -> None:
+        self.rows = 0
+        self._bytes = 0
+        self._first = 0
+        self._payloads: list[bytes] = []
+        self._bounds = array("i")  # where each body begins and ends in the joined payloads
+        self._ids = array("Q")
+        self._timestamps = array("q")
+
+    @property
+    def is_full(self) -> bool:
+        return self.rows >= MOST_ROWS or self._bytes >= MOST_BYTES
+
+    def add(self, batch: StoredBatch) -> None:
+        count = batch.end - batch.first
+        if not self.rows:
+            self._first = batch.first
+        if self._wants_bodies:
+            self._add_bodies(batch, count)
+        if self._wants_ids:
+            start = batch.base_id + batch.first - batch.base_sequence
+            self._ids.extend(range(start, start + count))
+        self._timestamps += array("q", (batch.timestamp // 1000,)) * count
+        self.rows += count
+
+    def _add_bodies(self, batch: StoredBatch, count: int) -> None:
+        position = batch.first - batch.base_sequence
+        offsets = batch.offsets[position : position + count + 1]
+        base = self._bytes
+        bounds = array("i", bytes(2 * count * self._bounds.itemsize))
+        if isinstance(offsets, range):
+            start, end, step = base + offsets[0], base + offsets[-1] + 1, offsets.step
+            bounds[0::2] = array("i", range(start + _SIZE, end, step))
+            bounds[1::2] = array("i", range(start + step, end, step))
+        else:
+            bounds[0::2] = array("i", [base + _SIZE + start for start in offsets[:-1]])
+            bounds[1::2] = array("i", [base + end for end in offsets[1:]])
+        self._bounds += bounds
+        self._payloads.append(batch.payload)
+        self._bytes += len(batch.payload)
+
+    def take(self) -> pa.RecordBatch:
+        """What was collected; at least one row."""
+        taken = pa.RecordBatch.from_arrays([make() for make in self._columns], schema=self._schema)
+        self._clear()
+        return taken
+
+    def gap(self, first: int, end: int | None, reason: str) -> pa.RecordBatch:
+        """One row that stands for messages which cannot be read."""
+        values = {
+            "topic": self._lane.topic,
+            "node": self._lane.node,
+            "sequence": first,
+            GAP_COLUMN: {"end": end, "reason": reason},
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array([values.get(field.name)], field.type) for field in self._schema], schema=self._schema
+        )
+
+    # Columns
+
+    def _maker(self, name: str) -> Callable[[], pa.Array]:
+        return {
+            "topic": lambda: pa.repeat(pa.scalar(self._lane.topic), self.rows),
+            "node": lambda: pa.repeat(pa.scalar(self._lane.node), self.rows),
+            "sequence": self._sequence,
+            "id": self._id,
+            "timestamp": self._timestamp,
+            "body": self._body,
+            GAP_COLUMN: lambda: pa.nulls(self.rows, GAP),
+        }[name]
+
+    def _sequence(self) -> pa.Array:
+        return pc.add(pa.array(range(self.rows), pa.int64()), self._first)
+
+    def _id(self) -> pa.Array:
+        self._ids.byteswap()
+        digits = hexlify(self._ids)
+        borders = array("i", range(0, len(digits) + 1, _ID_DIGITS))
+        return pa.StringArray.from_buffers(self.rows, pa.py_buffer(borders), pa.py_buffer(digits))
+
+    def _timestamp(self) -> pa.Array:
+        return pa.Array.from_buffers(COLUMNS["timestamp"], self.rows, [None, pa.py_buffer(self._timestamps)])
+
+    def _body(self) -> pa.Array:
+        data = self._payloads[0] if len(self._payloads) == 1 else b"".join(self._payloads)
+        buffers = [None, pa.py_buffer(self._bounds), pa.py_buffer(data)]
+        spans = pa.Array.from_buffers(pa.binary(), 2 * self.rows - 1, buffers)
+        return spans.take(pa.array(range(0, 2 * self.rows, 2), pa.int32()))

@@ -1,0 +1,37 @@
+"""The columns of the source, and what a user may make of them: any of them, in any order, each of its own type."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_nsq.errors import BadOption
+from pyspark_nsq.rows import ALL_COLUMNS, GAP_COLUMN
+
+_TYPES = {
+    "topic": "string",
+    "node": "string",
+    "sequence": "bigint",
+    "id": "string",
+    "timestamp": "timestamp",
+    "body": "binary",
+    GAP_COLUMN: "struct<end: bigint, reason: string>",
+}
+
+
+def default_schema(*, gap_rows: bool) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in _TYPES.items() if gap_rows or name != GAP_COLUMN)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """As Spark expects it. Only these columns are built: with a schema of the user's own the others cost nothing."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    for field in wanted:
+        if field.name not in ALL_COLUMNS:
+            raise BadOption(f"the source has no column {field.name}; it has: {', '.join(ALL_COLUMNS)}")
+        if field.type != ALL_COLUMNS[field.name]:
+            raise BadOption(f"column {field.name} is {_TYPES[field.name]}, and cannot be read as {field.type}")
+    if not len(wanted):
+        raise BadOption(f"a schema needs at least one column of: {', '.join(ALL_COLUMNS)}")
+    return wanted

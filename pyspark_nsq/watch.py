@@ -1,0 +1,128 @@
+"""Keeps the heads of all lanes at hand, in the driver: Spark asks for them every few milliseconds.
+
+A thread for each topic at each nsqd asks for its log and waits there until it moves; one more looks for new ones.
+They are daemon threads: Spark kills the process that they are in, and never calls `stop`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+from pyspark_nsq.cluster import Cluster, Place
+from pyspark_nsq.errors import NsqError, Refused, Unreachable
+from pyspark_nsq.lanes import Head, Lane
+
+log = logging.getLogger(__name__)
+
+_WAIT: Final = 30.0  # seconds that a node holds an answer back
+_SHORTEST: Final = 0.01  # between two questions about one log, however fast it moves
+_AGAIN: Final = 1.0  # after a failure
+
+
+class Watch:
+    def __init__(self, cluster: Cluster, discovery_seconds: float) -> None:
+        self._cluster = cluster
+        self._discovery_seconds = discovery_seconds
+        self._lock = threading.Lock()
+        self._heads: dict[Place, Head] = {}
+        self._vanished: dict[Lane, str] = {}
+        self._watched: set[Place] = set()
+
+    def start(self, *, tolerant: bool) -> bool:
+        """Asks everybody once, so that `heads` is complete, and goes on in threads. Says whether all have answered.
+
+        Raises when a node does not answer or there is no such topic; `tolerant`, that is only logged.
+        """
+        places = self._cluster.places()
+        all_answered = True
+        try:
+            for place in places:
+                try:
+                    self._note(place, self._cluster.head(place))
+                except Unreachable as error:
+                    if not tolerant:
+                        raise
+                    all_answered = False
+                    log.warning("%s is left out for now: %s", place, error)
+            self._cluster.check(self._heads.values())
+        except NsqError as error:
+            if not tolerant:
+                raise
+            log.warning("%s", error)
+        self._watch_all(places)
+        threading.Thread(target=self._discover_for_ever, daemon=True, name="nsq discovery").start()
+        return all_answered
+
+    def heads(self) -> dict[Lane, Head]:
+        with self._lock:
+            return {head.lane: head for head in self._heads.values()}
+
+    def vanished(self) -> dict[Lane, str]:
+        """Lanes that are certainly gone, and how that was seen."""
+        with self._lock:
+            return dict(self._vanished)
+
+    def refresh(self) -> None:
+        """Asks everybody now. Raises when one does not answer."""
+        for place in self._cluster.places():
+            self._note(place, self._cluster.head(place))
+
+    def _note(self, place: Place, head: Head | None) -> None:
+        with self._lock:
+            known = self._heads.pop(place, None)
+            if known is not None and (head is None or head.lane != known.lane):
+                self._vanished[known.lane] = (
+                    f"{place.address} has no topic {place.topic} any more"
+                    if head is None
+                    else f"at {place.address} there is {head.lane} now"
+                )
+            if head is not None:
+                self._vanished.pop(head.lane, None)
+                # An answer that waited may be older than that to a question which did not.
+                if known is not None and known.lane == head.lane and head.next < known.next:
+                    head = known
+                self._heads[place] = head
+
+    # In threads
+
+    def _discover_for_ever(self) -> None:
+        while True:
+            time.sleep(self._discovery_seconds)
+            try:
+                self._watch_all(self._cluster.places())
+            except NsqError as error:
+                log.warning("no news of topics and nodes: %s", error)
+
+    def _watch_all(self, places: list[Place]) -> None:
+        for place in places:
+            if place not in self._watched:
+                self._watched.add(place)
+                threading.Thread(target=self._follow, args=(place,), daemon=True, name=f"{place}").start()
+
+    def _follow(self, place: Place) -> None:
+        is_down = False
+        while True:
+            try:
+                self._note(place, self._wait_for_news(place))
+            except NsqError as error:
+                if not is_down:
+                    log.warning("%s is waited for: %s", place, error)
+                is_down = True
+                time.sleep(_AGAIN)
+                continue
+            if is_down:
+                log.warning("%s is back", place)
+                is_down = False
+            time.sleep(_SHORTEST if place in self._heads else _AGAIN)
+
+    def _wait_for_news(self, place: Place) -> Head | None:
+        known = self._heads.get(place)
+        try:
+            return self._cluster.head(place, known=known, wait=_WAIT if known is not None else 0)
+        except Refused as refused:
+            if refused.status != 409:
+                raise
+            return self._cluster.head(place)

@@ -1,0 +1,80 @@
+"""One Spark session for all tests of a process: it takes ten seconds to start.
+
+Where Java or pyspark is missing the tests are skipped and say so; where CI is set, that is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.process import ROOT, Nsqd
+from tests.support.spark import KEPT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MISSING = [
+    f"{what} ({how})"
+    for what, how, found in (
+        ("Java", "apt-get install openjdk-17-jre-headless", shutil.which("java")),
+        ("pyspark", "scripts/setup dev,spark", find_spec("pyspark")),
+        ("pyarrow", "scripts/setup dev,spark", find_spec("pyarrow")),
+    )
+    if not found
+]
+
+
+class _Skipped(pytest.Module):
+    def collect(self) -> Iterator[Any]:
+        reason = f"no {', no '.join(MISSING)}"
+        if os.environ.get("CI"):
+            pytest.fail(f"{reason}, and CI is to run these tests")
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return _Skipped.from_parent(parent, path=module_path) if MISSING else None
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    # What is installed editable is found by an import hook, which Spark's look for sources does not ask.
+    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config(
+            "spark.sql.streaming.checkpointFileManagerClass",
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+        )
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path / "data", KEPT) as process:
+        yield process

@@ -1,0 +1,224 @@
+"""The decisions of the source: offsets, fair shares, what a batch holds and what is an error."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_nsq.errors import BadOption, DataLoss
+from pyspark_nsq.lanes import (
+    At,
+    Edge,
+    Head,
+    Lane,
+    Offsets,
+    Places,
+    Range,
+    advance,
+    cut,
+    parse_bound,
+    plan,
+    resolve,
+    share,
+)
+
+A, B, C = (Lane(node, "orders", "log") for node in "abc")
+
+
+def heads(**ends: tuple[int, int]) -> dict[Lane, Head]:
+    """`a=(first, next)`"""
+    return {Lane(node, "orders", "log"): Head(Lane(node, "orders", "log"), node, *it) for node, it in ends.items()}
+
+
+def test_offsets_come_back_from_what_spark_keeps() -> None:
+    offsets = Offsets({B: 2, A: 1}, {A: 0}, initial=True)
+    kept = json.dumps(offsets.to_json())
+    assert Offsets.from_json(json.loads(kept)) == offsets
+    assert list(json.loads(kept)["lanes"]) == ["a/orders/log", "b/orders/log"]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [None, [], {"v": 2, "lanes": {}}, {"v": 1}, {"v": 1, "lanes": {"a/b": 1}}, {"v": 1, "lanes": {"a/b/c": -1}}],
+)
+def test_what_is_no_offset_is_refused(written: object) -> None:
+    with pytest.raises(BadOption):
+        Offsets.from_json(written)
+
+
+# Fair shares
+
+
+@given(
+    st.dictionaries(st.builds(Lane, st.text("ab", min_size=1), st.just("t"), st.just("l")), st.integers(0, 50)),
+    st.integers(0, 200),
+)
+def test_shares_are_max_min_fair(waiting: dict[Lane, int], rows: int) -> None:
+    taken = share(waiting, rows)
+    assert sum(taken.values()) == min(rows, sum(waiting.values()))
+    assert all(0 <= taken[lane] <= waiting[lane] for lane in waiting)
+    cut_short = [taken[lane] for lane in waiting if taken[lane] < waiting[lane]]
+    if cut_short:  # who did not get all has at least as much as anybody else, but for the last row
+        assert max(taken.values()) <= min(cut_short) + 1
+
+
+def test_a_busy_lane_does_not_starve_a_quiet_one() -> None:
+    assert share({A: 1_000_000, B: 10}, 1000) == {A: 990, B: 10}
+
+
+# The next batch
+
+
+def test_nothing_new_gives_the_very_start() -> None:
+    start = Offsets({A: 5}, {A: 0})
+    assert advance(start, heads(a=(0, 5)), rows=None, vanished={}) is start
+
+
+def test_the_first_batch_says_where_it_began() -> None:
+    end = advance(Offsets({A: 3}, initial=True), heads(a=(0, 5)), rows=None, vanished={})
+    assert end == Offsets({A: 5}, {A: 3})
+
+
+def test_a_replayed_first_batch_begins_where_it_began() -> None:
+    # Between the two runs `latest` has become 9; the offset log has only the end.
+    ranges = plan(Offsets({A: 9}, initial=True), Offsets({A: 5}, {A: 3}), {A: "a"})
+    assert ranges == [Range(A, "a", 3, 5)]
+
+
+def test_a_lane_that_appears_is_read_from_its_first_message() -> None:
+    start = Offsets({A: 5})
+    end = advance(start, heads(a=(0, 5), b=(7, 9)), rows=None, vanished={})
+    assert end == Offsets({A: 5, B: 9}, {B: 7})
+    assert plan(start, end, {A: "a", B: "b"}) == [Range(B, "b", 7, 9)]
+
+
+def test_a_lane_of_a_node_that_is_down_stays_where_it_is() -> None:
+    end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 6)), rows=None, vanished={})
+    assert end.lanes == {A: 6, B: 2}
+
+
+def test_retention_that_overtakes_a_lane_is_an_error_that_names_lane_and_range() -> None:
+    with pytest.raises(DataLoss, match=r"a/orders/log: messages \[5, 8\) were removed by retention"):
+        advance(Offsets({A: 5}), heads(a=(8, 20)), rows=None, vanished={})
+
+
+def test_when_loss_is_allowed_what_was_removed_costs_no_rows() -> None:
+    start = Offsets({A: 5})
+    end = advance(start, heads(a=(8, 20)), rows=3, vanished={}, lossless=False)
+    assert end.lanes == {A: 11}
+    assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 11)]  # whoever reads it is told what is left
+
+
+def test_a_lane_that_vanished_is_an_error() -> None:
+    with pytest.raises(DataLoss, match="a/orders/log: what begins at 5 cannot be read: its topic was deleted"):
+        advance(Offsets({A: 5}), {}, rows=None, vanished={A: "its topic was deleted"})
+
+
+def test_when_loss_is_allowed_a_lane_that_vanished_leaves_a_gap_once() -> None:
+    start = Offsets({A: 5, B: 1})
+    end = advance(start, heads(b=(0, 1)), rows=None, vanished={A: "deleted"}, lossless=False)
+    assert end.lanes == {B: 1}
+    assert plan(start, end, {B: "b"}) == [Range(A, "", 5, None)]
+    assert advance(end, heads(b=(0, 1)), rows=None, vanished={A: "deleted"}, lossless=False) is end
+
+
+def test_nothing_is_read_beyond_the_targets() -> None:
+    targets = {A: 7}
+    end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(0, 9)), rows=None, vanished={}, targets=targets)
+    assert end.lanes == {A: 7}
+    assert advance(end, heads(a=(0, 9), b=(0, 9)), rows=None, vanished={}, targets=targets) is end
+
+
+def test_a_start_behind_its_end_is_refused() -> None:
+    with pytest.raises(DataLoss, match="begins at 9, after its end at 5"):
+        plan(Offsets({A: 9}), Offsets({A: 5}), {A: "a"})
+
+
+@given(st.data())
+def test_batches_follow_each_other_without_a_gap_or_an_overlap(data: st.DataObject) -> None:
+    start = Offsets({A: 0, B: 0}, initial=True)
+    now = heads(a=(0, 0), b=(0, 0))
+    read: dict[Lane, list[range]] = {A: [], B: [], C: []}
+    for _ in range(data.draw(st.integers(1, 8))):
+        for lane, head in now.items():
+            now[lane] = replace(head, next=head.next + data.draw(st.integers(0, 9)))
+        if data.draw(st.booleans()):
+            now |= {C: now.get(C, Head(C, "c", 0, 3))}
+        end = advance(start, now, rows=data.draw(st.one_of(st.none(), st.integers(1, 9))), vanished={})
+        for it in plan(start, end, dict.fromkeys(now, "x")):
+            assert it.end is not None
+            read[it.lane].append(range(it.begin, it.end))
+        start = end
+    for lane, pieces in read.items():
+        assert [number for piece in pieces for number in piece] == list(range(start.lanes.get(lane, 0)))
+
+
+# Tasks
+
+
+@given(st.lists(st.integers(1, 500), max_size=8), st.integers(1, 100))
+def test_tasks_hold_every_row_once_and_none_too_many(sizes: list[int], rows_per_task: int) -> None:
+    ranges = [Range(Lane(str(place), "t", "l"), "x", 0, size) for place, size in enumerate(sizes)]
+    tasks = cut(ranges, rows_per_task)
+    assert all(sum(part.rows for part in task) <= rows_per_task for task in tasks)
+    for whole in ranges:
+        parts = [part for task in tasks for part in task if part.lane == whole.lane]
+        assert parts[0].begin == 0
+        assert parts[-1].end == whole.end
+        assert all(one.end == two.begin for one, two in pairwise(parts))
+
+
+def test_many_short_ranges_share_tasks() -> None:
+    ranges = [Range(Lane(str(number), "t", "l"), "x", 0, 10) for number in range(100)]
+    assert len(cut(ranges, 1600)) == 5
+
+
+# Where to begin
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("earliest", Edge.EARLIEST),
+        ("Latest", Edge.LATEST),
+        ('{"a/orders/log": 4}', Places({A: 4}, Edge.EARLIEST)),
+        ('{"v": 1, "lanes": {"a/orders/log": "latest"}}', Places({A: Edge.LATEST}, Edge.EARLIEST)),
+    ],
+)
+def test_bounds(text: str, bound: object) -> None:
+    assert parse_bound(text, others=Edge.EARLIEST, option="startingOffsets") == bound
+
+
+@pytest.mark.parametrize(
+    "text", ["", "newest", "[1]", "{", '{"a": 1}', '{"a/b/c": -1}', '{"a/b/c": 1.5}', '{"v": 9, "lanes": {}}']
+)
+def test_bad_offsets_are_refused_with_the_name_of_the_option(text: str) -> None:
+    with pytest.raises(BadOption, match=r"startingOffsets|is no lane"):
+        parse_bound(text, others=Edge.EARLIEST, option="startingOffsets")
+
+
+def resolved(bound: object, lossless: bool = True) -> dict[Lane, int]:
+    found = heads(a=(3, 9), b=(0, 4))
+    return resolve(bound, found, lambda head, _: head.first + 1, option="startingOffsets", lossless=lossless)  # type: ignore[arg-type]
+
+
+def test_places_are_looked_up() -> None:
+    assert resolved(Edge.EARLIEST) == {A: 3, B: 0}
+    assert resolved(Edge.LATEST) == {A: 9, B: 4}
+    assert resolved(At("2026-03-01T12:00:00Z")) == {A: 4, B: 1}
+    assert resolved(Places({A: 5}, Edge.LATEST)) == {A: 5, B: 4}
+
+
+def test_places_that_are_not_there_are_refused() -> None:
+    with pytest.raises(BadOption, match="ends at 9, before 10"):
+        resolved(Places({A: 10}, Edge.EARLIEST))
+    with pytest.raises(BadOption, match="there is no lane c/orders/log; there are: a/orders/log, b/orders/log"):
+        resolved(Places({C: 0}, Edge.EARLIEST))
+    with pytest.raises(DataLoss, match=r"\[1, 3\) were removed"):
+        resolved(Places({A: 1}, Edge.EARLIEST))
+    assert resolved(Places({A: 1}, Edge.EARLIEST), lossless=False)[A] == 1

@@ -1,0 +1,75 @@
+"""Records of a log become Arrow columns, whatever their sizes and wherever the range is cut."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.wire.history import StoredBatch
+from common.wire.log_record import message_offsets
+from pyspark_nsq.lanes import Lane
+from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS, MOST_ROWS, RowBuilder
+
+LANE = Lane("node", "orders", "log")
+SCHEMA = pa.schema(list(COLUMNS.items()))
+_size = Struct(">I").pack
+
+
+def stored(bodies: list[bytes], *, base: int, first: int = 0, end: int | None = None, time: int = 5_000) -> StoredBatch:
+    payload = b"".join(_size(len(body)) + body for body in bodies)
+    offsets = message_offsets(payload, len(bodies))
+    assert offsets is not None
+    until = base + (len(bodies) if end is None else end)
+    return StoredBatch(base + first, until, base, 1000 + base, time, 0, payload, offsets)
+
+
+@given(st.lists(st.tuples(st.lists(st.binary(max_size=9), min_size=1, max_size=9), st.data()), min_size=1, max_size=5))
+def test_rows_are_the_messages(drawn: list[tuple[list[bytes], st.DataObject]]) -> None:
+    builder, expected, base = RowBuilder(LANE, SCHEMA), [], 7
+    for place, (bodies, data) in enumerate(drawn):
+        first = data.draw(st.integers(0, len(bodies) - 1)) if place == 0 else 0
+        end = data.draw(st.integers(first + 1, len(bodies))) if place == len(drawn) - 1 else len(bodies)
+        batch = stored(bodies, base=base, first=first, end=end, time=place * 1_000_000)
+        builder.add(batch)
+        expected += [
+            {"topic": "orders", "node": "node", "sequence": number, "id": f"{message_id:016x}", "body": body}
+            for number, message_id, body in batch.messages()
+        ]
+        base += len(bodies)
+    rows = builder.take()
+    rows.validate(full=True)
+    assert rows.drop_columns(["timestamp"]).to_pylist() == expected
+    assert builder.rows == 0
+
+
+def test_times_are_microseconds_in_utc() -> None:
+    builder = RowBuilder(LANE, SCHEMA)
+    builder.add(stored([b"a", b"b"], base=0, time=1_700_000_000_123_456_789))
+    assert builder.take()["timestamp"].cast(pa.int64()).to_pylist() == [1_700_000_000_123_456] * 2
+
+
+@pytest.mark.parametrize("columns", [["body"], ["sequence"], ["timestamp", "id"], ["gap", "body", "topic"]])
+def test_only_the_columns_that_are_asked_for_are_built(columns: list[str]) -> None:
+    builder = RowBuilder(LANE, pa.schema([(name, ALL_COLUMNS[name]) for name in columns]))
+    builder.add(stored([b"x" * 20, b"", b"yy"], base=3))
+    rows = builder.take()
+    assert (rows.schema.names, rows.num_rows) == (columns, 3)
+    rows.validate(full=True)
+
+
+def test_a_gap_is_a_row_without_a_body() -> None:
+    builder = RowBuilder(LANE, pa.schema(list(ALL_COLUMNS.items())))
+    (row,) = builder.gap(5, 9, "damaged").to_pylist()
+    assert (row["sequence"], row["gap"], row["body"], row["id"]) == (5, {"end": 9, "reason": "damaged"}, None, None)
+
+
+def test_a_builder_is_full_when_spark_should_have_the_rows() -> None:
+    builder = RowBuilder(LANE, SCHEMA)
+    builder.add(stored([b"x"] * MOST_ROWS, base=0))
+    assert builder.is_full
+    builder.take()
+    assert not builder.is_full

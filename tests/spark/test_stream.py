@@ -1,0 +1,304 @@
+"""`spark.readStream.format("nsq")`: batch by batch, again after a crash, and what happens when nodes come and go."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.process import Nsqd, eventually
+from tests.support.spark import KEPT, address, lane_of, next_of, numbered, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+class Landing:
+    """A query from a topic into a folder of Parquet, which can be stopped and started again."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
+        self.table = folder / "table"
+        self.checkpoint = folder / "checkpoint"
+        self._spark = spark
+        self._options = {"topic": "orders", "discoverySeconds": 1, **options}
+        self._schema = "topic string, node string, sequence bigint, body binary"
+        if str(options.get("gapRows")) == "true":
+            self._schema += ", gap struct<end: bigint, reason: string>"
+
+    def start(self, **trigger: Any) -> StreamingQuery:
+        frame = self._spark.readStream.format("nsq").schema(self._schema).options(**self._options).load()
+        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(self.checkpoint))
+        if trigger:
+            writer = writer.trigger(**trigger)
+        return writer.start(str(self.table))
+
+    def run(self) -> list[Any]:
+        """Lands all there is, and returns the progress of each batch."""
+        query = self.start(availableNow=True)
+        assert query.awaitTermination(60)
+        return list(query.recentProgress)
+
+    @contextmanager
+    def running(self) -> Iterator[StreamingQuery]:
+        query = self.start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+    @property
+    def rows(self) -> DataFrame:
+        return self._spark.read.schema(self._schema).parquet(str(self.table))
+
+    def bodies(self) -> list[int]:
+        return sorted(int(bytes(row.body)) for row in self.rows.where("body is not null").select("body").collect())
+
+    def gaps(self) -> list[tuple[int, int | None, str]]:
+        return [(row.sequence, row.gap.end, row.gap.reason) for row in self.rows.where("gap is not null").collect()]
+
+    def forget_commit(self, batch: int) -> None:
+        """As if the driver had died between the sink's commit and its own."""
+        for path in (self.checkpoint / "commits").glob(f"*{batch}*"):
+            path.unlink()
+
+    def forget_batch_of_sink(self, batch: int) -> None:
+        """As if it had died before that."""
+        for path in (self.table / "_spark_metadata").glob(f"*{batch}*"):
+            path.unlink()
+
+
+def test_all_that_is_there_lands_once_in_batches_of_the_size_asked_for(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", numbered(2500))
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), maxRowsPerTrigger=1000)
+    assert [it["numInputRows"] for it in landing.run() if it["numInputRows"]] == [1000, 1000, 500]
+    publish(nsqd, "orders", numbered(10, start=2500))
+    landing.run()
+    assert landing.bodies() == list(range(2510))
+
+
+def test_a_running_query_follows(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(1))
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd))
+    with landing.running():
+        for start in range(1, 4):
+            publish(nsqd, "orders", numbered(1, start=start))
+            eventually(lambda: landing.table.exists() and landing.rows.count() == start + 1)  # noqa: B023  # called at once
+    assert landing.bodies() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("start", ["latest", "time"])
+def test_a_first_batch_that_is_replayed_is_the_same_batch(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path, start: str
+) -> None:
+    publish(nsqd, "orders", numbered(5))
+    options = {"startingOffsets": "latest"} if start == "latest" else {"startingTimestamp": "2100-01-01T00:00:00Z"}
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), **options)
+    with landing.running() as query:
+        eventually(lambda: (landing.checkpoint / "commits" / "0").exists())
+        publish(nsqd, "orders", numbered(5, start=5))
+        eventually(lambda: landing.rows.count() == 5)
+    del query
+    before = landing.rows.collect()
+    # The first batch that had data becomes the first of all: then it is planned from an initial offset made anew.
+    last = max(int(path.name) for path in (landing.checkpoint / "offsets").glob("[0-9]*"))
+    ends = (landing.checkpoint / "offsets" / str(last)).read_text().splitlines()
+    begun = json.loads((landing.checkpoint / "offsets" / "0").read_text().splitlines()[-1])
+    end = json.loads(ends[-1])
+    end["begins"] = begun["begins"]
+    for folder in ("offsets", "commits"):
+        shutil.rmtree(landing.checkpoint / folder)
+    shutil.rmtree(landing.table)
+    (landing.checkpoint / "offsets").mkdir()
+    (landing.checkpoint / "offsets" / "0").write_text("\n".join([*ends[:-1], json.dumps(end)]))
+    publish(nsqd, "orders", numbered(5, start=10))
+    landing.run()
+    assert landing.bodies() == list(range(5, 15))
+    assert {row.sequence for row in before} <= {row.sequence for row in landing.rows.collect()}
+
+
+@pytest.mark.parametrize("sink_knows", [True, False])
+def test_a_batch_whose_commit_was_lost_lands_once(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path, sink_knows: bool
+) -> None:
+    publish(nsqd, "orders", numbered(300))
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), maxRowsPerTrigger=100)
+    landing.run()
+    landing.forget_commit(2)
+    if not sink_knows:
+        landing.forget_batch_of_sink(2)
+    publish(nsqd, "orders", numbered(50, start=300))
+    landing.run()
+    assert landing.bodies() == list(range(350))
+
+
+def test_lanes_get_fair_shares_of_a_batch(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "busy", numbered(3000))
+    publish(nsqd, "quiet", numbered(100))
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), topic="busy,quiet", maxRowsPerTrigger=1000)
+    first = json.loads(landing.run()[0]["sources"][0]["endOffset"])["lanes"]
+    assert first == {lane_of(nsqd, "busy"): 900, lane_of(nsqd, "quiet"): 100}
+    assert landing.rows.groupBy("topic").count().orderBy("topic").collect() == [("busy", 3000), ("quiet", 100)]
+
+
+def test_history_is_read_from_the_first_message_and_disturbs_no_channel(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    nsqd.post("/topic/create?topic=orders")
+    nsqd.post("/channel/create?topic=orders&channel=c")
+    publish(nsqd, "orders", numbered(20_000))
+    before = nsqd.channel("orders")
+    one = Landing(spark, tmp_path / "one", nsqd=address(nsqd))
+    two = Landing(spark, tmp_path / "two", nsqd=address(nsqd))
+    one.run()
+    two.run()
+    assert one.rows.count() == two.rows.count() == 20_000
+    after = nsqd.channel("orders")
+    assert (after["depth"], after["in_flight_count"], after["message_count"]) == (
+        before["depth"],
+        before["in_flight_count"],
+        before["message_count"],
+    )
+
+
+# Nodes that come and go
+
+
+def test_a_node_that_joins_is_read_from_its_first_message(spark: SparkSession, tmp_path: Path) -> None:
+    from tests.support.process import Nsqlookupd
+
+    with Nsqlookupd() as lookupd:
+        lookup = f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"
+        local = "broadcast-address=127.0.0.1"
+        with Nsqd(tmp_path / "one", KEPT, lookup, local) as one, Nsqd(tmp_path / "two", KEPT, lookup, local) as two:
+            publish(one, "orders", numbered(10))
+            eventually(lambda: lookupd.producers("orders") == {one.tcp[1]})
+            landing = Landing(spark, tmp_path, lookupd=f"127.0.0.1:{lookupd.http_address[1]}")
+            with landing.running():
+                eventually(lambda: landing.table.exists() and landing.rows.count() == 10)
+                publish(two, "orders", numbered(10, start=10))
+                eventually(lambda: landing.rows.count() == 20)
+                one.kill()
+                publish(two, "orders", numbered(10, start=20))
+                eventually(lambda: landing.rows.count() == 30)
+            assert landing.bodies() == list(range(30))
+
+
+def wiped(nsqd: Nsqd, *more: str) -> Nsqd:
+    """The same address, another data path."""
+    nsqd.kill()
+    shutil.rmtree(nsqd.data_path)
+    nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}", *more)
+    return nsqd.start()
+
+
+def test_a_wiped_data_path_is_an_error_that_names_the_lane(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(10))
+    lane = lane_of(nsqd, "orders")
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd))
+    query = landing.start()
+    try:
+        eventually(lambda: landing.table.exists() and landing.rows.count() == 10)
+        publish(wiped(nsqd), "orders", numbered(10, start=10))
+        with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read: none of the nsqd"):
+        landing.run()
+
+
+def test_with_loss_allowed_a_wiped_data_path_is_a_gap(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(10))
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), failOnDataLoss="false", gapRows="true")
+    with landing.running():
+        eventually(lambda: landing.table.exists() and landing.rows.count() == 10)
+        publish(wiped(nsqd), "orders", numbered(10, start=10))
+        eventually(lambda: landing.rows.count() == 21)
+    assert landing.bodies() == list(range(20))
+    assert landing.gaps() == [(10, None, "vanished")]
+
+
+SMALL_FILES = ("max-bytes-per-file=20000", "retention-bytes=40000")
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path) -> Iterator[Nsqd]:
+    """Keeps about 40 kB behind its channel."""
+    with Nsqd(tmp_path / "forgetful", *SMALL_FILES) as nsqd:
+        yield nsqd
+
+
+def overtaken(spark: SparkSession, nsqd: Nsqd, folder: Path, **options: str) -> tuple[Landing, int]:
+    """A checkpoint that retention has passed, and what is left."""
+    publish(nsqd, "orders", numbered(100, size=100))
+    landing = Landing(spark, folder, nsqd=address(nsqd), **options)
+    landing.run()
+    for start in range(100, 2100, 100):
+        publish(nsqd, "orders", numbered(100, start=start, size=100))
+    nsqd.post("/channel/create?topic=orders&channel=c")
+    nsqd.post("/channel/empty?topic=orders&channel=c")
+    first = eventually(lambda: first_of(nsqd))
+    return landing, first
+
+
+def first_of(nsqd: Nsqd) -> int:
+    found = nsqd.http("GET", "/topic/log?topic=orders").json["first"]
+    return int(found) if found > 100 else 0
+
+
+def test_retention_that_passes_a_checkpoint_is_an_error_that_names_lane_and_range(
+    spark: SparkSession, forgetful: Nsqd, tmp_path: Path
+) -> None:
+    landing, first = overtaken(spark, forgetful, tmp_path)
+    with pytest.raises(
+        Exception, match=rf"lane {lane_of(forgetful, 'orders')}: messages \[100, {first}\) were removed"
+    ):
+        landing.run()
+
+
+def test_with_loss_allowed_what_retention_removed_is_a_counted_gap(
+    spark: SparkSession, forgetful: Nsqd, tmp_path: Path
+) -> None:
+    landing, first = overtaken(spark, forgetful, tmp_path, failOnDataLoss="false", gapRows="true")
+    landing.run()
+    assert landing.bodies() == [*range(100), *range(first, 2100)]
+    assert landing.gaps() == [(100, first, "removed")]
+
+
+# Damage
+
+
+def flip_a_byte_of(nsqd: Nsqd, body: bytes) -> None:
+    (segment,) = nsqd.data_path.rglob("*.log")
+    data = bytearray(segment.read_bytes())
+    at = data.index(body)
+    data[at] ^= 1
+    segment.write_bytes(data)
+
+
+def test_a_flipped_byte_fails_the_query_with_lane_and_sequence(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    for number in range(9):
+        publish(nsqd, "orders", [b"%d00000" % number] * 10)
+    flip_a_byte_of(nsqd, b"400000")
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd))
+    with pytest.raises(Exception, match=rf"lane {lane_of(nsqd, 'orders')}: messages \[40, 50\) are damaged"):
+        landing.run()
+
+
+def test_damage_that_is_skipped_is_a_gap(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    for number in range(9):
+        publish(nsqd, "orders", [b"%d00000" % number] * 10)
+    flip_a_byte_of(nsqd, b"400000")
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), skipCorrupt="true", gapRows="true")
+    landing.run()
+    assert landing.gaps() == [(40, 50, "damaged")]
+    assert landing.rows.where("body is not null").count() == 80
+    assert next_of(nsqd, "orders") == 90

@@ -1,0 +1,47 @@
+"""What tests of the Spark package share: topics full of messages, and how Spark is told where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from tests.support.process import Nsqd, eventually
+
+KEPT: Final = "retention-bytes=10GB"
+_pack: Final = Struct(">I").pack
+_MOST: Final = 5000  # in one MPUB
+
+
+def address(nsqd: Nsqd) -> str:
+    return f"{nsqd.http_address[0]}:{nsqd.http_address[1]}"
+
+
+def numbered(count: int, *, start: int = 0, size: int = 0) -> list[bytes]:
+    """Bodies that say which they are."""
+    return [b"%d" % number + b" " * max(0, size - len(b"%d" % number)) for number in range(start, start + count)]
+
+
+def publish(nsqd: Nsqd, topic: str, bodies: Iterable[bytes]) -> None:
+    """Returns when readers of history see them."""
+    todo = list(bodies)
+    before = next_of(nsqd, topic)
+    for at in range(0, len(todo), _MOST):
+        part = todo[at : at + _MOST]
+        packed = b"".join(_pack(len(body)) + body for body in part)
+        nsqd.post(f"/mpub?topic={topic}&binary=true", _pack(len(part)) + packed)
+    eventually(lambda: next_of(nsqd, topic) == before + len(todo))
+
+
+def log_of(nsqd: Nsqd, topic: str) -> dict[str, object]:
+    answer = nsqd.http("GET", f"/topic/log?topic={topic}")
+    return dict(answer.json) if answer.status == 200 else {}
+
+
+def next_of(nsqd: Nsqd, topic: str) -> int:
+    return int(str(log_of(nsqd, topic).get("next", 0)))
+
+
+def lane_of(nsqd: Nsqd, topic: str) -> str:
+    found = log_of(nsqd, topic)
+    return f"{found['node']}/{topic}/{found['log']}"
