@@ -7,11 +7,14 @@ import logging
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from tests.faults import steps
-from tests.faults.simulation import ANYTHING, POWER_LOSS, Plan, command_for, run
+from tests.faults import steps, week
+from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
 
-PLANS = {"simulate": ANYTHING, "power-loss": POWER_LOSS}
+PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
 
 
 def main() -> int:
@@ -21,6 +24,11 @@ def main() -> int:
         (
             "simulate",
             "random lives of broker and disk: crashes, power cuts, I/O errors, full disks, clocks that jump",
+            10_000,
+        ),
+        (
+            "history",
+            "the same, and channels go back, retention keeps what is finished, a reserve of the disk is kept",
             10_000,
         ),
         ("power-loss", "the same with --ack=synced, power cuts only: nothing that was acknowledged may be lost", 2_000),
@@ -34,13 +42,19 @@ def main() -> int:
         command.add_argument("--without-fdatasync", action="store_true", help="syncs do nothing: has to fail")
     text = "a fixed script, cut at each call of the disk, as a kill and as power cuts"
     commands.add_parser("steps", help=text, description=text)
+    text = "messages due over a week of simulated time, and a broker that dies at random: none early, none lost"
+    command = commands.add_parser("deferred", help=text, description=text)
+    command.add_argument("--messages", type=int, default=100_000, help="how many (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=1, help="where all chance comes from (default: %(default)s)")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)  # what nsqd says of a disk that fails
     if arguments.command == "steps":
         return cut_everywhere()
+    if arguments.command == "deferred":
+        return defer_for_a_week(arguments.messages, arguments.seed)
     plan = PLANS[arguments.command]
     if arguments.without_fdatasync:
-        plan = Plan(ack=plan.ack, crashes=plan.crashes, fails=False, syncs_files=False)
+        plan = replace(plan, fails=False, syncs_files=False)
     return simulate(
         arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
     )
@@ -76,6 +90,19 @@ def cut_everywhere() -> int:
                 done += 1
     say(f"cut {done} times, and went on each time")
     return 0
+
+
+def defer_for_a_week(messages: int, seed: int) -> int:
+    began = time.monotonic()
+    with TemporaryDirectory() as folder:
+        life, expected = week.play(Path(folder), messages=messages, seed=seed)
+    wrong = {"early": len(expected.early), "lost": len(expected.due), "with fewer attempts": len(expected.fewer)}
+    say(
+        f"seed {seed}: {messages:,} messages due over 7 days, {expected.delivered:,} deliveries, {life.deaths} deaths: "
+        + ", ".join(f"{count} {what}" for what, count in wrong.items())
+        + f"; {time.monotonic() - began:.0f} s"
+    )
+    return 1 if any(wrong.values()) else 0
 
 
 def say(text: str) -> None:

@@ -56,6 +56,7 @@ class Owed:
     history: list[tuple[int, int]] = field(default_factory=list)  # attempts, number of what happened
     due: Due | None = None
     held_until: float = -inf  # true time: it is in flight
+    since: int = 0  # the number of the seek that brought it back; 0: it was published to the channel
 
 
 class Gone(NamedTuple):
@@ -77,6 +78,7 @@ class ChannelModel:
     created: int
     paused: bool = False
     paused_since: int = 0
+    sought: int = 0  # the number of its last seek
     owed: dict[int, Owed] = field(default_factory=dict)
     gone: dict[int, Gone] = field(default_factory=dict)
 
@@ -108,7 +110,10 @@ class TopicModel:
 
 
 class Ledger:
-    def __init__(self) -> None:
+    """`may_drop`: topics whose own retention counts also for what waits for a first channel."""
+
+    def __init__(self, may_drop: Collection[str] = ()) -> None:
+        self.may_drop = may_drop
         self.number = 0
         self.written = self.synced = Marks(0, 0)
         self.topics: dict[str, TopicModel] = {}
@@ -177,6 +182,29 @@ class Ledger:
         number = self._next()
         for sequence in [sequence for sequence in channel.owed if sequence < topic.handed_over]:
             channel.gone[sequence] = Gone(number, channel.owed.pop(sequence), False)
+
+    def channel_sought(self, topic: TopicModel, channel: ChannelModel, cursor: int) -> None:
+        """Before the cursor nothing is owed, and from there on everything, as if it had never been delivered."""
+        number = channel.sought = self._next()
+        before = channel.owed
+        channel.owed = {s: owed for s, owed in before.items() if s >= topic.handed_over}
+        for sequence in range(cursor, topic.handed_over):
+            since = before[sequence].since if sequence in before else number
+            channel.owed[sequence] = Owed(since=since, due=self.due_by_publication(topic, sequence))
+        for sequence in before.keys() - channel.owed.keys():
+            channel.gone[sequence] = Gone(number, before[sequence], False)
+
+    def due_by_publication(self, topic: TopicModel, sequence: int) -> Due | None:
+        """Of a deferred message that is met in history: the wall clock counts, from what its batch says."""
+        published = self.published.get(topic.messages.get(sequence, b""))
+        if published is None or not published.delay:
+            return None
+        return Due(published.at + published.delay, published.forward, self.number, is_publication=True, outlived=True)
+
+    def outdated(self, topic: TopicModel, handed_over: int) -> None:
+        """Retention has dropped what waited for a first channel."""
+        self._next()
+        topic.handed_over = handed_over
 
     def _start_flowing(self, topic: TopicModel, now: float, forward: float) -> None:
         self._hand_over(topic, range(topic.handed_over, topic.tail), now, forward)
@@ -508,7 +536,9 @@ class _Comparison:
         place = f"{topic.name}/{channel.name}"
         places = dict(_places(topic.name, found))
         places.update((sequence, 0) for sequence in range(real.handed_over, real.log.tail))
-        for sequence in channel.owed:
+        for sequence, owed in channel.owed.items():
+            if owed.since > self.marks.urgent:
+                continue  # the seek may be lost
             survived = sequence in self.before and topic.messages.get(sequence) == self.before[sequence]
             if survived and sequence not in places:
                 raise Violation(f"{place}: message {sequence} was not finished, and will not be delivered")
@@ -527,7 +557,7 @@ class _Comparison:
             for sequence, gone in channel.gone.items()
             if sequence not in places and sequence in topic.messages
         }
-        channel.created = channel.paused_since = self.ledger.number
+        channel.created = channel.paused_since = channel.sought = self.ledger.number
 
     def _compare_what_came_back(self, channel: ChannelModel, places: Collection[int], place: str) -> None:
         topic, marks = self.topic, self.marks
@@ -555,11 +585,11 @@ class _Comparison:
             before = channel.gone[sequence].owed if sequence in channel.gone else None
         owed = Owed(attempts, [(attempts, self.ledger.number)])
         if before is not None:
-            if channel.created <= self.marks.urgent:  # else it may be an earlier channel of this name
+            if max(channel.created, channel.sought) <= self.marks.urgent:  # else it may be as it was before
                 self._compare_attempts(before, attempts, place, sequence)
-            owed.due = self._due_left(before, sequence)
+            owed.due = self._due_left(before, sequence) if channel.sought <= self.marks.urgent else None
         elif body is not None:
-            owed.due = self._due_by_publication(sequence)
+            owed.due = self.ledger.due_by_publication(self.topic, sequence)
         if owed.due is not None:
             owed.due.outlived = True
         return owed
@@ -578,19 +608,13 @@ class _Comparison:
             return None
         if due.number <= self.marks.urgent:
             return due
-        return self._due_by_publication(sequence) if due.is_publication else None
-
-    def _due_by_publication(self, sequence: int) -> Due | None:
-        published = self.ledger.published[self.topic.messages[sequence]]
-        if not published.delay:
-            return None
-        return Due(published.at + published.delay, published.forward, self.ledger.number, is_publication=True)
+        return self.ledger.due_by_publication(self.topic, sequence) if due.is_publication else None
 
     def _compare_backlog(self, had_channels: list[ChannelModel]) -> None:
         """What waits for the first channel to come."""
         topic, real = self.topic, self.real
-        if topic.flowing or had_channels:
-            return  # it all went to channels that end with the process, or are gone themselves
+        if topic.flowing or had_channels or topic.name in self.ledger.may_drop:
+            return  # it all went to channels that end with the process or are gone themselves, or was too old
         lost = {s for s in self.needed if topic.handed_over <= s < real.handed_over}
         if lost:
             raise Violation(f"{topic.name}: {sorted(lost)} waited for a channel, and begin at {real.handed_over} now")

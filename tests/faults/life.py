@@ -22,7 +22,7 @@ from nsqd.log.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
-from tests.faults.ledger import ChannelModel, Ledger, Marks, Published, TopicModel, Violation
+from tests.faults.ledger import ROUNDING, ChannelModel, Ledger, Marks, Published, TopicModel, Violation
 from tests.faults.machine import Clock, Machine
 
 SMALL_JOURNAL: Final = {
@@ -94,8 +94,8 @@ class Life:
         self.note = note
         self.disk = disk or SimulatedDisk(random=random)
         self.clock = Clock()
-        self.ledger = Ledger()
         self.settings = LogSettings(ack=ack, **settings)
+        self.ledger = Ledger(may_drop=[name for name, kept in self.settings.topic_retention.items() if kept])
         self.options = Options(max_msg_timeout=int(MAX_MSG_TIMEOUT * 1e9), mem_queue_size=self.settings.mem_queue_size)
         self.machine: Machine | None = None
         self.clients: list[Client] = []
@@ -104,6 +104,7 @@ class Life:
         self._reshaped: list[TopicModel] = []
         self._numbers = 0
         self._marks_at_round = Marks(0, 0)
+        self._firsts: dict[str, int] = {}  # where each log began when it was last looked at
         self._journal_in_doubt = False
 
     # From start to end
@@ -124,6 +125,7 @@ class Life:
         machine.on_round_begun = self._round_begun
         machine.on_round_ended = self._round_ended
         self._journal_in_doubt = False
+        self._firsts.clear()
         for damage in machine.recovered.damage:
             self.note(f"found: {damage.topic} {damage.file} at {damage.offset}: {damage.text}")
         self._note_failed_syncs(machine.store.journal_error)  # the start's own
@@ -253,7 +255,36 @@ class Life:
         self.ledger.second_place_is_old = self.running.topology_is_unsaved
         if store.journal_error is None:
             self._journal_in_doubt = False
+        self._observe_retention()
         self.ledger.observe(self.running.broker, store.journal.waiting, written=not self._journal_in_doubt)
+
+    def _observe_retention(self) -> None:
+        for topic in self.ledger.topics.values():
+            real = self.running.broker.topics[topic.name]
+            assert isinstance(real.log, DiskLog)
+            before = self._firsts.get(topic.log_id, real.log.first)
+            if real.log.first > before:
+                self._check_what_went(topic, real.log, before)
+            self._firsts[topic.log_id] = real.log.first
+            may_drop = topic.name in self.ledger.may_drop and not topic.channels
+            if may_drop and real.handed_over > topic.handed_over:
+                self.note(f"  retention drops {topic.name} to {real.handed_over}")
+                self.ledger.outdated(topic, real.handed_over)
+
+    def _check_what_went(self, topic: TopicModel, log: DiskLog, before: int) -> None:
+        """Retention has kept it for as long as it was told."""
+        retention = self.settings.retention_of(topic.name)
+        left = sum(segment.size for segment in log._segments)
+        if retention.bytes and left > retention.bytes:
+            return
+        if retention.bytes and not retention.time:
+            raise Violation(f"{topic.name}: went to {log.first}, and {left} bytes are left")
+        for sequence in range(before, log.first) if retention.time else ():
+            published = self.ledger.published.get(topic.messages.get(sequence, b""))
+            if published is not None:
+                age = self.clock.true - published.at + self.clock.forward
+                if age < retention.time / 1e9 - ROUNDING:
+                    raise Violation(f"{topic.name}: message {sequence} went after {age:.3f} seconds")
 
     def _round_begun(self) -> None:
         self._observe()
@@ -318,6 +349,23 @@ class Life:
             self.ledger.channel_created(topic, name, self.clock.true, self.clock.forward)
         return topic.channels[name]
 
+    def place_in(self, topic: TopicModel) -> int:
+        """Anywhere in what is left of its history."""
+        real = self.running.broker.topics[topic.name]
+        first, last = real.log.first, real.handed_over
+        return self.random.choice((first, last, self.random.randint(first, last)))
+
+    def create_channel_from(self, topic: TopicModel, name: str) -> None:
+        if name not in topic.channels:
+            self.create_channel(topic.name, name)
+            self.seek(topic, name, self.place_in(topic))
+
+    def seek(self, topic: TopicModel, name: str, cursor: int) -> None:
+        self.note(f"seek {topic.name}/{name} to {cursor}")
+        self.running.broker.topics[topic.name].channels[name].seek(cursor)
+        self.ledger.channel_sought(topic, topic.channels[name], cursor)
+        self._forget_in_hand(topic, name)
+
     def delete_channel(self, topic: TopicModel, name: str) -> None:
         self.note(f"delete {topic.name}/{name}")
         self.running.broker.topics[topic.name].delete_channel(name)
@@ -356,6 +404,9 @@ class Life:
         self.note(f"empty {topic.name}/{name}")
         self.running.broker.topics[topic.name].channels[name].empty()
         self.ledger.empty_channel(topic, topic.channels[name])
+        self._forget_in_hand(topic, name)
+
+    def _forget_in_hand(self, topic: TopicModel, name: str) -> None:
         for client in self.clients:
             if (client.topic, client.channel) == (topic, name):
                 client.in_hand.clear()
@@ -448,6 +499,7 @@ class Life:
         self.disk.heal()
         self.disk.stop_at = None
         self.pass_time(5.0)  # the disk works again
+        self._check_that_it_publishes()
         with self.turn():
             for topic in list(self.ledger.topics.values()):
                 if not topic.channels:
@@ -478,6 +530,21 @@ class Life:
             if channel.owed
         }
         raise Violation(f"never delivered: {left}")
+
+    def _check_that_it_publishes(self) -> None:
+        refused: list[str] = []
+        with self.turn():
+            for name in list(self.ledger.topics):
+                self.publish(name)
+            for draft in self._drafts:
+                draft.receipt.when_settled(partial(_note_refusal, draft.receipt, refused))
+        if refused:
+            raise Violation(f"publishing is still refused: {refused[0]}")
+
+
+def _note_refusal(receipt: Receipt, refused: list[str]) -> None:
+    if receipt.error is not None:
+        refused.append(receipt.error)
 
 
 __all__ = ["Client", "Life", "Stopped", "small_journal"]

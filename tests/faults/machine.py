@@ -93,7 +93,12 @@ class Machine:
         self._shielded = 0  # tasks whose end is waited for
         self._saves_topology = False
         self.store = Store.open(
-            DATA_PATH, settings, files=disk, clock=clock.monotonic, new_id=lambda: random.randbytes(16).hex()
+            DATA_PATH,
+            settings,
+            files=disk,
+            clock=clock.monotonic,
+            wall=clock.wall,
+            new_id=lambda: random.randbytes(16).hex(),
         )
         try:
             self._start(options)
@@ -128,6 +133,7 @@ class Machine:
             self._tidy,
             self._carry,
             self._save_progress,
+            self._apply_retention,
         ):
             self._start_task(task())
 
@@ -348,6 +354,13 @@ class Machine:
                 store.set_topology(broker.topology())
             broker.record_progress()
             store.write_journal(force=True)
+
+    def _apply_retention(self) -> Task:
+        interval = self.store.settings.retention_interval
+        while interval is not None:
+            yield interval
+            with self.turn():
+                self.broker.let_go(list(self.broker.topics))
 
 
 def _is_set(event: Wakeup | trio.Event) -> bool:

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from common.wire.names import is_ephemeral
+from nsqd.log.retention import Retention
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.faults.ledger import TopicModel, Violation
 from tests.faults.life import Client, Life, small_journal
@@ -40,6 +41,18 @@ class Outcome:
     trace: list[str] = field(default_factory=list)
 
 
+def _settings_of_history(random: Random) -> dict[str, Any]:
+    def retention() -> Retention:
+        seconds, size = random.choice(((0, 0), (2, 0), (30, 0), (0, 500), (0, 5000), (30, 5000)))
+        return Retention(seconds * 1_000_000_000, size)
+
+    return {
+        "retention": retention(),
+        "topic_retention": {"scratch": retention()},
+        "disk_reserve": random.choice((0, 0, 100_000)),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run is made of. `crashes` and `fails` choose among what can happen to it."""
@@ -48,10 +61,13 @@ class Plan:
     crashes: tuple[Crash, ...] = tuple(Crash)
     fails: bool = True
     syncs_files: bool = True
+    history: bool = False  # channels go back in it, retention keeps it, and a part of the disk is left free
 
 
 ANYTHING: Final = Plan()
 POWER_LOSS: Final = Plan(ack="synced", crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
+
+HISTORY: Final = Plan(history=True)
 
 
 def command_for(name: str, seed: int) -> str:
@@ -96,6 +112,7 @@ class Simulation:
             max_bytes_per_file=random.choice((300, 2_000, 20_000)),
             mem_queue_size=random.choice((0, 5, 10_000)),
             topic_ack={"scratch": random.choice(("memory", "written", "synced"))} if plan.ack is None else {},
+            **(_settings_of_history(random) if plan.history else {}),
         )
         self.big = random.random() < 0.3  # messages of pages
         self.steps_of_the_clock = random.random() < 0.3
@@ -160,6 +177,8 @@ class Simulation:
         ]
         if self.fails:
             choices += [(3, self._fail), (2, self._fill_up), (6, self.life.disk.heal)]
+        if self.plan.history:
+            choices.append((2, self._use_up))
         if self.steps_of_the_clock:
             choices.append((2, self._step_clock))
         weights, events = zip(*choices, strict=True)
@@ -183,6 +202,8 @@ class Simulation:
             (1, self._disconnect),
             (2, self._operate),
         ]
+        if self.plan.history:
+            choices += [(4, self._seek), (2, self._create_from)]
         weights, actions = zip(*choices, strict=True)
         self.random.choices(actions, weights)[0]()
 
@@ -201,6 +222,20 @@ class Simulation:
 
     def _create(self) -> None:
         self.life.create_channel(self.random.choice(TOPICS), self.random.choice(("mail", "audit")))
+
+    def _seek(self) -> None:
+        topics = [topic for topic in self.life.ledger.topics.values() if self._lasting(topic)]
+        if topics:
+            topic = self.random.choice(topics)
+            self.life.seek(topic, self.random.choice(self._lasting(topic)), self.life.place_in(topic))
+
+    def _create_from(self) -> None:
+        if self.life.ledger.topics:
+            topic = self.random.choice(list(self.life.ledger.topics.values()))
+            self.life.create_channel_from(topic, self.random.choice(("mail", "audit", "late")))
+
+    def _lasting(self, topic: TopicModel) -> list[str]:
+        return [name for name in topic.channels if not is_ephemeral(name)]
 
     def _client(self) -> Client | None:
         open_ = [client for client in self.life.clients if client.is_open]
@@ -240,7 +275,7 @@ class Simulation:
         ]
         if self.random.random() < 0.2:
             whole.append(lambda: self.life.delete_topic(topic))
-        names = [name for name in topic.channels if not is_ephemeral(name)]
+        names = self._lasting(topic)
         if names and self.random.random() < 0.6:
             whole = self._of_channel(topic, self.random.choice(names))
         self.random.choice(whole)()
@@ -296,6 +331,16 @@ class Simulation:
             bytes_written=self.random.choice((0, 20, 1000)),
         )
         self.counts["failures"] += 1
+
+    def _use_up(self) -> None:
+        """Others fill the disk, into the reserve or nearly so."""
+        disk, reserve = self.life.disk, self.life.settings.disk_reserve
+        if self.random.random() < 0.5:
+            disk.capacity = None
+        elif reserve:
+            disk.capacity = disk.used + self.random.choice((reserve // 2, reserve, reserve + 2000, 2 * reserve))
+            self._told(f"the disk has room for {disk.capacity - disk.used} bytes, {reserve} are kept free")
+            self.counts["reserves reached"] += 1
 
     def _fill_up(self) -> None:
         disk = self.life.disk

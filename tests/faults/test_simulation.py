@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.faults import simulation
-from tests.faults.simulation import POWER_LOSS, Plan, command_for, run
+from tests.faults.simulation import HISTORY, POWER_LOSS, Plan, command_for, run
 
 SEEDS = 500
+HISTORY_SEEDS = 200
 POWER_LOSS_SEEDS = 100
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
@@ -34,6 +35,12 @@ def test_random_lives(part: int) -> None:
 @pytest.mark.parametrize("seed", FOUND)
 def test_life_that_found_something(seed: int) -> None:
     check(simulation.ANYTHING, range(seed, seed + 1), "simulate")
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_lives_that_go_back_in_history(part: int) -> None:
+    size = HISTORY_SEEDS // 2
+    check(HISTORY, range(part * size, (part + 1) * size), "history")
 
 
 def test_nothing_that_was_synced_is_lost_with_the_power() -> None:

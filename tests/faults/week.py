@@ -1,0 +1,261 @@
+"""Deferred messages over a week of simulated time, and a broker that dies at random: `python -m tests.faults deferred`.
+
+Broker and store are driven by hand on two virtual clocks. A death is the store being left as it lies: what was in
+buffers is gone, and the monotonic clock begins anew somewhere else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from common.wire.commands import dpub, fin, mpub, req
+from nsqd.broker.broker import Broker
+from nsqd.broker.changes import complete, replay
+from nsqd.broker.message_id import IdSource
+from nsqd.log.settings import LogSettings
+from nsqd.log.store import Store
+from tests.support.fake_store import finish_turn
+from tests.support.node import RULES, Client, Message
+
+START: Final = 1_700_000_000_000_000_000  # wall clock
+MINUTE: Final = 60.0
+HOUR: Final = 60 * MINUTE
+WEEK: Final = 7 * 24 * HOUR
+STEPS: Final = 24 * 7
+LONG_DELAYS: Final = replace(RULES, max_req_timeout_ms=int(WEEK * 1000), max_defer_timeout_ms=int(WEEK * 1000))
+
+
+class Life:
+    """One data path, and the brokers that serve it one after the other."""
+
+    questions = None  # nobody has to AUTH
+
+    def __init__(self, path: Path, random: Random, **settings: Any) -> None:
+        self.path = path
+        self.random = random
+        self.settings = LogSettings(**settings)
+        self.elapsed = 0.0  # seconds since the very beginning
+        self.deaths = 0
+        self.rules = LONG_DELAYS
+        self._start()
+
+    def _start(self) -> None:
+        self._offset = self.random.uniform(0, 1e6) - self.elapsed  # the machine may have been started anew
+        self.store = Store.open(self.path, self.settings, clock=lambda: self.now, wall=self.wall)
+        recovered = self.store.recover()
+        ids = IdSource(1, timestamp=self.wall(), reserved=recovered.ids_reserved, reserve=self.store.reserve_ids)
+        self.broker = Broker(
+            self.store,
+            ids=ids,
+            now=self.now,
+            timestamp=self.wall(),
+            mem_queue_size=100,
+            mem_queue_bytes=1 << 20,
+            max_msg_timeout=900.0,
+            random_percent=lambda: 0,
+        )
+        states = replay(recovered.changes)
+        firsts = {name: log.first for name, log in recovered.logs.items()}
+        complete(states, recovered.topology, firsts, journal_is_whole=True)
+        self.broker.restore(states, dict(recovered.logs))
+        assert self.broker.lost == {}
+        self.store.snapshot_topic = self.broker.snapshot_topic
+        self.store.exceptions_of = self.broker.exceptions
+        self._round()
+        self.client = Client(self)  # type: ignore[arg-type]  # of a node it needs what is here
+        self.publisher = Client(self)  # type: ignore[arg-type]
+        for client in (self.client, self.publisher):
+            client.say(b"  V2")
+
+    @property
+    def now(self) -> float:
+        return self.elapsed + self._offset
+
+    def wall(self) -> int:
+        return START + int(self.elapsed * 1e9)
+
+    def turn(self) -> None:
+        finish_turn(self.broker, self.store)  # type: ignore[arg-type]  # a store, as the fake one is
+
+    def say(self, *commands: bytes) -> None:
+        self.client.say(b"".join(commands))
+
+    def publish(self, *commands: bytes) -> None:
+        self.publisher.ask(b"".join(commands))
+
+    def subscribe(self) -> None:
+        self.say(b"SUB t c\nRDY 2500\n")
+
+    def pass_time(self, seconds: float) -> None:
+        self.elapsed += seconds
+        self.broker.now = self.now
+        self.broker.timestamp = self.wall()
+        self.broker.expire()
+        self.turn()
+
+    def messages(self) -> list[Message]:
+        """All that can be had now."""
+        found: list[Message] = []
+        while True:
+            self._load()
+            came = self.client.messages()
+            if not came and not self.store.loads:
+                return found
+            found += came
+
+    def _load(self) -> None:
+        while self.store.loads:
+            load = self.store.loads.popleft()
+            load.perform(self.store.files)
+            self.store.end_load(load)
+            self.broker.loaded(load.topic)
+            self.turn()
+
+    # What runs beside the turns, and what may be interrupted by death anywhere
+
+    def tend(self, *, dies: bool = False) -> None:
+        """Progress, journal, syncs, rotation and carrying forward; with `dies`, up to some point."""
+        steps = [self._save, self._round, self._rotate]
+        if dies or self.random.random() < 0.1:
+            steps += [self._begin_carry, self._carry, self._end_carry, self._round]
+        for step in steps[: self.random.randrange(len(steps)) if dies else None]:
+            step()
+        if dies:
+            self.die()
+
+    def settle(self) -> None:
+        for step in (self._save, self._begin_carry, self._carry, self._end_carry, self._round):
+            step()
+
+    def die(self) -> None:
+        self.store.abandon()
+        self.deaths += 1
+        self._start()
+
+    def _save(self) -> None:
+        self.broker.record_progress()
+        self.store.flush()
+
+    def _round(self) -> None:
+        round_ = self.store.begin_round()
+        round_.perform(self.store.files)
+        self.store.end_round(round_)
+
+    def _rotate(self) -> None:
+        if self.store.journal.wants_rotation:
+            self.store.start_rotation()
+            while self.store.journal.is_rotating:
+                self.store.write_next_snapshot()
+
+    def _begin_carry(self) -> None:
+        self._job = None
+        for log in tuple(self.store.carrying):
+            plan = log.begin_carry()
+            if plan is not None:
+                for sequences in self.store.exceptions_of(log.topic):
+                    plan.need(sequences)
+                self._job = log.decide_carry(plan, 0.0)
+
+    def _carry(self) -> None:
+        if self._job is not None:
+            self._job.perform(self.store.files)
+
+    def _end_carry(self) -> None:
+        if self._job is not None:
+            assert self._job.error is None
+            self.store.end_carry(self._job)
+
+    # Looking at it
+
+    @property
+    def folder(self) -> Path:
+        return self.path / "topics" / "t.t"
+
+    def segments(self) -> int:
+        return len(list(self.folder.glob("*.log")))
+
+    def side_files(self) -> int:
+        return len(list(self.folder.glob("carried.*")))
+
+    def history(self) -> Counter[int]:
+        """How often each sequence is in the log as readers of history see it."""
+        found: Counter[int] = Counter()
+        for header in self.store.iter_headers("t", self.store.logs["t"].first):
+            found.update(range(header.base_sequence, header.end_sequence))
+        return found
+
+
+class Expected:
+    """When each message may come, and whether it has come."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.due: dict[bytes, float] = {}  # seconds since the beginning, by body
+        self.attempts: dict[bytes, int] = {}
+        self.delivered = 0
+        self.early: list[bytes] = []
+        self.fewer: list[bytes] = []
+
+    def publish(self, count: int) -> None:
+        life = self.life
+        for start in range(0, count, 500):
+            commands = []
+            for number in range(start, min(start + 500, count)):
+                delay = life.random.randint(1, int(WEEK * 1000) - 1)
+                body = b"deferred %d" % number
+                self.due[body] = life.elapsed + delay / 1000
+                commands.append(dpub("t", delay, body))
+            life.publish(*commands)
+
+    def consume(self) -> None:
+        """Takes what is there: most is finished, some is requeued for later, some is left to time out."""
+        life = self.life
+        answers = []
+        # A message whose time ran out before its frame was read is there twice; what counts is the later delivery.
+        for message in {message.id: message for message in life.messages()}.values():
+            due = self.due.get(message.body)
+            if due is None:  # of the traffic, or finished, and the journal did not learn of it before the death
+                answers.append(fin(message.id))
+                continue
+            self.delivered += 1
+            if life.elapsed < due:
+                self.early.append(message.body)
+            if message.attempts < self.attempts.get(message.body, 0):
+                self.fewer.append(message.body)
+            self.attempts[message.body] = message.attempts
+            choice = life.random.random()
+            if choice < 0.9:
+                answers.append(fin(message.id))
+                del self.due[message.body]
+            elif choice < 0.95:
+                delay = life.random.randint(1, int(12 * HOUR))
+                answers.append(req(message.id, delay * 1000))
+                self.due[message.body] = life.elapsed + delay
+        life.say(*answers)
+
+
+def play(path: Path, *, messages: int, seed: int) -> tuple[Life, Expected]:
+    """The whole week and a day, on a real disk. What was not as it should be is in the answer."""
+    random = Random(seed)
+    life = Life(path, random, max_bytes_per_file=512 * 1024, mem_queue_size=100)
+    life.subscribe()
+    expected = Expected(life)
+    expected.publish(messages)
+    for step in range(STEPS):
+        life.publish(mpub("t", [b"traffic %d" % step + bytes(100)] * 400))
+        life.pass_time(WEEK / STEPS + MINUTE)
+        expected.consume()
+        dies = random.random() < 0.06
+        life.tend(dies=dies)
+        if dies:
+            life.subscribe()
+    for _ in range(20):  # what was requeued last, or left to time out
+        life.pass_time(HOUR)
+        expected.consume()
+        life.tend()
+    life.settle()
+    return life, expected
