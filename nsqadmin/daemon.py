@@ -15,13 +15,14 @@ import trio
 from common import web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
-from nsqadmin import monitoring, pages
+from nsqadmin import api_v2, live, monitoring, pages
 from nsqadmin.access import Access, read_policy
 from nsqadmin.activity import ActivityLog
 from nsqadmin.app import App
 from nsqadmin.compat import api, config, graphite
 from nsqadmin.compat.config import Settings
 from nsqadmin.execution import Executor
+from nsqadmin.live import Hub
 from nsqadmin.notify import Notifier
 from nsqadmin.queries import Queries
 from nsqadmin.sampler import Sampler
@@ -52,7 +53,8 @@ async def run(
         log.info("%s", version_line("nsqadmin"))
         async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
             if options.snapshot:
-                services = Services(settings=settings, view=open_saved(options.snapshot), policy=policy)
+                view = open_saved(options.snapshot)
+                services = Services(settings=settings, view=view, policy=policy, hub=Hub(view))
             else:
                 upstream = await stack.enter_async_context(opened(options))
                 services = await _live_services(nursery, settings, policy, activity, upstream)
@@ -62,6 +64,7 @@ async def run(
             task_status.started(listener)
             await wait_for_shutdown()
             log.info("HTTP: closing %s", format_listener(listener))
+            services.hub.close()
             nursery.cancel_scope.cancel()
     finally:
         close_listener(listener)
@@ -73,6 +76,9 @@ async def _live_services(
     queries = Queries(lambda: settings.options, upstream)
     notifier = Notifier(settings.options)
     sampler = Sampler(lambda: settings.options, upstream, activity)
+    hub = Hub(sampler)
+    sampler.on_snapshot(hub.sampled)
+    activity.on_activity(hub.happened)
     nursery.start_soon(notifier.run)
     await nursery.start(sampler.run)
     return Services(
@@ -81,6 +87,8 @@ async def _live_services(
         policy=policy,
         queries=queries,
         executor=Executor(queries, activity, notifier),
+        sampler=sampler,
+        hub=hub,
     )
 
 
@@ -90,6 +98,8 @@ def _app(services: Services) -> App:
         *monitoring.routes(services),
         *config.routes(services.settings),
         *graphite.routes(options),
+        *api_v2.routes(services),
+        *live.routes(services.hub, services.view),
         *pages.routes(services),
     ]
     if services.queries is not None and services.executor is not None:

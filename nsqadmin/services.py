@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from nsqadmin.authz import Policy
     from nsqadmin.compat.config import Settings
     from nsqadmin.execution import Executor
+    from nsqadmin.live import Hub
     from nsqadmin.options import Options
     from nsqadmin.queries import Queries
+    from nsqadmin.sampler import Sampler
     from nsqadmin.view import View
 
 
@@ -21,8 +23,10 @@ class Services:
     settings: Settings
     view: View
     policy: Policy
+    hub: Hub
     queries: Queries | None = None
     executor: Executor | None = None
+    sampler: Sampler | None = None
 
     @property
     def options(self) -> Options:

@@ -6,14 +6,14 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.process import Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
+from tests.support.cluster import Cluster, a_cluster, name_of
+from tests.support.process import Nsqadmin, Nsqlookupd, eventually, needs_module
 
 needs_module("starlette")
 
@@ -89,38 +89,6 @@ NODE_KEYS = [
     "topics",
     "out_of_date",
 ]
-
-
-@dataclass
-class Cluster:
-    lookupds: tuple[Nsqlookupd, Nsqlookupd]
-    nodes: tuple[Nsqd, Nsqd]
-
-    @property
-    def lookupd_options(self) -> list[str]:
-        return [f"lookupd-http-address=127.0.0.1:{it.http_address[1]}" for it in self.lookupds]
-
-    @property
-    def nsqd_options(self) -> list[str]:
-        return [f"nsqd-http-address={name_of(it)}" for it in self.nodes]
-
-    def wait_for(self, topic: str, count: int = 2) -> None:
-        eventually(lambda: all(len(it.producers(topic)) == count for it in self.lookupds))
-
-
-def name_of(node: Nsqd) -> str:
-    return f"127.0.0.1:{node.http_address[1]}"
-
-
-@contextmanager
-def a_cluster(folder: Path) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        lookupds = stack.enter_context(Nsqlookupd()), stack.enter_context(Nsqlookupd())
-        options = [f"lookupd-tcp-address=127.0.0.1:{it.tcp[1]}" for it in lookupds]
-        nodes = tuple(
-            stack.enter_context(Nsqd(folder / name, "broadcast-address=127.0.0.1", *options)) for name in ("n1", "n2")
-        )
-        yield Cluster(lookupds, (nodes[0], nodes[1]))
 
 
 @pytest.fixture(scope="module")

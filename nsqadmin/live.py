@@ -1,0 +1,280 @@
+"""Server-sent events: one difference for each sample and page, made once and sent to everybody who looks at it.
+
+Who takes events too slowly gets the whole page's numbers again instead of what he missed, so that nobody's backlog grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from common.http_api import ABORT, HttpError
+from nsqadmin.answers import identity_of, json_answer
+from nsqadmin.app import Route
+from nsqadmin.authz import Right
+from nsqadmin.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
+from nsqadmin.model import Activity, Severity, Snapshot
+from nsqadmin.recording import to_json
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
+
+    from nsqadmin.authz import Identity
+    from nsqadmin.view import View
+
+MOST_VIEWERS: Final = 200  # streams; beyond, browsers ask /api/v2/cells now and then
+HEARTBEAT: Final = 15.0  # seconds
+_BEHIND: Final = 8  # events that wait for one viewer
+_STALLED: Final = 60.0  # seconds in which a viewer takes nothing
+_RETRY: Final = b"retry: 3000\n\n"
+_HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",
+}
+
+
+class Viewer:
+    """One stream. `only`: the topics whose rows the page shows; empty: all."""
+
+    def __init__(self, scope: str, identity: Identity, only: frozenset[str] = frozenset()) -> None:
+        self.scope = scope
+        self.only = only
+        self._identity = identity
+        self._events: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self.is_behind = True  # nothing has been sent yet: the first event is the whole
+        self.is_closed = False
+
+    @property
+    def sees_everything(self) -> bool:
+        """What is made for all will do for him."""
+        return not self.only and any("*" in role.topics and Right.VIEW in role.can for role in self._identity.roles)
+
+    def may_see(self, topic: str) -> bool:
+        return not topic or ((not self.only or topic in self.only) and self._identity.sees(topic))
+
+    def push(self, event: bytes) -> None:
+        if len(self._events) >= _BEHIND:
+            self._events.clear()
+            self.is_behind = True
+        if not self.is_behind:
+            self._events.append(event)
+        self._arrived.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._arrived.set()
+
+    async def events(self, whole: Callable[[], bytes]) -> AsyncIterator[bytes]:
+        """What is to be sent, with a sign of life now and then."""
+        yield _RETRY
+        while not self.is_closed:
+            if self.is_behind:
+                self.is_behind = False
+                yield whole()
+            while self._events:
+                yield self._events.popleft()
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), HEARTBEAT)
+            except TimeoutError:
+                yield b": still there\n\n"
+
+
+class Hub:
+    """All streams, by page."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._viewers: dict[str, set[Viewer]] = {}
+        self._shown: dict[str, Cells] = {}  # by page: what its viewers know
+        self._health: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._viewers.values()))
+
+    def close(self) -> None:
+        """All streams end: we stop."""
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                viewer.close()
+
+    # What happens
+
+    def sampled(self, snapshot: Snapshot) -> None:
+        """For the sampler: a new picture."""
+        health = health_of(snapshot)
+        if health != self._health:
+            self._health = health
+            self._to_all(_event("health", {**health, "index": snapshot.index}))
+        for scope, viewers in self._viewers.items():
+            if not viewers:
+                continue
+            cells = cells_of(snapshot, scope)
+            changed = difference(self._shown.get(scope, {}), cells)
+            self._shown[scope] = cells
+            event = _cells_event(snapshot, changed)
+            for viewer in viewers:
+                viewer.push(event if viewer.sees_everything else _cells_event(snapshot, _visible(changed, viewer)))
+        for scope in [scope for scope, viewers in self._viewers.items() if not viewers]:
+            del self._viewers[scope]
+            self._shown.pop(scope, None)
+
+    def happened(self, activity: Activity) -> None:
+        event = _event("activity", to_json(activity))
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                if viewer.may_see(activity.topic):
+                    viewer.push(event)
+
+    def _to_all(self, event: bytes) -> None:
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                viewer.push(event)
+
+    # Who looks
+
+    def join(self, viewer: Viewer) -> None:
+        if len(self) >= MOST_VIEWERS:
+            raise HttpError(503, "TOO_MANY_VIEWERS")
+        self._viewers.setdefault(viewer.scope, set()).add(viewer)
+
+    def leave(self, viewer: Viewer) -> None:
+        self._viewers.get(viewer.scope, set()).discard(viewer)
+
+    def whole(self, viewer: Viewer) -> bytes:
+        """All numbers of his page, and the cluster's health. What comes after it is counted from the same picture."""
+        snapshot = self._view.snapshot
+        if viewer.scope not in self._shown:
+            self._shown[viewer.scope] = cells_of(snapshot, viewer.scope)
+        health = _event("health", {**health_of(snapshot), "index": snapshot.index})
+        return health + _cells_event(snapshot, _visible(self._shown[viewer.scope], viewer))
+
+
+def _visible(cells: Cells, viewer: Viewer) -> Cells:
+    if viewer.sees_everything:
+        return cells
+    return {key: value for key, value in cells.items() if viewer.may_see(topic_of_cell(key))}
+
+
+def health_of(snapshot: Snapshot) -> dict[str, Any]:
+    severities = [finding.severity for finding in snapshot.findings]
+    problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
+    return {"verdict": verdict(problems, warnings), "problems": problems, "warnings": warnings}
+
+
+def verdict(problems: int, warnings: int) -> str:
+    """`2 problems, 1 warning`."""
+    parts = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for count, word in ((problems, "problem"), (warnings, "warning"))
+        if count
+    ]
+    return ", ".join(parts) or "all is well"
+
+
+def _cells_event(snapshot: Snapshot, changed: Cells) -> bytes:
+    return _event("cells", {"index": snapshot.index, "t": snapshot.taken_at, "set": changed})
+
+
+def _event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'), ensure_ascii=False)}\n\n".encode()
+
+
+# Over HTTP
+
+
+def routes(hub: Hub, view: View) -> list[Route]:
+    endpoints = _Endpoints(hub, view)
+    return [
+        Route("GET", "/events", endpoints.events, logged=False),
+        Route("GET", "/api/v2/cells", endpoints.cells, logged=False),
+    ]
+
+
+class _Endpoints:
+    def __init__(self, hub: Hub, view: View) -> None:
+        self._hub = hub
+        self._view = view
+
+    async def events(self, request: Request) -> Response:
+        return EventStream(self._hub, self._view, self._viewer(request))
+
+    async def cells(self, request: Request) -> Response:
+        viewer = self._viewer(request)
+        snapshot = self._view.snapshot
+        self._look(viewer)
+        return json_answer(
+            {
+                **health_of(snapshot),
+                "index": snapshot.index,
+                "t": snapshot.taken_at,
+                "set": _visible(cells_of(snapshot, viewer.scope), viewer),
+            }
+        )
+
+    def _viewer(self, request: Request) -> Viewer:
+        try:
+            scope = checked_scope(request.query_params.get("scope", "overview"))
+        except BadScope as error:
+            raise HttpError(400, "INVALID_ARG_SCOPE", details={"reason": str(error)}) from error
+        identity = identity_of(request)
+        if reason := identity.why_not(Right.VIEW, topic_of(scope)):
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+        only = frozenset(it for it in request.query_params.get("only", "").split(",") if it)
+        return Viewer(scope, identity, only)
+
+    def _look(self, viewer: Viewer) -> None:
+        look_at(self._view, viewer.scope)
+
+
+def look_at(view: View, scope: str) -> None:
+    """What is looked at is asked for with its clients."""
+    if topic := topic_of(scope):
+        view.look_at(topic)
+    elif scope == "consumers":
+        view.look_at()
+
+
+class EventStream(Response):
+    """The events of one viewer, until he leaves or we stop."""
+
+    def __init__(self, hub: Hub, view: View, viewer: Viewer) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._hub = hub
+        self._view = view
+        self._viewer = viewer
+        hub.join(viewer)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.ensure_future(self._wait_until_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._viewer.events(self._whole):
+                if leaving.done():
+                    return
+                look_at(self._view, self._viewer.scope)
+                body = {"type": "http.response.body", "body": event, "more_body": True}
+                await asyncio.wait_for(send(body), _STALLED)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            scope[ABORT]()  # he takes nothing: the end of the answer could not be sent either
+        finally:
+            self._hub.leave(self._viewer)
+            leaving.cancel()
+
+    def _whole(self) -> bytes:
+        return self._hub.whole(self._viewer)
+
+    async def _wait_until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._viewer.close()
