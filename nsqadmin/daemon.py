@@ -15,7 +15,7 @@ import trio
 from common import web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
-from nsqadmin import api_v2, live, monitoring, pages
+from nsqadmin import api_v2, live, monitoring
 from nsqadmin.access import Access, read_policy
 from nsqadmin.activity import ActivityLog
 from nsqadmin.app import App
@@ -24,6 +24,7 @@ from nsqadmin.compat.config import Settings
 from nsqadmin.execution import Executor
 from nsqadmin.live import Hub
 from nsqadmin.notify import Notifier
+from nsqadmin.pages import handlers as pages
 from nsqadmin.queries import Queries
 from nsqadmin.sampler import Sampler
 from nsqadmin.services import Services

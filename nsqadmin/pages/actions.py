@@ -1,0 +1,193 @@
+"""Actions as pages: what would happen, the confirmation, and the receipt. The script shows the same ones in a dialog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from common.http_api import HttpError
+from nsqadmin.actions import Action, BadAction, Danger, Kind, Plan, plan
+from nsqadmin.answers import identity_of
+from nsqadmin.app import Route
+from nsqadmin.pages.details import curl
+from nsqadmin.pages.rights import ACTION_WORDS
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.model import Snapshot
+    from nsqadmin.pages.painter import Painter
+    from nsqadmin.services import Services
+
+_CREATIONS: Final = (Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL)
+_DELETIONS: Final = (Kind.DELETE_TOPIC, Kind.DELETE_CHANNEL)
+_MOST_AT_ONCE: Final = 200  # topics that are deleted by one confirmation
+_REASONS: Final[Mapping[str, str]] = {
+    "INVALID_TOPIC": "That is no name for a topic: letters, digits and . _ - only, at most 64 of them, #ephemeral at the end if need be.",
+    "INVALID_CHANNEL": "That is no name for a channel: letters, digits and . _ - only, at most 64 of them, #ephemeral at the end if need be.",
+    "INVALID_NODE": "Choose the one node from which the topic is to be removed.",
+    "INVALID_PLACE": "Say where to move it: earliest, latest, a sequence or a time such as 2026-03-01T12:00:00Z.",
+    "TOPIC_NOT_FOUND": "There is no such topic any more.",
+    "CHANNEL_NOT_FOUND": "There is no such channel any more.",
+}
+_Values = Mapping[str, Sequence[str]]
+
+
+class ActionPages:
+    def __init__(self, services: Services, painter: Painter) -> None:
+        self._services = services
+        self._painter = painter
+        self._links = painter.links
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/actions/{kind}", self.confirm),
+        ]
+
+    async def confirm(self, request: Request) -> Response:
+        values = {name: request.query_params.getlist(name) for name in request.query_params}
+        return await self._ask(request, values)
+
+    # Asking
+
+    async def _ask(self, request: Request, values: _Values, *, problem: str = "", status: int = 200) -> Response:
+        word = request.path_params["kind"]
+        snapshot = await self._painter.picture(request)
+        topics = _topics_of(word, values)
+        if not topics or word not in (*Kind, "create", "delete_topics"):
+            return self._form(request, snapshot, word, problem)
+        actions = [_action(word, values, topic) for topic in topics]
+        if actions[0].kind in _CREATIONS and request.method == "GET" and word != "create" and "node" not in values:
+            return self._form(request, snapshot, word, problem, actions[0])
+        asks_place = actions[0].kind is Kind.SEEK_CHANNEL
+        if asks_place and not actions[0].place:
+            actions = [_placed(actions[0])]
+        try:
+            plans = [plan(snapshot, action) for action in actions]
+        except BadAction as error:
+            reason = _REASONS.get(str(error), str(error))
+            if actions[0].kind in _CREATIONS:
+                return self._form(request, snapshot, word, reason, actions[0], status=400)
+            raise HttpError(
+                404 if str(error).endswith("NOT_FOUND") else 400, str(error), details={"reason": reason}
+            ) from error
+        return self._confirmation(request, snapshot, plans, values, problem=problem, status=status)
+
+    def _form(
+        self,
+        request: Request,
+        snapshot: Snapshot,
+        word: str,
+        problem: str,
+        given: Action | None = None,
+        *,
+        status: int = 200,
+    ) -> Response:
+        if word not in ("create", *_CREATIONS):
+            raise HttpError(400, "MISSING_ARG_TOPIC")
+        return self._painter.page(
+            request, "create.html", snapshot, current="Lookup", status=status, problem=problem, given=given
+        )
+
+    def _confirmation(
+        self,
+        request: Request,
+        snapshot: Snapshot,
+        plans: Sequence[Plan],
+        values: _Values,
+        *,
+        problem: str,
+        status: int,
+    ) -> Response:
+        first = plans[0]
+        action = first.action
+        identity = identity_of(request)
+        shown = first if len(plans) == 1 else _joined(plans)
+        refusal = next((why for it in plans if (why := identity.why_not(it.action.right, it.action.topic))), "")
+        nodes = [call.address for call in first.calls if not call.is_lookupd]
+        can_be_paused = action.kind in _DELETIONS and any(it.severity == "warning" for it in first.consequences)
+        pause = Kind.PAUSE_CHANNEL if action.kind is Kind.DELETE_CHANNEL else Kind.PAUSE_TOPIC
+        return self._painter.page(
+            request,
+            "action.html",
+            snapshot,
+            status=status,
+            plan=shown,
+            kind=request.path_params["kind"] if len(plans) > 1 else action.kind,
+            problem=problem,
+            refusal=refusal,
+            fields=_fields(values, without_place=action.kind is Kind.SEEK_CHANNEL),
+            asks_place=action.kind is Kind.SEEK_CHANNEL,
+            place=_first(values, "from"),
+            back=self._where_it_was(action, len(plans) > 1),
+            verb=ACTION_WORDS[action.kind].removesuffix("…"),
+            pause_first=self._links.action(pause, topic=action.topic, channel=action.channel)
+            if can_be_paused and nodes
+            else "",
+            curl=curl(action, nodes) if len(plans) == 1 and nodes and action.place != _ANY_PLACE else "",
+        )
+
+    def _where_it_was(self, action: Action, is_many: bool = False) -> str:
+        if is_many or action.kind in _CREATIONS:
+            return self._links.to("/lookup")
+        return self._links.about(action.topic, action.channel, "")
+
+
+_ANY_PLACE: Final = "…"  # stands for the place while it is not chosen
+
+
+def _placed(action: Action) -> Action:
+    return Action(kind=action.kind, topic=action.topic, channel=action.channel, nodes=action.nodes, place=_ANY_PLACE)
+
+
+def _topics_of(word: str, values: _Values) -> list[str]:
+    topics = [it.strip() for it in values.get("topic", ()) if it.strip()]
+    return topics[:_MOST_AT_ONCE] if word == "delete_topics" else topics[:1]
+
+
+def _action(word: str, values: _Values, topic: str) -> Action:
+    """Raises 404 for a word that is no action's."""
+    channel = _first(values, "channel").strip()
+    if word == "create":
+        kind = Kind.CREATE_CHANNEL if channel else Kind.CREATE_TOPIC
+    elif word == "delete_topics":
+        kind, channel = Kind.DELETE_TOPIC, ""
+    elif word in tuple(Kind):
+        kind = Kind(word)
+    else:
+        raise HttpError(404, "NOT_FOUND")
+    nodes = tuple(dict.fromkeys(it for it in values.get("node", ()) if it))
+    return Action(kind=kind, topic=topic, channel=channel, nodes=nodes, place=_first(values, "from").strip())
+
+
+def _fields(values: _Values, *, without_place: bool) -> list[tuple[str, str]]:
+    """What the confirmation hands on unseen."""
+    names = ("topic", "channel", "node") if without_place else ("topic", "channel", "node", "from")
+    return [(name, value) for name in names for value in values.get(name, ()) if value]
+
+
+def _must_type(plans: Sequence[Plan]) -> str:
+    needing = [it for it in plans if it.must_type]
+    if not needing:
+        return ""
+    return needing[0].must_type if len(plans) == 1 else "delete"
+
+
+def _joined(plans: Sequence[Plan]) -> Plan:
+    """Several deletions as one to confirm."""
+    consequences = [it for single in plans for it in single.consequences if it.severity != "info"]
+    return Plan(
+        action=plans[0].action,
+        title=f"Delete {len(plans)} topics: {', '.join(single.action.topic for single in plans)}",
+        danger=Danger.DESTROYS,
+        consequences=tuple(dict.fromkeys(consequences)),
+        calls=tuple(call for single in plans for call in single.calls),
+        unreachable=tuple(dict.fromkeys(it for single in plans for it in single.unreachable)),
+        must_type=_must_type(plans),
+    )
+
+
+def _first(values: _Values, name: str) -> str:
+    found = values.get(name, ())
+    return found[0] if found else ""

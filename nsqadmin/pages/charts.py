@@ -1,0 +1,187 @@
+"""Charts as SVG, drawn here so that they are there without scripts; `web/static/charts.js` draws the same ones anew at
+the true width, moves them on with each sample, and adds the cursor."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.pages import numbers
+
+if TYPE_CHECKING:
+    from nsqadmin.model import Metric, Series
+
+WIDTH: Final = 480
+HEIGHT: Final = 128
+LEFT: Final = 40  # for the numbers of the axis
+BOTTOM: Final = 18
+TOP: Final = 8
+RIGHT: Final = 4
+SPARK_WIDTH: Final = 88
+SPARK_HEIGHT: Final = 22
+LAST: Final = 10  # values in the table for those who cannot see the chart
+
+Values = Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a chart. `key` is the name under which its value comes live; `colour` a class of the style sheet."""
+
+    metric: Metric
+    label: str
+    colour: str
+    key: str = ""
+    filled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    line: Line
+    path: str
+    area: str
+    last: str
+    last_exact: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    title: str
+    form: str  # a name of `numbers`: "count", "rate"
+    lines: tuple[Drawn, ...]
+    levels: tuple[tuple[float, str], ...]  # of the grid: where, and the number beside it
+    times: tuple[tuple[float, str, str], ...]  # below the axis: where, the anchor, the words
+    data: str  # JSON for charts.js
+    table: tuple[tuple[float, tuple[str, ...]], ...]  # the last values: a time, and a text for each line
+    is_empty: bool
+
+
+def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str = "count") -> Chart:
+    """All lines on one axis that starts at zero."""
+    all_values = [_values(series, line.metric) for line in lines]
+    top = nice_top(max((it for values in all_values for it in values if it is not None), default=0.0))
+    write = numbers.FORMS[form]
+    step = series.step if series is not None else 1.0
+    end = series.end if series is not None else 0.0
+    length = max(map(len, all_values), default=0)
+    return Chart(
+        title=title,
+        form=form,
+        lines=tuple(_drawn(line, values, top, write) for line, values in zip(lines, all_values, strict=True)),
+        levels=tuple((round(_y(level, top), 1), write(level)) for level in (0.0, top / 2, top)),
+        times=_times(length * step) if length > 1 else (),
+        data=json.dumps(
+            {
+                "end": end,
+                "step": step,
+                "form": form,
+                "lines": [
+                    {
+                        "key": line.key,
+                        "label": line.label,
+                        "colour": line.colour,
+                        "filled": line.filled,
+                        "values": list(map(_short, values)),
+                    }
+                    for line, values in zip(lines, all_values, strict=True)
+                ],
+            },
+            separators=(",", ":"),
+        ),
+        table=tuple(
+            (
+                end - (length - 1 - at) * step,
+                tuple(write(values[at]) if at < len(values) else numbers.UNKNOWN for values in all_values),
+            )
+            for at in range(max(0, length - LAST), length)
+        ),
+        is_empty=all(it is None for values in all_values for it in values),
+    )
+
+
+def spark(series: Series | None, metric: Metric) -> tuple[str, str]:
+    """A tiny line and the area below it, as paths."""
+    values = _values(series, metric)[-60:]
+    top = max((it for it in values if it is not None), default=0.0)
+    if len(values) < 2:
+        return "", ""
+    points = [
+        (
+            at * SPARK_WIDTH / (len(values) - 1),
+            None if it is None else SPARK_HEIGHT - 2 - (it / top if top else 0.0) * (SPARK_HEIGHT - 4),
+        )
+        for at, it in enumerate(values)
+    ]
+    return path(points), area(points, SPARK_HEIGHT)
+
+
+def nice_top(highest: float) -> float:
+    """The end of an axis on which half of it is a round number, too."""
+    if highest <= 0:
+        return 1.0
+    magnitude: float = 10.0 ** math.floor(math.log10(highest))
+    return next(it * magnitude for it in (1.0, 2.0, 4.0, 6.0, 8.0, 10.0) if it * magnitude >= highest * 0.999)
+
+
+def path(points: Sequence[tuple[float, float | None]]) -> str:
+    """Lines through the points; where one is missing is a gap."""
+    parts, is_down = [], False
+    for x, y in points:
+        if y is not None:
+            parts.append(f"{'L' if is_down else 'M'}{x:.1f} {y:.1f}")
+        is_down = y is not None
+    return "".join(parts)
+
+
+def area(points: Sequence[tuple[float, float | None]], floor: float) -> str:
+    parts: list[str] = []
+    run: list[tuple[float, float]] = []
+    for x, y in [*points, (0.0, None)]:
+        if y is not None:
+            run.append((x, y))
+        elif run:
+            inside = "".join(f"L{x:.1f} {y:.1f}" for x, y in run)
+            parts.append(f"M{run[0][0]:.1f} {floor:.1f}{inside}L{run[-1][0]:.1f} {floor:.1f}Z")
+            run = []
+    return "".join(parts)
+
+
+def _values(series: Series | None, metric: Metric) -> Values:
+    return () if series is None else series.values.get(metric, ())
+
+
+def _drawn(line: Line, values: Values, top: float, write: Callable[[float | None], str]) -> Drawn:
+    wide = WIDTH - LEFT - RIGHT
+    points = [
+        (LEFT + at * wide / max(1, len(values) - 1), None if it is None else _y(it, top))
+        for at, it in enumerate(values)
+    ]
+    last = values[-1] if values else None
+    return Drawn(
+        line=line,
+        path=path(points),
+        area=area(points, _y(0.0, top)) if line.filled else "",
+        last=write(last),
+        last_exact=numbers.exact(last),
+    )
+
+
+def _y(value: float, top: float) -> float:
+    high = HEIGHT - BOTTOM - TOP
+    return TOP + high - min(1.0, max(0.0, value) / top) * high
+
+
+def _times(span: float) -> tuple[tuple[float, str, str], ...]:
+    wide = WIDTH - LEFT - RIGHT
+    return (
+        (LEFT, "start", f"{numbers.duration(span)} ago"),
+        (LEFT + wide / 2, "middle", f"{numbers.duration(span / 2)} ago"),
+        (LEFT + wide, "end", "now"),
+    )
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

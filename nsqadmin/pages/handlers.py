@@ -1,0 +1,372 @@
+"""The pages as routes: complete HTML from the newest picture, for browsers without a script, too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.answers import identity_of, json_answer
+from nsqadmin.app import Route
+from nsqadmin.authz import Right
+from nsqadmin.model import (
+    CLUSTER_SERIES,
+    Activity,
+    Metric,
+    Series,
+    Snapshot,
+    Span,
+    channel_series,
+    node_series,
+    topic_series,
+)
+from nsqadmin.pages import charts, details, filters, jump, overview, topics
+from nsqadmin.pages.actions import ActionPages
+from nsqadmin.pages.charts import Line
+from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
+from nsqadmin.pages.standing import Standing
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.services import Services
+
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+_TABS_OF_TOPIC: Final = ("overview", "channels", "nodes", "producers", "messages", "settings")
+_TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "settings")
+
+
+def routes(services: Services) -> list[Route]:
+    painter = Painter(services)
+    pages = _Pages(services, painter)
+    return [
+        Route("GET", "/", pages.overview),
+        Route("GET", "/topics", pages.topics),
+        Route("GET", "/topics/{topic}", pages.topic),
+        Route("GET", "/topics/{topic}/{channel}", pages.channel),
+        Route("GET", "/consumers", pages.consumers),
+        Route("GET", "/nodes", pages.nodes),
+        Route("GET", "/nodes/{node}", pages.node),
+        Route("GET", "/lookup", pages.lookup),
+        Route("GET", "/activity", pages.activity),
+        Route("GET", "/counter", pages.counter),
+        Route("GET", "/help", pages.help),
+        Route("GET", "/jump", pages.jump, logged=False),
+        Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
+        Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
+        *ActionPages(services, painter).routes(),
+    ]
+
+
+class _Pages:
+    def __init__(self, services: Services, painter: Painter) -> None:
+        self._services = services
+        self._painter = painter
+        self._links = painter.links
+
+    async def overview(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        page = overview.overview(snapshot, self._series_of_channel)
+        shown = self._cluster_charts(request)
+        sparks = overview.sparks(snapshot, page.findings, self._series_of_channel)
+        return self._painter.page(
+            request,
+            "overview.html",
+            snapshot,
+            current="Overview",
+            scope="overview",
+            page=page,
+            charts=shown,
+            sparks=sparks,
+        )
+
+    async def topics(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        wanted, wrong = request.query_params.get("filter", "").strip(), ""
+        try:
+            chosen = filters.parse(wanted)
+        except filters.BadFilter as error:
+            chosen, wrong = filters.Filter(), str(error)
+        sort = request.query_params.get("sort", "name")
+        if sort.removeprefix("-") not in topics.SORT_NAMES:
+            sort = "name"
+        page = topics.topics_page(snapshot, Standing(snapshot.findings), chosen, sort=sort, page=_page_number(request))
+        return self._painter.page(
+            request,
+            "topics.html",
+            snapshot,
+            current="Topics",
+            scope="topics",
+            page=page,
+            wanted=wanted,
+            wrong=wrong,
+            sort=sort,
+        )
+
+    async def topic(self, request: Request) -> Response:
+        name = request.path_params["topic"]
+        self._services.view.look_at(name)
+        snapshot = await self._painter.picture(request, name)
+        topic = snapshot.topic(name)
+        if topic is None:
+            return self._no_topic(request, snapshot, name)
+        tab = word_of(request, "tab", _TABS_OF_TOPIC)
+        return self._painter.page(
+            request,
+            "topic.html",
+            snapshot,
+            current="Topics",
+            scope=f"topic:{name}",
+            topic=topic,
+            tab=tab,
+            page=details.topic_details(snapshot, topic),
+            charts=self._topic_charts(request, name) if tab == "overview" else (),
+        )
+
+    async def channel(self, request: Request) -> Response:
+        name, channel_name = request.path_params["topic"], request.path_params["channel"]
+        self._services.view.look_at(name)
+        snapshot = await self._painter.picture(request, name)
+        topic = snapshot.topic(name)
+        if topic is None:
+            return self._no_topic(request, snapshot, name)
+        channel = topic.channel(channel_name)
+        if channel is None:
+            return self._no_channel(request, snapshot, name, channel_name)
+        tab = word_of(request, "tab", _TABS_OF_CHANNEL)
+        return self._painter.page(
+            request,
+            "channel.html",
+            snapshot,
+            current="Topics",
+            scope=f"channel:{name}/{channel_name}",
+            topic=topic,
+            channel=channel,
+            tab=tab,
+            group=request.query_params.get("group", ""),
+            page=details.channel_details(topic, channel, Standing(snapshot.findings)),
+            charts=self._channel_charts(request, name, channel_name) if tab == "overview" else (),
+        )
+
+    async def consumers(self, request: Request) -> Response:
+        self._services.view.look_at()
+        snapshot = await self._painter.picture(request)
+        wanted = request.query_params.get("filter", "").strip()
+        group = word_of(request, "group", ("host", "client_id", "user_agent", "none"))
+        page = details.consumers_page(snapshot, wanted=wanted, group=group)
+        return self._painter.page(
+            request,
+            "consumers.html",
+            snapshot,
+            current="Consumers",
+            scope="consumers",
+            page=page,
+            wanted=wanted,
+            group=group,
+        )
+
+    async def nodes(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        page = {"findings": details.findings_of_nodes(snapshot)}
+        return self._painter.page(request, "nodes.html", snapshot, current="Nodes", scope="nodes", page=page)
+
+    async def node(self, request: Request) -> Response:
+        address = request.path_params["node"]
+        snapshot = await self._painter.picture(request)
+        node = snapshot.node(address)
+        if node is None:
+            failure = Failure(
+                title="No such node",
+                text=f"No nsqd is known as {address}.",
+                advice="A node is named by its broadcast address and HTTP port. It may have left, or not have come yet.",
+                links=(("All nodes", self._links.to("/nodes")),),
+            )
+            return self._painter.failure(request, snapshot, failure)
+        return self._painter.page(
+            request,
+            "node.html",
+            snapshot,
+            current="Nodes",
+            scope=f"node:{address}",
+            node=node,
+            page=details.node_details(snapshot, node),
+            charts=self._node_charts(request, address),
+        )
+
+    async def lookup(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        page = details.lookup_page(snapshot, self._links)
+        return self._painter.page(
+            request, "lookup.html", snapshot, current="Lookup", scope="lookup", page=page, given=None
+        )
+
+    async def activity(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        wanted, kind = (
+            request.query_params.get("filter", "").strip(),
+            word_of(request, "kind", ("", "actions", "events")),
+        )
+        sees = identity_of(request).sees
+        words = wanted.lower().split()
+        rows = [
+            it
+            for it in self._services.view.activity()
+            if (not it.topic or sees(it.topic))
+            and (not kind or it.is_action is (kind == "actions"))
+            and all(word in _words_of(it) for word in words)
+        ]
+        return self._painter.page(
+            request,
+            "activity.html",
+            snapshot,
+            current="Activity",
+            scope="activity",
+            page=rows[:500],
+            wanted=wanted,
+            kind=kind,
+        )
+
+    async def counter(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        channels = [channel for topic in snapshot.topics for channel in topic.channels]
+        page = {
+            "published": sum(topic.message_count for topic in snapshot.topics),
+            "delivered": sum(channel.message_count for channel in channels),
+            "channels": len(channels),
+        }
+        return self._painter.page(
+            request, "counter.html", snapshot, scope="counter", page=page, charts=self._cluster_charts(request)[:1]
+        )
+
+    async def help(self, request: Request) -> Response:
+        snapshot = await self._painter.picture(request)
+        identity = identity_of(request)
+        rights = (
+            ("See numbers", Right.VIEW),
+            ("See messages", Right.PAYLOAD),
+            ("Publish", Right.PUBLISH),
+            ("Pause, create, empty", Right.OPERATE),
+            ("Delete, remove, move, replay", Right.ADMIN),
+        )
+        page = {"rights": [(label, identity.why_not(right)) for label, right in rights]}
+        return self._painter.page(request, "help.html", snapshot, page=page)
+
+    async def jump(self, request: Request) -> Response:
+        """For the palette: what is named like this."""
+        snapshot = await self._painter.picture(request)
+        found = jump.find(snapshot, self._links, request.query_params.get("q", ""))
+        return json_answer({"found": [{"name": it.name, "kind": it.kind, "href": it.href} for it in found]})
+
+    # What is not there
+
+    def _no_topic(self, request: Request, snapshot: Snapshot, topic: str) -> Response:
+        failure = Failure(
+            title="No such topic",
+            text=f"No node and no nsqlookupd knows a topic “{topic}”.",
+            advice="It may have been deleted, or nobody has published to it yet.",
+            links=(
+                ("All topics", self._links.to("/topics")),
+                ("Create it…", self._links.action("create_topic", topic=topic)),
+            ),
+        )
+        return self._painter.failure(request, snapshot, failure)
+
+    def _no_channel(self, request: Request, snapshot: Snapshot, topic: str, channel: str) -> Response:
+        failure = Failure(
+            title="No such channel",
+            text=f"The topic “{topic}” has no channel “{channel}”.",
+            advice="It may have been deleted, or no consumer has subscribed to it yet. An ephemeral one goes with its last consumer.",
+            links=(
+                (f"Topic {topic}", self._links.topic(topic)),
+                ("Create it…", self._links.action("create_channel", topic=topic, channel=channel)),
+            ),
+        )
+        return self._painter.failure(request, snapshot, failure)
+
+    # Charts
+
+    def _series(self, request: Request, key: str) -> Series | None:
+        return self._services.view.series(key, Span(span_of(request)))
+
+    def _series_of_channel(self, topic: str, channel: str) -> Series | None:
+        return self._services.view.series(channel_series(topic, channel), Span.MINUTES)
+
+    def _cluster_charts(self, request: Request) -> list[charts.Chart]:
+        series = self._series(request, CLUSTER_SERIES)
+        line = _lines("cluster")
+        return [
+            charts.chart(
+                "In and out",
+                series,
+                [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
+                form="rate",
+            ),
+            charts.chart("Waiting", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
+            charts.chart("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
+            charts.chart("Problems, warnings", series, [line(Metric.FINDINGS, "now", "c4", filled=True)]),
+        ]
+
+    def _topic_charts(self, request: Request, topic: str) -> list[charts.Chart]:
+        series = self._series(request, topic_series(topic))
+        line = _lines(f"topics/{topic}")
+        return [
+            charts.chart("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
+            charts.chart("Waiting in the topic", series, [line(Metric.DEPTH, "depth", "c3", filled=True)]),
+            charts.chart("Bytes published", series, [line(Metric.BYTES, "bytes", "c2")], form="size_rate"),
+        ]
+
+    def _channel_charts(self, request: Request, topic: str, channel: str) -> list[charts.Chart]:
+        series = self._series(request, channel_series(topic, channel))
+        line = _lines(f"topics/{topic}/{channel}")
+        return [
+            charts.chart(
+                "Depth",
+                series,
+                [
+                    line(Metric.DEPTH, "all", "c1", filled=True),
+                    line(Metric.BACKEND_DEPTH, "on disk", "c3", filled=True),
+                ],
+            ),
+            charts.chart(
+                "In and out",
+                series,
+                [line(Metric.INCOMING, "in", "c1"), line(Metric.FINISHED, "out", "c2")],
+                form="rate",
+            ),
+            charts.chart(
+                "Failures",
+                series,
+                [line(Metric.REQUEUED, "requeued", "c5"), line(Metric.TIMED_OUT, "timed out", "c4")],
+                form="rate",
+            ),
+            charts.chart(
+                "In flight",
+                series,
+                [line(Metric.IN_FLIGHT, "in flight", "c3"), line(Metric.DEFERRED, "deferred", "c5")],
+            ),
+        ]
+
+    def _node_charts(self, request: Request, address: str) -> list[charts.Chart]:
+        series = self._series(request, node_series(address))
+        line = _lines(f"nodes/{address}")
+        return [
+            charts.chart("Published", series, [line(Metric.INCOMING, "in", "c1", filled=True)], form="rate"),
+            charts.chart("Depth", series, [line(Metric.DEPTH, "depth", "c1", filled=True)]),
+            charts.chart("In flight", series, [line(Metric.IN_FLIGHT, "in flight", "c3")]),
+        ]
+
+
+def _lines(prefix: str) -> Callable[..., Line]:
+    def line(metric: Metric, label: str, colour: str, *, filled: bool = False) -> Line:
+        return Line(metric=metric, label=label, colour=colour, key=f"{prefix}/{metric}", filled=filled)
+
+    return line
+
+
+def _page_number(request: Request) -> int:
+    text = request.query_params.get("page", "1")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else 1
+
+
+def _words_of(it: Activity) -> str:
+    return f"{it.text} {it.what} {it.user} {it.remote} {it.topic}/{it.channel} {' '.join(it.nodes)} {it.result}".lower()

@@ -1,0 +1,63 @@
+"""What the palette finds: pages, topics, channels, nodes and consumers' hosts, the best match first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqadmin.model import Snapshot
+    from nsqadmin.pages.links import Links
+
+MOST: Final = 30
+_PAGES: Final = (
+    ("Overview", "/"),
+    ("Topics", "/topics"),
+    ("Consumers", "/consumers"),
+    ("Nodes", "/nodes"),
+    ("Lookup", "/lookup"),
+    ("Activity", "/activity"),
+    ("Counter", "/counter"),
+    ("Help", "/help"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    name: str
+    kind: str
+    href: str
+
+
+def find(snapshot: Snapshot, links: Links, text: str) -> tuple[Place, ...]:
+    words = text.lower().split()
+    matching = [it for it in _places(snapshot, links) if all(word in it.name.lower() for word in words)]
+    start = words[0] if words else ""
+    # What begins with the word is meant rather than what has it inside, and a short name rather than a long one.
+    matching.sort(key=lambda it: (not it.name.lower().startswith(start), len(it.name)) if start else (False, 0))
+    return tuple(matching[:MOST])
+
+
+def _places(snapshot: Snapshot, links: Links) -> Iterator[Place]:
+    for name, path in _PAGES:
+        yield Place(name, "page", links.to(path))
+    for topic in snapshot.topics:
+        yield Place(topic.name, "topic", links.topic(topic.name))
+        for channel in topic.channels:
+            yield Place(f"{topic.name}/{channel.name}", "channel", links.channel(topic.name, channel.name))
+    for node in snapshot.nodes:
+        yield Place(node.address, "nsqd", links.node(node.address))
+    for host in sorted(_hosts(snapshot)):
+        yield Place(host, "consumer", links.to("/consumers", group="none", filter=host))
+
+
+def _hosts(snapshot: Snapshot) -> set[str]:
+    return {
+        client.hostname
+        for topic in snapshot.topics
+        for channel in topic.channels
+        for row in channel.nodes
+        for client in row.clients or ()
+        if client.hostname
+    }

@@ -1,0 +1,40 @@
+"""Where each page is. Names are escaped whole: `x#ephemeral` and what has a slash arrive as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import quote, urlencode
+
+
+class Links:
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def to(self, path: str = "/", **arguments: object) -> str:
+        """A path of ours, with those arguments that are not empty."""
+        return (self._prefix + path if path != "/" else self._prefix or "/") + _query(arguments)
+
+    def topic(self, topic: str, **arguments: object) -> str:
+        return self.to(f"/topics/{quote(topic, safe='')}", **arguments)
+
+    def channel(self, topic: str, channel: str, **arguments: object) -> str:
+        return self.to(f"/topics/{quote(topic, safe='')}/{quote(channel, safe='')}", **arguments)
+
+    def node(self, address: str, **arguments: object) -> str:
+        return self.to(f"/nodes/{quote(address, safe='')}", **arguments)
+
+    def action(self, kind: str, **arguments: object) -> str:
+        return self.to(f"/actions/{kind}", **arguments)
+
+    def about(self, topic: str, channel: str, node: str) -> str:
+        """The page of whatever a finding or an activity is about."""
+        if topic and channel:
+            return self.channel(topic, channel)
+        if topic:
+            return self.topic(topic)
+        return self.node(node) if node else self.to("/")
+
+
+def _query(arguments: Mapping[str, object]) -> str:
+    given = {name: value for name, value in arguments.items() if value not in ("", None, (), False)}
+    return "?" + urlencode(given, doseq=True) if given else ""

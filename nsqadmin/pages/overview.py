@@ -1,0 +1,156 @@
+"""The first page: is anything wrong, what is the worst of it, and who has most of what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from nsqadmin.model import Channel, Finding, Health, Metric, Series, Severity, Snapshot
+from nsqadmin.pages import numbers
+from nsqadmin.pages.charts import spark
+from nsqadmin.pages.topics import trouble
+
+MOST_FINDINGS: Final = 50
+TOP: Final = 10
+MOST_REMARKS: Final = 20
+
+SeriesOf = Callable[[str, str], Series | None]  # of a channel, by topic and name
+
+
+@dataclass(frozen=True, slots=True)
+class TopRow:
+    topic: str
+    name: str
+    value: str
+    beside: str
+    spark: tuple[str, str]
+
+    @property
+    def title(self) -> str:
+        return f"{self.topic}/{self.name}"
+
+    @property
+    def channel(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    title: str
+    label: str
+    word: str  # of the glossary
+    sort: str  # by which the page of topics shows the rest
+    rows: tuple[TopRow, ...]
+    nothing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    kind: str  # ok, warning, problem
+    verdict: str
+    nodes_up: int
+    lookupds_up: int
+    findings: tuple[Finding, ...]
+    left_out: int
+    remarks: tuple[Finding, ...]
+    slowest: Channel | None
+    tops: tuple[Top, ...]
+
+
+def overview(snapshot: Snapshot, series_of: SeriesOf) -> Overview:
+    wrong = [it for it in snapshot.findings if it.severity is not Severity.INFO]
+    remarks = [it for it in snapshot.findings if it.severity is Severity.INFO]
+    channels = [channel for topic in snapshot.topics for channel in topic.channels]
+    draining = [it for it in channels if it.drain_time]
+    return Overview(
+        kind=_kind(snapshot),
+        verdict=verdict(snapshot),
+        nodes_up=sum(it.is_reachable for it in snapshot.nodes),
+        lookupds_up=sum(it.is_reachable for it in snapshot.lookupds),
+        findings=tuple(wrong[:MOST_FINDINGS]),
+        left_out=max(0, len(wrong) - MOST_FINDINGS),
+        remarks=tuple(remarks[:MOST_REMARKS]),
+        slowest=max(draining, key=lambda it: it.drain_time or 0.0, default=None),
+        tops=_tops(channels, series_of),
+    )
+
+
+def verdict(snapshot: Snapshot) -> str:
+    """`2 problems, 1 warning`, or that all is well."""
+    if not snapshot.index:
+        return "Waiting for the first answers"
+    problems = _number(snapshot.findings, Severity.PROBLEM)
+    warnings = _number(snapshot.findings, Severity.WARNING)
+    parts = [numbers.several(number, word) for number, word in ((problems, "problem"), (warnings, "warning")) if number]
+    return ", ".join(parts) or "All is well"
+
+
+def sparks(snapshot: Snapshot, findings: Iterable[Finding], series_of: SeriesOf) -> Mapping[str, tuple[str, str]]:
+    """The depth of the channels that findings are about."""
+    return {it.key: spark(series_of(it.topic, it.channel), Metric.DEPTH) for it in findings if it.topic and it.channel}
+
+
+def _kind(snapshot: Snapshot) -> str:
+    if _number(snapshot.findings, Severity.PROBLEM) or any(it.health is Health.DOWN for it in snapshot.nodes):
+        return "problem"
+    if _number(snapshot.findings, Severity.WARNING) or snapshot.unanswered:
+        return "warning"
+    return "ok" if snapshot.index else "info"
+
+
+def _number(findings: Iterable[Finding], severity: Severity) -> int:
+    return sum(it.severity is severity for it in findings)
+
+
+def _tops(channels: Sequence[Channel], series_of: SeriesOf) -> tuple[Top, ...]:
+    def top(
+        title: str,
+        label: str,
+        word: str,
+        sort: str,
+        key: Callable[[Channel], float | None],
+        write: Callable[[float | None], str],
+        nothing: str,
+    ) -> Top:
+        ranked = [(value, it) for it in channels if (value := key(it)) is not None and value > 0]
+        ranked.sort(key=lambda pair: (-pair[0], pair[1].topic, pair[1].name))
+        rows = tuple(
+            TopRow(
+                it.topic,
+                it.name,
+                write(value),
+                numbers.net(it.net_rate) if sort == "depth" else numbers.count(it.depth),
+                spark(series_of(it.topic, it.name), Metric.DEPTH),
+            )
+            for value, it in ranked[:TOP]
+        )
+        return Top(title, label, word, sort, rows, nothing)
+
+    return (
+        top("Deepest", "Depth", "depth", "depth", lambda it: it.depth, numbers.count, "Nothing waits anywhere."),
+        top("Growing fastest", "Net rate", "net-rate", "net", _growth, numbers.net, "No backlog grows."),
+        top("Busiest", "In", "in-rate", "in", lambda it: it.rates.incoming, numbers.rate, "Nothing arrives just now."),
+        top(
+            "Failing most",
+            "Requeued",
+            "requeued",
+            "trouble",
+            _failing,
+            numbers.percent,
+            "Nothing is requeued or times out.",
+        ),
+    )
+
+
+def _growth(channel: Channel) -> float | None:
+    value = channel.net_rate
+    return value if value is not None and value >= 0.05 else None
+
+
+def _failing(channel: Channel) -> float | None:
+    """The share of deliveries that fail."""
+    failed, finished = trouble(channel), channel.rates.finished
+    if not failed or finished is None:
+        return None
+    return failed / (failed + max(0.0, finished))

@@ -1,0 +1,148 @@
+"""What every page has around it, and how a template becomes an answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import HTMLResponse, Response
+
+from common.version import suite_version
+from nsqadmin.answers import identity_of, text_answer
+from nsqadmin.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
+from nsqadmin.pages import rendering
+from nsqadmin.pages.glossary import GLOSSARY
+from nsqadmin.pages.links import Links
+from nsqadmin.pages.rights import ACTION_WORDS, right_of
+from nsqadmin.pages.standing import HEALTH, Standing, State, seen_by
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsqadmin.authz import Identity
+    from nsqadmin.services import Services
+
+_FOR_EVER: Final = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    kind: str
+    text: str
+    advice: str = ""
+    raw: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    title: str
+    text: str
+    advice: str = ""
+    raw: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+
+
+class Painter:
+    """Turns a template and what a page shows into an answer, with all that every page has around it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self.links = Links(services.options.prefix)
+        self._static = rendering.Static(services.options.dev_static_dir)
+        self._templates = rendering.environment(self.links, self._static)
+        self._is_still = bool(services.options.snapshot)
+
+    async def picture(self, request: Request, topic: str = "") -> Snapshot:
+        """What this person may see of the newest picture; with `?fresh=1` all nodes are asked first."""
+        view = self._services.view
+        snapshot = await view.refreshed(topic) if request.query_params.get("fresh") == "1" else view.snapshot
+        return seen_by(snapshot, identity_of(request))
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        snapshot: Snapshot,
+        *,
+        current: str = "",
+        scope: str = "",
+        status: int = 200,
+        notices: Sequence[Notice] = (),
+        **shown: Any,
+    ) -> Response:
+        identity = identity_of(request)
+        now = snapshot.taken_at if self._is_still else time.time()
+        states = {node.address: HEALTH[node.health] for node in snapshot.nodes}
+        context = {
+            "snapshot": snapshot,
+            "standing": Standing(snapshot.findings),
+            "now": now,
+            "current": current,
+            "scope": scope,
+            "span": span_of(request),
+            "notices": notices,
+            "is_still": self._is_still,
+            "version": f"nsqadmin {suite_version()}",
+            "trouble_count": sum(it.severity is Severity.PROBLEM for it in snapshot.findings),
+            "who": self._who(identity),
+            "who_title": self._who_title(identity),
+            "glossary": GLOSSARY,
+            "action_words": ACTION_WORDS,
+            "may_not": lambda kind, topic="": identity.why_not(right_of(kind), topic),
+            "health_of": lambda address: states.get(address, State("Unknown", "muted")),
+            "lookupd_state": _lookupd_state,
+            "object_of": _object_of,
+            "object_of_activity": _object_of_activity,
+            "graphite": (),
+        }
+        html = self._templates.get_template(template).render({**context, **shown})
+        return HTMLResponse(html, status)
+
+    def failure(self, request: Request, snapshot: Snapshot, failure: Failure, *, status: int = 404) -> Response:
+        return self.page(request, "error.html", snapshot, status=status, failure=failure)
+
+    async def asset(self, request: Request) -> Response:
+        found = self._static.find(request.path_params["asset"])
+        if found is None:
+            return text_answer("NOT_FOUND", status=404, v1=False)
+        content, media_type, is_for_ever = found
+        keep = _FOR_EVER if is_for_ever else "no-cache"
+        return Response(content, 200, {"cache-control": keep}, media_type)
+
+    def _who(self, identity: Identity) -> str:
+        if identity.user:
+            return identity.user
+        return "open access" if self._services.policy.is_open and not self._is_still else ""
+
+    def _who_title(self, identity: Identity) -> str:
+        if not identity.user:
+            return "No rights are configured: everybody may do everything"
+        return "Roles: " + (", ".join(role.name for role in identity.roles) or "none")
+
+
+def span_of(request: Request) -> str:
+    return word_of(request, "span", tuple(Span))
+
+
+def word_of(request: Request, name: str, known: Sequence[str]) -> str:
+    """One of the known words; the first of them where it is another one."""
+    word = request.query_params.get(name, "")
+    return word if word in known else known[0]
+
+
+def _object_of(finding: Finding) -> str:
+    if finding.topic:
+        return f"{finding.topic}/{finding.channel}" if finding.channel else finding.topic
+    return finding.node
+
+
+def _object_of_activity(it: Activity) -> str:
+    if it.topic:
+        return f"{it.topic}/{it.channel}" if it.channel else it.topic
+    return ", ".join(it.nodes)
+
+
+def _lookupd_state(lookupd: Lookupd) -> State:
+    return HEALTH[lookupd.health]

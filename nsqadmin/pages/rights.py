@@ -1,0 +1,37 @@
+"""Which right each action of the pages needs, and what its button is called."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nsqadmin.actions import Action, Kind
+from nsqadmin.authz import Right
+
+ACTION_WORDS: Final = {
+    Kind.CREATE_TOPIC: "Create topic…",
+    Kind.CREATE_CHANNEL: "Create channel…",
+    Kind.DELETE_TOPIC: "Delete topic…",
+    Kind.DELETE_CHANNEL: "Delete channel…",
+    Kind.EMPTY_TOPIC: "Empty topic…",
+    Kind.EMPTY_CHANNEL: "Empty channel…",
+    Kind.PAUSE_TOPIC: "Pause topic",
+    Kind.PAUSE_CHANNEL: "Pause",
+    Kind.UNPAUSE_TOPIC: "Unpause topic",
+    Kind.UNPAUSE_CHANNEL: "Unpause",
+    Kind.REMOVE_FROM_NODE: "Remove from node…",
+    Kind.SEEK_CHANNEL: "Move…",
+}
+_OTHERS: Final = {
+    "publish": Right.PUBLISH,
+    "replay": Right.ADMIN,
+    "peek": Right.PAYLOAD,
+    "tail": Right.PAYLOAD,
+    "create": Right.OPERATE,
+    "delete_topics": Right.ADMIN,
+}
+
+
+def right_of(kind: str) -> Right:
+    if kind in _OTHERS:
+        return _OTHERS[kind]
+    return Action(kind=Kind(kind), topic="").right

@@ -1,0 +1,429 @@
+// What nsqadmin's pages can do beyond their HTML: live numbers, dialogs, keys, the palette. Everything works without it.
+"use strict";
+
+// Numbers as people read them; the same as nsqadmin/pages/numbers.py (tests/browser holds both against one table).
+const Numbers = (() => {
+  const UNKNOWN = "–";
+  const grouped = (value) => value.toFixed(0).replace(/^-0$/, "0").replace(/\B(?=(\d{3})+$)/g, ",");
+  const tenths = (value) => { const text = value.toFixed(1).replace(/\.0$/, ""); return text === "-0" ? "0" : text; };
+  const scaled = (value) => {
+    let unit = -1;
+    while (Math.abs(value) >= 999.5 && unit < 4) { value /= 1000; unit += 1; }
+    return value.toFixed(Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0) + "kMGTP"[unit];
+  };
+  const known = (write) => (value) => (value === null || value === undefined ? UNKNOWN : write(value));
+  const twoUnits = (seconds, large, largeName, small, smallName) => {
+    const rest = Math.floor((seconds % large) / small);
+    return `${Math.floor(seconds / large)}${largeName}${rest ? ` ${rest}${smallName}` : ""}`;
+  };
+  const duration = known((seconds) => {
+    if (seconds < 0) return `-${duration(-seconds)}`;
+    if (seconds === 0) return "0 s";
+    if (seconds < 0.001) return `${(seconds * 1e6).toFixed(0)} µs`;
+    if (seconds < 1) return `${(seconds * 1000).toFixed(0)} ms`;
+    if (seconds < 9.95) return `${tenths(seconds)} s`;
+    const whole = Math.floor(seconds + 0.5);
+    if (whole < 60) return `${whole} s`;
+    if (whole < 3600) return twoUnits(whole, 60, "m", 1, "s");
+    if (whole < 86400) return twoUnits(whole, 3600, "h", 60, "m");
+    return twoUnits(whole, 86400, "d", 3600, "h");
+  });
+  const exact = known(grouped);
+  const count = known((value) => (Math.abs(value) < 10000 ? grouped(value) : scaled(value)));
+  const rate = known((value) => {
+    if (Math.abs(value) >= 10) return `${count(value)}/s`;
+    const text = tenths(value);
+    return text === "0" && value > 0 ? "<0.1/s" : `${text}/s`;
+  });
+  const size = known((octets) => {
+    if (Math.abs(octets) < 1000) return `${octets.toFixed(0)} B`;
+    const text = scaled(octets);
+    return `${text.slice(0, -1)} ${text.slice(-1)}B`;
+  });
+  return {
+    exact, count, rate, duration, size,
+    net: known((value) => (Math.abs(value) < 0.05 ? "0/s" : `${value > 0 ? "↑" : "↓"} ${rate(Math.abs(value))}`)),
+    size_rate: known((octets) => `${size(octets)}/s`),
+    percent: known((share) => { const value = share * 100; return Math.abs(value) > 0 && Math.abs(value) < 1 ? `${tenths(value)} %` : `${grouped(value)} %`; }),
+    per_minute: known((value) => { const all = value * 60; return `${Math.abs(all) < 10 ? tenths(all) : count(all)}/min`; }),
+  };
+})();
+
+(() => {
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const base = document.documentElement.dataset.base.replace(/\/$/, "");
+  const body = document.body;
+  const kept = {
+    get(key) { try { return localStorage.getItem(`nsqadmin.${key}`); } catch { return null; } },
+    set(key, value) { try { localStorage.setItem(`nsqadmin.${key}`, value); } catch {} },
+  };
+  const announce = (text) => { $("#announce").textContent = text; };
+
+  function toast(text) {
+    $(".toast")?.remove();
+    const box = document.createElement("div");
+    box.className = "toast";
+    box.textContent = text;
+    body.append(box);
+    announce(text);
+    setTimeout(() => box.remove(), 4000);
+  }
+
+  // What each part of a page gets, also when it comes anew
+
+  function dress(part) {
+    for (const time of $$("time[datetime]", part)) {
+      const at = new Date(time.dateTime);
+      if (isNaN(at)) continue;
+      const isToday = at.toDateString() === new Date().toDateString();
+      time.textContent = isToday ? at.toLocaleTimeString([], { hourCycle: "h23" }) : at.toLocaleString([], { day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+      time.title = at.toLocaleString();
+    }
+    for (const block of $$("[data-copy]", part)) {
+      if (block.nextElementSibling?.matches(".copy")) continue;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "small copy";
+      button.textContent = "Copy";
+      button.addEventListener("click", () => copy(block.textContent));
+      block.after(button);
+    }
+    for (const row of $$("tbody", part)) if (folded.has(nameOf(row))) fold(row, true);
+    for (const input of $$("[data-must]", part)) {
+      const button = $("button:not([type=button])", input.form);
+      if (button.title) continue; // it is refused anyway
+      const check = () => { button.disabled = input.value !== input.dataset.must; };
+      input.addEventListener("input", check);
+      check();
+    }
+  }
+
+  async function copy(text) {
+    try { await navigator.clipboard.writeText(text); toast("Copied"); } catch { toast("The browser does not let pages copy here"); }
+  }
+
+  // Topics that are folded
+
+  const folded = new Set();
+  const nameOf = (group) => $("tr.topic > th a", group)?.textContent ?? "";
+  function fold(group, isFolded) {
+    for (const row of $$("tr:not(.topic)", group)) row.hidden = isFolded;
+    $(".fold", group)?.setAttribute("aria-expanded", String(!isFolded));
+  }
+  document.addEventListener("click", (event) => {
+    const group = event.target.closest?.(".fold")?.closest("tbody");
+    if (!group) return;
+    const name = nameOf(group);
+    if (folded.has(name)) folded.delete(name); else folded.add(name);
+    fold(group, folded.has(name));
+  });
+
+  // Live numbers
+
+  const interval = Math.max(1, Number(body.dataset.interval) || 5);
+  const isStill = "still" in body.dataset;
+  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, failures: 0, lastEvent: Date.now() };
+
+  function put(key, value) {
+    for (const cell of $$(`[data-k="${CSS.escape(key)}"]`)) {
+      const text = (Numbers[cell.dataset.f] ?? String)(value);
+      if (cell.textContent === text) continue;
+      cell.textContent = text;
+      if (cell.title) cell.title = typeof value === "number" ? (cell.dataset.f === "count" ? Numbers.exact(value) : `${value.toFixed(2)}/s`) : "";
+      cell.classList.remove("changed");
+      void cell.offsetWidth; // so that the tint begins anew
+      cell.classList.add("changed");
+    }
+  }
+
+  function onCells({ t, set }) {
+    live.taken = t;
+    live.lastEvent = Date.now();
+    for (const [key, value] of Object.entries(set)) put(key, value);
+    Charts.append(t, set);
+    live.samples += 1;
+    if (live.samples % 3 === 0) refresh();
+  }
+
+  // The page is fetched again, and those parts of it that have changed are put in place of the old ones; but not
+  // below somebody's hands: while the pointer or the focus is in a part, only its numbers change.
+  let isRefreshing = false;
+  async function refresh({ fresh = false } = {}) {
+    if (isRefreshing || $("dialog[open]")) return;
+    isRefreshing = true;
+    try {
+      const url = new URL(location.href);
+      if (fresh) url.searchParams.set("fresh", "1");
+      const answer = await fetch(url, { headers: { accept: "text/html" } });
+      if (!answer.ok) throw new Error(`${answer.status}`);
+      take(new DOMParser().parseFromString(await answer.text(), "text/html"));
+      live.failures = 0;
+    } catch {
+      live.failures += 1;
+    } finally {
+      isRefreshing = false;
+      showLive();
+    }
+  }
+
+  function take(page) {
+    live.taken = Number(page.body.dataset.taken) || live.taken;
+    document.title = page.title;
+    for (const part of $$("[data-live]")) {
+      const fresh = $(`[data-live="${part.dataset.live}"]`, page);
+      if (!fresh || fresh.innerHTML === part.dataset.was) continue;
+      if (part.matches(":hover") && part.matches("[data-table]") || part.contains(document.activeElement)) {
+        for (const cell of $$("[data-k]", fresh)) for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`, part)) old.textContent = cell.textContent;
+        continue;
+      }
+      const open = new Set($$("details[open] > summary", part).map((it) => it.textContent));
+      part.dataset.was = fresh.innerHTML;
+      part.replaceChildren(...[...fresh.childNodes].map((it) => document.importNode(it, true)));
+      for (const summary of $$("details > summary", part)) if (open.has(summary.textContent)) summary.parentElement.open = true;
+      dress(part);
+    }
+    for (const cell of $$("[data-k]", page)) {
+      if (cell.closest("[data-live]")) continue;
+      for (const old of $$(`[data-k="${CSS.escape(cell.dataset.k)}"]`)) if (!old.closest("[data-live]") && old.textContent !== cell.textContent) old.textContent = cell.textContent;
+    }
+    Charts.retake(page);
+  }
+
+  function connect() {
+    disconnect();
+    if (live.isPaused || isStill || document.hidden) return showLive();
+    live.lastEvent = Date.now();
+    const scope = body.dataset.scope;
+    if (scope && "EventSource" in window) {
+      const source = new EventSource(`${base}/events?scope=${encodeURIComponent(scope)}`);
+      live.source = source;
+      source.addEventListener("cells", (event) => onCells(JSON.parse(event.data)));
+      source.addEventListener("health", (event) => onHealth(JSON.parse(event.data)));
+      source.addEventListener("activity", () => { if (scope === "activity") refresh(); });
+      source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) { live.source = null; poll(); } });
+    } else if (scope) poll();
+    showLive();
+  }
+  // Where no stream is to be had: the whole page, as often as there is a sample.
+  function poll() {
+    clearInterval(live.timer);
+    live.timer = setInterval(refresh, interval * 1000);
+  }
+  function disconnect() {
+    live.source?.close();
+    live.source = null;
+    clearInterval(live.timer);
+  }
+  let said = null;
+  function onHealth({ verdict }) {
+    if (said !== null && verdict !== said) { announce(verdict); refresh(); }
+    said = verdict;
+  }
+
+  function showLive() {
+    const button = $("#live"), word = $("#live-word");
+    const state = isStill ? "off" : live.isPaused ? "paused" : live.failures > 1 ? "trouble" : "on";
+    button.dataset.state = state;
+    button.disabled = isStill;
+    button.setAttribute("aria-pressed", String(state === "on"));
+    const text = { off: "Snapshot", paused: "Paused", trouble: "No answer", on: `Live ${Numbers.duration(interval)}` }[state];
+    if (word.textContent !== text) word.textContent = text;
+  }
+  function tick() {
+    if (isStill || !live.taken) return;
+    const age = Math.max(0, Date.now() / 1000 - live.taken), asof = $("#asof");
+    asof.textContent = `As of ${age < 1 ? "just now" : `${Numbers.duration(Math.floor(age))} ago`}${live.isPaused ? " (paused)" : ""}`;
+    asof.classList.toggle("stale", age > 3 * interval);
+    // A stream that is open but says nothing (a proxy that collects it) is none.
+    if (live.source && Date.now() - live.lastEvent > 4000 * interval && !live.timer) { live.source.close(); live.source = null; poll(); }
+  }
+  $("#live").addEventListener("click", () => {
+    live.isPaused = !live.isPaused;
+    kept.set("paused", live.isPaused ? "yes" : "no");
+    announce(live.isPaused ? "Live numbers paused" : "Live numbers on");
+    if (!live.isPaused) refresh();
+    connect();
+  });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (!live.isPaused && !isStill) refresh(); } });
+  window.addEventListener("pagehide", disconnect);
+
+  // Colours
+
+  const themes = ["auto", "light", "dark"];
+  const theme = () => document.documentElement.dataset.theme ?? "auto";
+  function showTheme() { $("#theme-word").textContent = { auto: "Auto", light: "Light", dark: "Dark" }[theme()]; }
+  $("#theme").addEventListener("click", () => {
+    const next = themes[(themes.indexOf(theme()) + 1) % 3];
+    if (next === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = next;
+    kept.set("theme", next);
+    showTheme();
+  });
+
+  // Dialogs: the pages that confirm actions, and their receipts, without leaving the page
+
+  const dialog = $("#dialog");
+  let isDone = false;
+  async function openPage(url) {
+    try {
+      showSheet(await fetch(url, { headers: { accept: "text/html" } }), url);
+    } catch { location.href = url; }
+  }
+  async function showSheet(answer, url) {
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const sheet = $("#sheet", page);
+    if (!sheet) { toast(`That did not work (${answer.status})`); return; }
+    dialog.replaceChildren(document.importNode(sheet, true));
+    dress(dialog);
+    if (!dialog.open) dialog.showModal();
+    isDone = isDone || "receipt" in sheet.dataset;
+    ($("[autofocus]", dialog) ?? $("[data-done]", dialog) ?? $("input:not([type=hidden])", dialog))?.focus();
+    if (sheet.dataset.receipt) announce($(".notice strong", dialog)?.textContent ?? "");
+  }
+  document.addEventListener("click", (event) => {
+    if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+    const link = event.target.closest?.("a");
+    if (!link) return;
+    if (link.matches("[data-dialog]")) { event.preventDefault(); openPage(link.href); }
+    else if (link.matches("[data-close]") && dialog.contains(link)) { event.preventDefault(); dialog.close(); }
+    else if (link.matches("[data-done]") && dialog.contains(link)) {
+      event.preventDefault();
+      dialog.close();
+      if (new URL(link.href).pathname !== location.pathname) location.href = link.href;
+    }
+  });
+  dialog.addEventListener("close", () => { dialog.replaceChildren(); if (isDone) { isDone = false; refresh({ fresh: true }); } });
+  dialog.addEventListener("submit", async (event) => {
+    const form = event.target;
+    event.preventDefault();
+    const button = event.submitter;
+    if (button) button.disabled = true;
+    const values = new URLSearchParams(new FormData(form, button));
+    const isPost = form.method === "post";
+    const url = new URL(form.action);
+    if (!isPost) url.search = values;
+    try {
+      await showSheet(await fetch(url, isPost ? { method: "POST", body: values } : {}), url);
+    } catch {
+      if (button) button.disabled = false;
+      toast("nsqadmin does not answer");
+    }
+  });
+
+  // Jump to anything
+
+  const palette = $("#palette");
+  let found = [], chosen = 0, asked = 0;
+  function openPalette() {
+    if (palette.open) return;
+    const input = document.createElement("input");
+    Object.assign(input, { type: "text", placeholder: "Topic, channel, node, client or page", autocomplete: "off", spellcheck: false });
+    for (const [name, value] of [["role", "combobox"], ["aria-expanded", "true"], ["aria-controls", "found"], ["aria-label", "Jump to"]]) input.setAttribute(name, value);
+    const list = document.createElement("ul");
+    list.id = "found";
+    list.setAttribute("role", "listbox");
+    list.setAttribute("aria-label", "Found");
+    palette.replaceChildren(input, list);
+    palette.showModal();
+    input.focus();
+    input.addEventListener("input", () => look(input.value));
+    input.addEventListener("keydown", (event) => {
+      if (event.key === "ArrowDown") choose(chosen + 1);
+      else if (event.key === "ArrowUp") choose(chosen - 1);
+      else if (event.key === "Enter" && found[chosen]) location.href = found[chosen].href;
+      else return;
+      event.preventDefault();
+    });
+    look("");
+  }
+  async function look(text) {
+    const number = (asked += 1);
+    const answer = await fetch(`${base}/jump?q=${encodeURIComponent(text)}`);
+    if (number !== asked || !answer.ok) return;
+    found = (await answer.json()).found;
+    const list = $("#found");
+    if (!list) return;
+    list.replaceChildren(...found.map((it, at) => {
+      const item = document.createElement("li");
+      item.id = `found-${at}`;
+      item.setAttribute("role", "option");
+      const name = document.createElement("span"), kind = document.createElement("span");
+      name.className = "name";
+      name.textContent = it.name;
+      kind.className = "kind";
+      kind.textContent = it.kind;
+      item.append(name, kind);
+      item.addEventListener("click", () => { location.href = it.href; });
+      item.addEventListener("pointermove", () => choose(at));
+      return item;
+    }));
+    choose(0);
+  }
+  function choose(at) {
+    const items = $$("#found > li");
+    chosen = Math.max(0, Math.min(items.length - 1, at));
+    items.forEach((it, place) => it.setAttribute("aria-selected", String(place === chosen)));
+    items[chosen]?.scrollIntoView({ block: "nearest" });
+    $("input", palette)?.setAttribute("aria-activedescendant", items.length ? `found-${chosen}` : "");
+  }
+  $("#jump").addEventListener("click", openPalette);
+
+  // Keys
+
+  const places = { o: "/", t: "/topics", c: "/consumers", n: "/nodes", l: "/lookup", a: "/activity" };
+  let wentAt = 0, here = null;
+  function move(by) {
+    const rows = $$("tr[data-row]:not([hidden])");
+    if (!rows.length) return;
+    const at = here && rows.includes(here) ? rows.indexOf(here) + by : by > 0 ? 0 : rows.length - 1;
+    here?.classList.remove("here");
+    here = rows[Math.max(0, Math.min(rows.length - 1, at))];
+    here.classList.add("here");
+    here.scrollIntoView({ block: "nearest" });
+    $("a", here)?.focus({ preventScroll: true });
+  }
+  document.addEventListener("keydown", (event) => {
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { event.preventDefault(); openPalette(); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, textarea, select, dialog")) {
+      if (event.key === "Escape" && event.target.matches?.("input")) event.target.blur();
+      return;
+    }
+    const key = event.key;
+    if (wentAt && Date.now() - wentAt < 1500 && places[key]) { wentAt = 0; location.href = base + places[key]; return; }
+    wentAt = 0;
+    if (key === "g") wentAt = Date.now();
+    else if (key === "?") { event.preventDefault(); openPalette.closed?.(); showKeys(); }
+    else if (key === "/") { const filter = $("#filter"); if (filter) { event.preventDefault(); filter.focus(); filter.select(); } else openPalette(); }
+    else if (key === "j") move(1);
+    else if (key === "k") move(-1);
+    else if (key === "x" && here) { const box = $("input[type=checkbox]", here); if (box) box.checked = !box.checked; }
+    else if (key === "r") refresh({ fresh: true }).then(() => announce("Asked anew"));
+    else if (key === "p") $("#live").click();
+  });
+  async function showKeys() {
+    const page = new DOMParser().parseFromString(await (await fetch(`${base}/help`)).text(), "text/html");
+    const title = document.createElement("h2");
+    title.id = "dialog-title";
+    title.textContent = "Keys";
+    const close = document.createElement("button");
+    close.type = "button";
+    close.textContent = "Close";
+    close.autofocus = true;
+    close.addEventListener("click", () => dialog.close());
+    const keys = document.importNode($(".keys", page), true);
+    const line = document.createElement("div");
+    line.className = "buttons";
+    line.append(close);
+    dialog.replaceChildren(title, keys, line);
+    if (!dialog.open) dialog.showModal();
+    close.focus();
+  }
+
+  Charts.start();
+  for (const part of $$("[data-live]")) part.dataset.was = part.innerHTML;
+  dress(document);
+  showTheme();
+  connect();
+  setInterval(tick, 1000);
+  tick();
+})();

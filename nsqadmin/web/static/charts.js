@@ -1,0 +1,165 @@
+// Charts: drawn anew at their true width, moved on by each sample, with a cursor that all charts of a page share.
+"use strict";
+
+const Charts = (() => {
+  const HEIGHT = 128, LEFT = 44, RIGHT = 6, TOP = 8, BOTTOM = 18;
+  const SVG = "http://www.w3.org/2000/svg";
+  const all = [];
+
+  const make = (name, attributes, text) => {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  };
+
+  // The end of an axis on which half of it is a round number, too.
+  const niceTop = (highest) => {
+    if (!(highest > 0)) return 1;
+    const magnitude = 10 ** Math.floor(Math.log10(highest));
+    return [1, 2, 4, 6, 8, 10].map((it) => it * magnitude).find((it) => it >= highest * 0.999);
+  };
+
+  const path = (points) => {
+    let text = "", isDown = false;
+    for (const [x, y] of points) {
+      if (y !== null) text += `${isDown ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+      isDown = y !== null;
+    }
+    return text;
+  };
+
+  const area = (points, floor) => {
+    let text = "", run = [];
+    for (const [x, y] of [...points, [0, null]]) {
+      if (y !== null) run.push([x, y]);
+      else if (run.length) {
+        const inside = run.map(([a, b]) => `L${a.toFixed(1)} ${b.toFixed(1)}`).join("");
+        text += `M${run[0][0].toFixed(1)} ${floor}${inside}L${run.at(-1)[0].toFixed(1)} ${floor}Z`;
+        run = [];
+      }
+    }
+    return text;
+  };
+
+  class Chart {
+    constructor(figure) {
+      this.figure = figure;
+      this.svg = figure.querySelector("svg.plot");
+      this.svg.setAttribute("tabindex", "0");
+      this.tip = document.createElement("div");
+      this.tip.className = "tip";
+      this.tip.hidden = true;
+      figure.append(this.tip);
+      this.take(figure.dataset.chart);
+      this.svg.addEventListener("pointermove", (event) => point(this.at(event.clientX), this));
+      this.svg.addEventListener("pointerleave", () => point(null));
+      this.svg.addEventListener("blur", () => point(null));
+      this.svg.addEventListener("keydown", (event) => this.key(event));
+      new ResizeObserver(() => this.draw()).observe(this.svg);
+    }
+
+    take(json) {
+      this.data = JSON.parse(json);
+      this.length = Math.max(0, ...this.data.lines.map((it) => it.values.length));
+      this.draw();
+    }
+
+    // One more sample; what has not changed stays as it was.
+    append(time, cells) {
+      if (time <= this.data.end || !this.length || time - this.data.end < this.data.step * 0.5) return;
+      this.data.end = time;
+      for (const line of this.data.lines) {
+        const value = line.key in cells ? cells[line.key] : line.values.at(-1);
+        line.values.push(value ?? null);
+        line.values.shift();
+      }
+      this.draw();
+      this.words();
+    }
+
+    // The numbers above the chart, and what is said to those who cannot see it.
+    words() {
+      const texts = this.data.lines.map((it) => Numbers[this.data.form](it.values.at(-1) ?? null));
+      this.figure.querySelectorAll(".key b").forEach((it, at) => { it.textContent = texts[at]; it.title = Numbers.exact(this.data.lines[at].values.at(-1) ?? null); });
+      const said = this.data.lines.map((it, at) => `${it.label} ${texts[at]}`).join(", ");
+      this.svg.setAttribute("aria-label", `${this.figure.querySelector("figcaption b").textContent}: ${said}`);
+    }
+
+    get width() { return Math.max(200, this.svg.clientWidth || 480); }
+    x(at) { return LEFT + (at * (this.width - LEFT - RIGHT)) / Math.max(1, this.length - 1); }
+    y(value, top) { const high = HEIGHT - BOTTOM - TOP; return TOP + high - Math.min(1, Math.max(0, value) / top) * high; }
+
+    draw() {
+      const { width } = this, write = Numbers[this.data.form], floor = HEIGHT - BOTTOM;
+      const values = this.data.lines.flatMap((it) => it.values).filter((it) => it !== null);
+      const top = niceTop(Math.max(0, ...values));
+      const parts = [];
+      for (const level of [0, top / 2, top]) {
+        const y = this.y(level, top);
+        parts.push(make("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));
+        parts.push(make("text", { x: LEFT - 5, y: y + 3.5, "text-anchor": "end" }, write(level)));
+      }
+      const span = this.length * this.data.step;
+      if (this.length > 1) {
+        parts.push(make("text", { x: LEFT, y: HEIGHT - 3 }, `${Numbers.duration(span)} ago`));
+        parts.push(make("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `${Numbers.duration(span / 2)} ago`));
+        parts.push(make("text", { x: width - RIGHT, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
+      }
+      for (const line of this.data.lines) {
+        const points = line.values.map((it, at) => [this.x(at), it === null ? null : this.y(it, top)]);
+        const group = make("g", { class: line.colour });
+        if (line.filled) group.append(make("path", { class: "area", d: area(points, floor) }));
+        group.append(make("path", { class: "line", d: path(points) }));
+        parts.push(group);
+      }
+      if (!values.length) parts.push(make("text", { x: width / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "no samples yet"));
+      this.cursor = make("line", { class: "cursor", y1: TOP, y2: floor, visibility: "hidden" });
+      parts.push(this.cursor);
+      this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+      this.svg.replaceChildren(...parts);
+    }
+
+    at(clientX) {
+      const x = clientX - this.svg.getBoundingClientRect().left;
+      const at = Math.round(((x - LEFT) * (this.length - 1)) / (this.width - LEFT - RIGHT));
+      return this.length ? Math.min(this.length - 1, Math.max(0, at)) : null;
+    }
+
+    show(at, isOwner) {
+      if (at === null || at >= this.length) { this.cursor.setAttribute("visibility", "hidden"); this.tip.hidden = true; this.shown = null; return; }
+      this.shown = at;
+      const x = this.x(at), back = (this.length - 1 - at) * this.data.step;
+      this.cursor.setAttribute("x1", x);
+      this.cursor.setAttribute("x2", x);
+      this.cursor.setAttribute("visibility", "visible");
+      const time = new Date((this.data.end - back) * 1000).toLocaleTimeString();
+      const write = Numbers[this.data.form];
+      this.tip.textContent = `${time} · ${this.data.lines.map((it) => `${it.label} ${write(it.values[at] ?? null)}`).join(" · ")}`;
+      this.tip.hidden = false;
+      const room = this.figure.clientWidth - this.tip.offsetWidth - 4;
+      this.tip.style.left = `${Math.max(4, Math.min(room, x + (x > this.width / 2 ? -this.tip.offsetWidth - 2 : 22)))}px`;
+      this.tip.style.top = `${this.svg.offsetTop + 6}px`;
+      if (isOwner) this.tip.setAttribute("role", "status"); else this.tip.removeAttribute("role");
+    }
+
+    key(event) {
+      const step = { ArrowLeft: -1, ArrowRight: 1, Home: -1e9, End: 1e9 }[event.key];
+      if (!step || !this.length) return;
+      event.preventDefault();
+      point(Math.min(this.length - 1, Math.max(0, (this.shown ?? this.length - 1) + step)), this);
+    }
+  }
+
+  const point = (at, owner) => all.forEach((it) => it.show(at, it === owner));
+
+  return {
+    start: () => document.querySelectorAll("[data-chart]").forEach((it) => all.push(new Chart(it))),
+    append: (time, cells) => all.forEach((it) => it.append(time, cells)),
+    // The same charts of a page that was fetched anew.
+    retake: (page) => {
+      const fresh = page.querySelectorAll("[data-chart]");
+      all.forEach((it, at) => { if (fresh[at]) { it.take(fresh[at].dataset.chart); it.words(); } });
+    },
+  };
+})();

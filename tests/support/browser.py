@@ -1,0 +1,201 @@
+"""Debian's chromium without a window, and what tests ask of it. Only this module knows Selenium.
+
+Needs the packages chromium and chromium-driver; where they are not, the tests that want a browser are skipped, but not
+in CI, which installs them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+LIMIT: Final = 30.0  # seconds that anything on a page may take; a busy machine is no failure
+CHROMIUM: Final = shutil.which("chromium")
+CHROMEDRIVER: Final = shutil.which("chromedriver")
+MISSING: Final = "no browser: Debian's packages chromium and chromium-driver are not installed"
+
+_FLAGS: Final = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-extensions",
+    "--force-color-profile=srgb",
+    "--force-device-scale-factor=1",
+    "--hide-scrollbars",
+    # Nothing but this machine: a page that asks for anything else fails, and the test sees it.
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+)
+
+
+def need_browser() -> None:
+    if CHROMIUM is None or CHROMEDRIVER is None:
+        if "CI" in os.environ:
+            pytest.fail(MISSING)
+        pytest.skip(MISSING)
+
+
+class Browser:
+    """One browser with one page."""
+
+    def __init__(self, driver: Any, base: str = "") -> None:
+        self._driver = driver
+        self.base = base
+
+    # Where
+
+    def open(self, path: str = "/") -> None:
+        """Loads a path of `base`, and waits until its scripts have run."""
+        self._driver.get(self.base + path)
+
+    @property
+    def path(self) -> str:
+        """With the query."""
+        url: str = self._driver.current_url
+        return url.removeprefix(self.base)
+
+    @property
+    def title(self) -> str:
+        return str(self._driver.title)
+
+    @property
+    def source(self) -> str:
+        return str(self._driver.page_source)
+
+    # What is to be seen
+
+    def run(self, script: str, *arguments: object) -> Any:
+        """The body of a function in the page; what it returns, also if that is promised."""
+        return self._driver.execute_script(script, *arguments)
+
+    def text(self, selector: str = "body") -> str:
+        """What one can read there; empty where there is no such element."""
+        found: str = self.run("return document.querySelector(arguments[0])?.innerText ?? ''", selector)
+        return found
+
+    def count(self, selector: str) -> int:
+        found: int = self.run("return document.querySelectorAll(arguments[0]).length", selector)
+        return found
+
+    def wait(self, script: str, *arguments: object) -> Any:
+        """Until the expression is true; its value. Fails with what the page shows."""
+        deadline = time.monotonic() + LIMIT
+        while True:
+            if value := self.run(f"return {script}", *arguments):
+                return value
+            if time.monotonic() > deadline:
+                raise AssertionError(f"never true on {self.path}: {script}\n{self.text()[:3000]}")
+            time.sleep(0.05)
+
+    def wait_for_text(self, text: str, selector: str = "body") -> None:
+        self.wait("document.querySelector(arguments[0])?.innerText.includes(arguments[1])", selector, text)
+
+    # What one does
+
+    def click(self, selector: str) -> None:
+        self._element(selector).click()
+
+    def click_text(self, text: str, selector: str = "a, button, summary") -> None:
+        """The first element that is visible and has this text."""
+        found = self.wait(
+            "[...document.querySelectorAll(arguments[0])].find("
+            "(it) => it.innerText.trim().startsWith(arguments[1]) && it.getClientRects().length)",
+            selector,
+            text,
+        )
+        found.click()
+
+    def fill(self, selector: str, text: str) -> None:
+        element = self._element(selector)
+        element.clear()
+        element.send_keys(text)
+
+    def press(self, *keys: str) -> None:
+        """Keys as Selenium names them, or letters; with Control held where the first one is "ctrl"."""
+        from selenium.webdriver.common.action_chains import ActionChains
+        from selenium.webdriver.common.keys import Keys
+
+        chain = ActionChains(self._driver)
+        names = {"enter": Keys.ENTER, "escape": Keys.ESCAPE, "tab": Keys.TAB, "down": Keys.ARROW_DOWN}
+        if keys[0] == "ctrl":
+            chain.key_down(Keys.CONTROL).send_keys(*keys[1:]).key_up(Keys.CONTROL)
+        else:
+            chain.send_keys(*(names.get(key, key) for key in keys))
+        chain.perform()
+
+    def _element(self, selector: str) -> Any:
+        return self.wait("document.querySelector(arguments[0])", selector)
+
+    # How it looks
+
+    def command(self, name: str, arguments: Mapping[str, object]) -> Any:
+        """A command of the DevTools protocol."""
+        return self._driver.execute_cdp_cmd(name, dict(arguments))
+
+    def look(self, *, width: int = 1400, height: int = 900, scheme: str = "light", still: bool = True) -> None:
+        """Of what size the window is, which colours the system wants, and whether things may move."""
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.command("Emulation.setDeviceMetricsOverride", metrics)
+        features = [
+            {"name": "prefers-color-scheme", "value": scheme},
+            {"name": "prefers-reduced-motion", "value": "reduce" if still else "no-preference"},
+        ]
+        self.command("Emulation.setEmulatedMedia", {"features": features})
+
+    def allow_scripts(self, allowed: bool) -> None:
+        """For the pages that are loaded from now on. What tests run in the page themselves still runs."""
+        self.command("Emulation.setScriptExecutionDisabled", {"value": not allowed})
+
+    def screenshot(self, path: Path) -> None:
+        """The whole page."""
+        import base64
+
+        size = self.command("Page.getLayoutMetrics", {})["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 6000), "scale": 1}
+        shot = self.command("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    # What went wrong
+
+    def complaints(self) -> list[str]:
+        """What the console has said since the last time: errors of scripts, refused requests, the security policy."""
+        return [f"{entry['level']}: {entry['message']}" for entry in self._driver.get_log("browser")]
+
+    def requests(self) -> list[str]:
+        """All URLs that were asked for since the last time."""
+        events = [json.loads(entry["message"])["message"] for entry in self._driver.get_log("performance")]
+        return [it["params"]["request"]["url"] for it in events if it["method"] == "Network.requestWillBeSent"]
+
+
+@contextmanager
+def open_browser(profile: Path) -> Iterator[Browser]:
+    """`profile` is an empty folder for whatever the browser keeps."""
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM or ""
+    for flag in (*_FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(executable_path=CHROMEDRIVER))
+    driver.set_page_load_timeout(LIMIT)
+    driver.set_script_timeout(LIMIT)
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
