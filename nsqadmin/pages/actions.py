@@ -6,16 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
-from nsqadmin.actions import Action, BadAction, Danger, Kind, Plan, plan
-from nsqadmin.answers import identity_of
+from nsqadmin.actions import Action, BadAction, Danger, Kind, Plan, Receipt, plan
+from nsqadmin.answers import caller_of, identity_of, lists_of
 from nsqadmin.app import Route
 from nsqadmin.pages.details import curl
+from nsqadmin.pages.painter import Failure
 from nsqadmin.pages.rights import ACTION_WORDS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.execution import Executor
     from nsqadmin.model import Snapshot
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
@@ -30,6 +32,8 @@ _REASONS: Final[Mapping[str, str]] = {
     "INVALID_PLACE": "Say where to move it: earliest, latest, a sequence or a time such as 2026-03-01T12:00:00Z.",
     "TOPIC_NOT_FOUND": "There is no such topic any more.",
     "CHANNEL_NOT_FOUND": "There is no such channel any more.",
+    "MISSING_ARG_TOPIC": "Choose a topic first.",
+    "NOT_FOUND": "There is no such action.",
 }
 _Values = Mapping[str, Sequence[str]]
 
@@ -43,11 +47,61 @@ class ActionPages:
     def routes(self) -> list[Route]:
         return [
             Route("GET", "/actions/{kind}", self.confirm),
+            Route("POST", "/actions/{kind}", self.do),
         ]
 
     async def confirm(self, request: Request) -> Response:
         values = {name: request.query_params.getlist(name) for name in request.query_params}
-        return await self._ask(request, values)
+        try:
+            return await self._ask(request, values)
+        except HttpError as error:
+            return await self._refusal(request, error)
+
+    async def do(self, request: Request) -> Response:
+        try:
+            return await self._do(request, await lists_of(request))
+        except HttpError as error:
+            return await self._refusal(request, error)
+
+    async def _do(self, request: Request, values: _Values) -> Response:
+        word = request.path_params["kind"]
+        actions = [_action(word, values, topic) for topic in _topics_of(word, values)]
+        if not actions:
+            raise HttpError(400, "MISSING_ARG_TOPIC")
+        executor = self._executor_for(request, actions)
+        snapshot = await self._painter.picture(request)
+        try:
+            plans = [plan(snapshot, action) for action in actions]
+        except BadAction as error:
+            return await self._ask(request, values, problem=_reason(error), status=400)
+        must_type = _must_type(plans)
+        if must_type and _first(values, "typed") != must_type:
+            problem = f"Nothing was done: “{must_type}” has to be typed to go on."
+            return await self._ask(request, values, problem=problem, status=400)
+        receipts = [await executor.execute(action, caller_of(request)) for action in actions]
+        return self._receipt(request, snapshot, receipts, plans[0].title)
+
+    def _executor_for(self, request: Request, actions: Sequence[Action]) -> Executor:
+        """Who does it, where this person may. Raises 403; the audit log has it then."""
+        executor = self._services.executor
+        for action in actions:
+            if reason := identity_of(request).why_not(action.right, action.topic):
+                if executor is not None:
+                    executor.refused(action, caller_of(request), reason)
+                raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+        if executor is None:
+            raise HttpError(403, "FORBIDDEN", details={"reason": "there is no cluster to be changed"})
+        return executor
+
+    async def _refusal(self, request: Request, error: HttpError) -> Response:
+        details = error.details or {}
+        failure = Failure(
+            title="Nothing was done" if request.method == "POST" else "Not possible",
+            text=str(details.get("reason", _REASONS.get(error.code, error.code))),
+            raw=f"{error.status} {error.code}",
+            links=(("Overview", self._links.to("/")),),
+        )
+        return self._painter.failure(request, await self._painter.picture(request), failure, status=error.status)
 
     # Asking
 
@@ -66,7 +120,7 @@ class ActionPages:
         try:
             plans = [plan(snapshot, action) for action in actions]
         except BadAction as error:
-            reason = _REASONS.get(str(error), str(error))
+            reason = _reason(error)
             if actions[0].kind in _CREATIONS:
                 return self._form(request, snapshot, word, reason, actions[0], status=400)
             raise HttpError(
@@ -133,12 +187,50 @@ class ActionPages:
             return self._links.to("/lookup")
         return self._links.about(action.topic, action.channel, "")
 
+    # Afterwards
+
+    def _receipt(self, request: Request, snapshot: Snapshot, receipts: Sequence[Receipt], title: str) -> Response:
+        first = receipts[0]
+        results = {receipt.result for receipt in receipts}
+        result = first.result if len(results) == 1 else "partly"
+        retry = first.retry if len(receipts) == 1 else None
+        return self._painter.page(
+            request,
+            "receipt.html",
+            snapshot,
+            headline=title if len(receipts) == 1 else f"Delete {len(receipts)} topics",
+            result=result,
+            detail="",
+            failure=next((receipt.failure for receipt in receipts if receipt.failure), ""),
+            discovery_errors=[text for receipt in receipts for text in receipt.discovery_errors],
+            steps=[step for receipt in receipts for step in receipt.steps],
+            done=self._after(first.action, result, len(receipts) > 1),
+            retry=self._links.action(
+                retry.kind, topic=retry.topic, channel=retry.channel, node=retry.nodes, **{"from": retry.place}
+            )
+            if retry is not None
+            else "",
+        )
+
+    def _after(self, action: Action, result: str, is_many: bool) -> str:
+        if is_many:
+            return self._links.to("/lookup")
+        if action.kind is Kind.DELETE_TOPIC and result == "ok" and not action.nodes:
+            return self._links.to("/topics")
+        if action.kind is Kind.DELETE_CHANNEL and result == "ok" and not action.nodes:
+            return self._links.topic(action.topic)
+        return self._links.about(action.topic, action.channel, "")
+
 
 _ANY_PLACE: Final = "…"  # stands for the place while it is not chosen
 
 
 def _placed(action: Action) -> Action:
     return Action(kind=action.kind, topic=action.topic, channel=action.channel, nodes=action.nodes, place=_ANY_PLACE)
+
+
+def _reason(error: BadAction) -> str:
+    return _REASONS.get(str(error), str(error))
 
 
 def _topics_of(word: str, values: _Values) -> list[str]:
