@@ -51,6 +51,9 @@ ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
 # In the scope of a request whose peer has shown a certificate: the name in it (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
 
+# In the scope of a request whose peer has sent its end before all of the body.
+CUT_SHORT: Final = "nsq.cut_short"
+
 # How much of a request's body is dropped after an answer that did not wait for it. Closing with unread data makes the
 # kernel send a reset, and a client that is still writing would never see the answer.
 _MOST_TO_DROP: Final = 8 * 1024 * 1024
@@ -240,7 +243,8 @@ class Request:
     async def read(self, limit: int) -> bytes:
         """The body, or its first `limit` + 1 bytes: one more than `limit` tells that there was too much.
 
-        This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile.
+        This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile; an
+        HttpError when it has ended too early, and may still hear of it.
         """
         self._reading = True
         pieces: list[bytes] = []
@@ -253,15 +257,21 @@ class Request:
             pieces.append(piece)
             size += len(piece)
             self._complete = not message.get("more_body", False)
+            if not self._complete and self._is_cut_short:
+                raise HttpError(500, "INTERNAL_ERROR", close=True)
         return b"".join(pieces)[: limit + 1]
 
     async def drop_rest(self) -> None:
         """Reads on and forgets, within reason: see `_MOST_TO_DROP`."""
         dropped = 0
-        while not self._complete and dropped < _MOST_TO_DROP:
+        while not self._complete and not self._is_cut_short and dropped < _MOST_TO_DROP:
             message = await self._receive()
             dropped += len(message.get("body", b""))
             self._complete = message["type"] == "http.disconnect" or not message.get("more_body", False)
+
+    @property
+    def _is_cut_short(self) -> bool:
+        return CUT_SHORT in self._scope
 
     def abort(self) -> None:
         """Ends the connection without a word: what was sent of the answer is not whole."""

@@ -142,7 +142,10 @@ def _open_tcp(address: Address) -> socket.socket:
         if socket.has_dualstack_ipv6():
             return _open(socket.AF_INET6, ("::", address.port), only_ipv6=False)
         return _open(socket.AF_INET, ("0.0.0.0", address.port))
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # it cannot be a name: a part that is empty or too long, say
+        raise AddressError(f"lookup {address.host}: no such host") from error
     # IPv4 first where a name has both, as Go does.
     family, _, _, _, name = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return _open(family, name)

@@ -34,6 +34,7 @@ from common.http_api import (
     ABORT,
     BAD_REQUEST,
     COMMON_NAME,
+    CUT_SHORT,
     ENDS_WITH_PEER,
     HEADERS_TOO_LARGE,
     HttpDate,
@@ -255,8 +256,11 @@ class _Connection(HttpToolsProtocol):
         if self.transport.get_extra_info("sslcontext") is not None:
             return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
-        if newest is None or newest.response_complete or newest.more_body or ENDS_WITH_PEER in newest.scope:
+        if newest is None or newest.response_complete or ENDS_WITH_PEER in newest.scope:
             return False
+        if newest.more_body:
+            cast("Scope", newest.scope)[CUT_SHORT] = True
+            newest.message_event.set()
         self._ended = True
         return True
 

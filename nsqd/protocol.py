@@ -4,7 +4,7 @@ What is allowed when is the table LEGAL. Bodies are checked in two steps, as the
 parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
 
 Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
-until the log has answered; message frames never wait.
+until the log has answered. Message frames wait for no answer but SUB's own.
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 
@@ -192,6 +192,7 @@ class ClientProtocol:
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
         self._held: deque[_Held] = deque()
+        self._holds_messages: _Held | None = None  # SUB's OK is in it
         self._owed = 0  # frames in it
         self._heartbeat_at = inf
         self._read_deadline = inf
@@ -287,6 +288,8 @@ class ClientProtocol:
         held = self._held
         while held and held[0].receipt.settled:
             first = held.popleft()
+            if first is self._holds_messages:
+                self._holds_messages = None
             self._hold_back_if_owed(-len(first.frames))
             if first.receipt.error is None:
                 self._out += first.frames
@@ -402,7 +405,11 @@ class ClientProtocol:
             self.close()
 
     def _send_messages(self, pieces: list[bytes]) -> None:
-        self._out += pieces
+        if self._holds_messages is None:
+            self._out += pieces
+        else:
+            self._held[-1].frames += pieces
+            self._hold_back_if_owed(len(pieces))
         self._wake()
 
     # Commands
@@ -566,9 +573,12 @@ class ClientProtocol:
         if self._broker.urgent_changes == changes_before:
             self._respond(OK_FRAME)
         else:  # a new channel's OK says that it survives us
-            promise = self._broker.promise()
-            self._owe(promise, b"SUB")
-            promise.when_settled(self._let_go)  # before the turn hands messages over: the OK comes first
+            self._owe(self._broker.promise(), b"SUB")
+        if self._held:
+            self._holds_messages = self._held[-1]
+            self._holds_messages.receipt.when_settled(
+                self._let_go
+            )  # not only when something is sent: it may be messages
 
     def _closeness(self) -> Closeness:
         """By what the first IDENTIFY has said; two empty names are equal, as in NSQ."""

@@ -36,7 +36,7 @@ async def _push(address: str, take_packets: Callable[[], Sequence[bytes]], *, ov
     try:
         with trio.fail_after(_RESOLVE_TIMEOUT):
             sock = await _connected(address)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # of the second kind: no address at all, or no name that a host could have
         log.error("STATSD: failed to dial %s - %s", address, error)
         return
     except trio.TooSlowError:

@@ -40,6 +40,7 @@ MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
 BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
 EXITING: Final = HttpError(503, "EXITING")
+UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the peer has ended before its body has
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,13 @@ class Publishing:
             return topic.publish(payload, offsets)
         except Refused:
             return EXITING
+
+    def mpub_cut_short(self, query: bytes, body: bytes) -> Receipt | HttpError:
+        """As `mpub`, of a body that has ended too early. What says itself how long it is may be whole all the same."""
+        target = self._mpub_targets.get(query) or self._learn_mpub(query)
+        if target.binary:
+            return self.mpub(query, body)
+        return self.mpub_query(query) or UNREADABLE
 
     def _cut_binary(self, body: bytes) -> tuple[bytes, list[int]] | HttpError:
         try:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from common.http_api import HttpDate, HttpError, Response, plain, text, wire_head
-from nsqd.http.publishing import EXITING
+from nsqd.http.publishing import EXITING, UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,6 +198,9 @@ class QuickHttp:
     def end(self) -> None:
         """The peer sends nothing more. It still gets its answers."""
         if self._others is None:
+            if self._head is not None:
+                self._perform(self._head, bytes(self._body), cut_short=True)
+                self._head = None
             self._closing = True
             self.next_deadline = inf
             self._wake()
@@ -243,18 +246,19 @@ class QuickHttp:
                 self._body = bytearray(head.prefix + data[body:])
                 self._missing = at - end
 
-    def _perform(self, head: _Head, body: bytes) -> None:
-        """Does what a complete request asks. The body of a PUB has its size in front."""
+    def _perform(self, head: _Head, body: bytes, *, cut_short: bool = False) -> None:
+        """Does what a request asks, whose body has come, or ended too early. That of a PUB has its size in front."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
             refusal = self._guard.check_publish(head.query, head.authorization, self._common_name())
             if refusal is not None:
                 self._owe(refusal, head.manner)
                 return
+        publishing = self._routes.publishing
         if head.kind == _PUB:
-            answer = self._routes.publishing.pub(head.query, body)
+            answer = UNREADABLE if cut_short else publishing.pub(head.query, body)
         elif head.kind == _MPUB:
-            answer = self._routes.publishing.mpub(head.query, body)
+            answer = publishing.mpub_cut_short(head.query, body) if cut_short else publishing.mpub(head.query, body)
         else:
             answer = self._routes.ping()
         self._owe(answer, head.manner)

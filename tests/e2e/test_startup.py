@@ -153,6 +153,15 @@ def test_a_port_in_use_is_named(tmp_path: Path, which: str) -> None:
     assert cause.endswith("address already in use")
 
 
+@pytest.mark.parametrize("which", ["tcp", "http"])
+@pytest.mark.parametrize("host", ["two..dots", "x" * 64 + ".example", "caf\xe9\udcff"])
+def test_a_host_that_cannot_be_is_named(tmp_path: Path, which: str, host: str) -> None:
+    cause = refusal(f"--data-path={tmp_path}", f"--{which}-address={host}:4150")
+    assert cause.startswith("listen (")
+    assert " failed - listen tcp" in cause
+    assert ": lookup " in cause
+
+
 def test_a_config_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     config = tmp_path / "nsqd.toml"
     config.write_text("tcp_address = ")

@@ -25,6 +25,13 @@ def refusal(nsqd: Nsqd, *sent: bytes) -> bytes:
     return error
 
 
+def test_in_one_packet_the_answers_come_before_the_messages(nsqd: Nsqd, topic: str) -> None:
+    client = nsqd.connect()
+    client.send(pub(topic, b"hello") + sub(topic, "c") + rdy(1))
+    frames = [client.frame() for _ in range(3)]
+    assert [frame.type for frame in frames] == [FrameType.RESPONSE, FrameType.RESPONSE, FrameType.MESSAGE]
+
+
 # Ready counts and parameters
 
 

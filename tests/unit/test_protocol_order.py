@@ -50,6 +50,30 @@ def test_messages_do_not_wait() -> None:
     assert client.answers() == [b"OK"]
 
 
+def test_messages_wait_for_the_ok_of_their_sub() -> None:
+    node = Node()
+    assert node.client().answers(pub("t", b"x") + b"SUB t c\nRDY 1\n") == [b"OK", b"OK", b"<1> x"]
+
+
+def test_messages_wait_for_the_ok_of_a_sub_that_waits_for_the_log() -> None:
+    node = synced_node()
+    node.consumer()  # so that the channel is there
+    sync(node)
+    node.client().ask(pub("t", b"a") + pub("t", b"b"))
+    sync(node)
+    client = node.client()
+    assert client.answers(pub("u", b"x") + b"SUB t c\nRDY 5\n") == []
+    sync(node)
+    assert client.answers() == [b"OK", b"OK", b"<1> b"]
+    assert client.answers(pub("t", b"c")) == [b"<1> c"]  # from now on they wait for nothing
+
+
+def test_messages_that_wait_for_a_sub_do_not_follow_a_failed_publish() -> None:
+    client = failing_client()
+    client.node.client().ask(b"SUB t c\n")
+    assert client.answers(pub("t", b"x") + b"SUB t c\nRDY 1\n") == [b"E_PUB_FAILED PUB failed no space left on device"]
+
+
 def test_publishes_of_one_turn_share_a_receipt() -> None:
     node = synced_node()
     client = node.client()

@@ -125,6 +125,31 @@ def test_both_ways_on_one_connection_in_order() -> None:
     run(test)
 
 
+@pytest.mark.parametrize(
+    "how", ["Content-Length: 10", "Expect: 100-continue\r\nContent-Length: 10", "Transfer-Encoding: chunked"]
+)
+@pytest.mark.parametrize("target", ["POST /pub?topic=t", "POST /mpub?topic=t", "PUT /config/log_level"])
+def test_a_body_that_ends_too_early_is_an_error_that_can_be_seen(target: str, how: str) -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        answer = await talk(address, f"{target} HTTP/1.1\r\nHost: x\r\n{how}\r\n\r\n5\r\nh".encode())
+        answer = answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\n")
+        assert b"\r\nConnection: close\r\n" in answer
+        assert answer.endswith(b'\r\n\r\n{"message":"INTERNAL_ERROR"}')
+        topic = server.broker.find("t")
+        assert topic is None or topic.message_count == 0
+
+    run(test)
+
+
+def test_a_body_that_nobody_waits_for_may_end_too_early() -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        answer = await talk(address, b"GET /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nh")
+        assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+
+    run(test)
+
+
 def without_date(answer: bytes) -> list[bytes]:
     return [line for line in answer.split(b"\r\n") if not line.startswith(b"Date: ")]
 

@@ -99,6 +99,44 @@ def test_pub(client: Client) -> None:
     assert not client.quick.finished
 
 
+UNREADABLE = failure(b"500 Internal Server Error", b"INTERNAL_ERROR", close=True)
+
+
+@pytest.mark.parametrize("target", ["/pub?topic=t", "/pub?topic=", "/mpub?topic=t", "/mpub?topic=t&binary=0"])
+def test_a_body_that_ends_too_early_is_an_error_that_can_be_seen(client: Client, target: str) -> None:
+    assert client.send(post(target, b"a\nhalf")[:-2]) == b""
+    client.quick.end()
+    assert client.finish_turn() == UNREADABLE
+    assert client.quick.finished
+    topic = client.broker.find("t")
+    assert topic is None or topic.message_count == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "sent", "answer"),
+    [
+        ("/mpub", 6, failure(b"400 Bad Request", b"MISSING_ARG_TOPIC")),
+        ("/mpub?topic=t&binary=1", 3, failure(b"413 Request Entity Too Large", b"BAD_BODY")),
+        ("/mpub?topic=t&binary=1", 9, failure(b"413 Request Entity Too Large", b"BAD_MESSAGE")),
+        ("/mpub?topic=t&binary=1", 14, OK),
+    ],
+)
+def test_of_an_mpub_that_ends_too_early_the_usual_things_are_said_first(
+    client: Client, target: str, sent: int, answer: bytes
+) -> None:
+    request = post(target, binary_mpub([b"aa"]) + b"what is behind it says nothing")
+    client.send(request[: request.index(b"\r\n\r\n") + 4 + sent])
+    client.quick.end()
+    assert client.finish_turn() == answer
+    assert client.quick.finished
+
+
+def test_answers_that_are_owed_come_before_that_of_a_body_that_ends_too_early(client: Client) -> None:
+    assert client.send(PING + post("/pub?topic=t", b"hello")[:-1]) == PONG
+    client.quick.end()
+    assert client.finish_turn() == UNREADABLE
+
+
 def test_ping(client: Client) -> None:
     assert client.send(PING) == PONG
 
