@@ -1,0 +1,2 @@
+nsqlookupd
+nsqd --data-path="$(mktemp -d)" --lookupd-tcp-address=127.0.0.1:4160

@@ -1,0 +1,37 @@
+"""docs/reference/http.md has every endpoint of nsqd and nsqlookupd, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
+SOURCES: Final = {
+    "nsqd": [*sorted((ROOT / "nsqd" / "http").glob("*.py"))],
+    "nsqlookupd": [ROOT / "nsqlookupd" / "http_api.py"],
+}
+
+
+@pytest.mark.parametrize("program", SOURCES)
+def test_endpoints_are_on_the_page(program: str) -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in SOURCES[program])
+    served = set(re.findall(r'Route\("(\w+)", "([^"]+)"', code))
+    (section,) = re.findall(rf"^## {program}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r"^\| `(\w+) (/[^`]*)` \|", section, re.MULTILINE)) == served
+
+
+@pytest.mark.parametrize("program", SOURCES)
+def test_named_errors_exist(program: str) -> None:
+    code = "".join(
+        path.read_text(encoding="utf-8")
+        for path in ROOT.rglob("*.py")
+        if path.parts[len(ROOT.parts)] in ("common", program)
+    )
+    (section,) = re.findall(rf"^## {program}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"`([A-Z]+_[A-Z_]+)`", section))
+    assert named
+    assert {name for name in named if f'"{name}"' not in code} == set()
