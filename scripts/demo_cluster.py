@@ -219,6 +219,7 @@ async def _start(nursery: trio.Nursery, cluster: Cluster, started: list[Running]
 async def _in_order(cluster: Cluster) -> AsyncIterator[list[Program]]:
     yield list(cluster.discovery())
     yield list(cluster.brokers())
+    yield list(cluster.admin())
     # Before the first message, so that each channel gets every one.
     await trio.to_thread.run_sync(_create_channels, cluster)
     yield list(cluster.consumers())
