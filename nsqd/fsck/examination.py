@@ -6,14 +6,16 @@ comes with a way to do it, so that the same walk examines and repairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.startup import StartupError
 from nsqd.broker.changes import TopicState, replay
 from nsqd.fsck.finding import Finding, Severity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.log_examination import LogExamination
+from nsqd.go_import.marker import MARKER, Step, read_marker
 from nsqd.log.cold import salvaging
 from nsqd.log.data_path import (
     NODE_JSON,
@@ -34,10 +36,10 @@ from nsqd.log.data_path import (
 from nsqd.log.journal import journal_name, journal_numbers, journal_path, unfinished_rotation
 from nsqd.log.journal_format import Frame
 from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
+from nsqd.log.packed_changes import PackedChanges
 from nsqd.log.store import RESERVED_AHEAD, Told, tell_apart
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
     from nsqd.log.files import Files
 
 
@@ -76,14 +78,18 @@ class Examination:
         node = read_node(self._files, self._folder)
         if isinstance(node, NodeFile):
             self.node, self._journal_end = node.node, node.journal
-        changes: list[Change] = []
+        changes = PackedChanges()
         yield from self._examine_journal(changes)
         told = tell_apart(changes)
+        del changes
         yield from self._compare_node(node, told)
         states = replay(told.changes)
         yield from self._examine_topology(states)
         moved = {log_id for path in self._data_path.dropped_folders() if (log_id := self._data_path.read_log_id(path))}
+        unfinished = yield from self._examine_import(names)
         for topic in self._data_path.topic_names():
+            if topic in unfinished:
+                continue
             self.topics += 1
             examination = LogExamination(
                 self._files, self._data_path, topic, told, new_id=self._new_id, progress=self._progress
@@ -94,9 +100,28 @@ class Examination:
         yield from self._lost_folders(told, moved)
         yield from self._leftovers(names)
 
+    def _examine_import(self, names: list[str]) -> Generator[Finding, None, Collection[str]]:
+        """Gives back the topics that the next start removes and imports anew."""
+        if MARKER not in names:
+            return ()
+        try:
+            marker = read_marker(self._files, self._folder)
+        except StartupError:
+            text = "what is known of the import from nsqd.dat is damaged: nsqd does not start without it"
+            yield Finding(Severity.DAMAGE, text, file=MARKER)
+            return ()
+        if marker is None or marker.step is Step.DONE:
+            return ()
+        if marker.step is Step.VERIFIED:
+            text = "the import from nsqd.dat is complete, but not all of Go's files have their new names"
+            yield Finding(Severity.NOTE, text, file=MARKER)
+            return ()
+        yield Finding(Severity.NOTE, "an import from nsqd.dat was interrupted: the next start begins anew", file=MARKER)
+        return marker.topics
+
     # The journal
 
-    def _examine_journal(self, changes: list[Change]) -> Iterator[Finding]:
+    def _examine_journal(self, changes: PackedChanges) -> Iterator[Finding]:
         numbers = journal_numbers(self._files, self._folder)
         end = JournalEnd()
         for number in numbers:
@@ -118,7 +143,7 @@ class Examination:
         return Finding(Severity.DAMAGE, text, file=journal_name(number))
 
     def _examine_journal_file(
-        self, path: Path, size: int, changes: list[Change], *, is_last: bool
+        self, path: Path, size: int, changes: PackedChanges, *, is_last: bool
     ) -> Generator[Finding, None, int]:
         """Gives back where what is sound ends."""
         sound = size
@@ -127,7 +152,7 @@ class Examination:
         try:
             for found in walk_frames(salvaging(self._files, descriptor), size):
                 if isinstance(found, Frame):
-                    changes += found.changes
+                    changes.extend(found.changes)
                     continue
                 bad.append(found)
                 if found.is_tail:

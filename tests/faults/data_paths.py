@@ -89,6 +89,19 @@ class DiskNode:
         self.store.end_round(round_)
         self.store.flush()
 
+    def carry(self) -> None:
+        """What has happened some seconds later: finished segments go, and what waits in them is in side files."""
+        for log in tuple(self.store.carrying):
+            plan = log.begin_carry()
+            if plan is None:
+                continue
+            for sequences in self.store.exceptions_of(log.topic):
+                plan.need(sequences)
+            job = log.decide_carry(plan, 0.0)
+            if job is not None:
+                job.perform(self.store.files)
+                self.store.end_carry(job)
+
     def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0) -> None:
         """One batch for each."""
         for body in bodies:
@@ -168,6 +181,25 @@ def make(path: Path, *, kill: bool = False) -> None:
         node.settle()
         if not kill:
             node.stop()
+
+
+WAITING = BODIES[3:30:5]  # in side files, by make_carried
+
+
+def make_carried(path: Path) -> None:
+    """Topic t with a channel that has finished all but a few messages, which wait, and whose segments have gone."""
+    path.mkdir(exist_ok=True)
+    with running(path) as node:
+        node.broker.topic("t").channel("c")
+        node.publish("t", *BODIES)
+        consumer = node.consume("t", "c")
+        consumer.finish(*(it for it in BODIES if it not in WAITING))
+        for it in WAITING:
+            consumer.requeue(it, 3_000_000)
+        node.settle()
+        node.carry()
+        node.settle()
+        node.stop()
 
 
 def snapshot(path: Path) -> dict[Path, bytes]:

@@ -11,9 +11,11 @@ from nsqd.log.data_path import read_log_id
 from nsqd.log.files import Files
 from tests.faults.data_paths import (
     BODIES,
+    WAITING,
     DiskNode,
     lay_out,
     make,
+    make_carried,
     outcome,
     records_of,
     run_fsck,
@@ -86,6 +88,25 @@ def test_harmed_file_is_reported_and_costs_nothing_else(
         assert "e" in node.broker.topic("t").channels
         assert node.broker.topic("u").paused
         node.stop()
+
+
+@pytest.mark.parametrize("harm", ["missing", "empty", "garbage", "cut"])
+def test_harmed_side_file_is_reported_and_costs_nothing_else(harm: str, tmp_path: Path) -> None:
+    make_carried(tmp_path)
+    (side,) = (tmp_path / T).glob("carried.*")
+    data = side.read_bytes()
+    if harm == "missing":
+        side.unlink()
+    else:
+        side.write_bytes({"empty": b"", "garbage": bytes(len(data)), "cut": data[:-1]}[harm])
+    left = WAITING[:-1] if harm == "cut" else []
+    assert run_fsck(tmp_path).status == 1
+    with running(tmp_path) as node:
+        assert {damage.topic for damage in node.damage} == {"t"} or node.broker.lost == {"t": len(WAITING)}
+        waiting = {BODIES[sequence] for _, sequence, _ in node.broker.topic("t").channels["c"].deferred}
+        assert waiting == set(left)
+        node.publish("t", b"new")
+        assert node.consume("t", "c").bodies == [b"new"]
 
 
 @pytest.mark.parametrize("name", ["topics/t.t", "topics"])

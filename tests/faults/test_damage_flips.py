@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from nsqd.log.carried import number_of_name, scan_carried
+from nsqd.log.record import decode_header
 from nsqd.log.segment import INDEX_SUFFIX
-from tests.faults.data_paths import FastFiles, run_fsck, snapshot
+from tests.faults.data_paths import BODIES, WAITING, FastFiles, make_carried, run_fsck, snapshot
 from tests.faults.flips import flips
 from tests.integration.log.harness import opened
 
@@ -36,6 +38,36 @@ def quick_path(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_any_flipped_bit_is_found_and_costs_at_most_its_record(part: int, quick_path: Path) -> None:
     assert flips(quick_path, POSITIONS // PARTS, PARTS * SEED + part) == POSITIONS // PARTS
+
+
+def test_flipped_bit_of_a_side_file_is_found_and_costs_at_most_its_message(quick_path: Path) -> None:
+    """A bit of every byte."""
+    path = quick_path / "original"
+    make_carried(path)
+    assert run_fsck(path)[:2] == (0, [])
+    files = snapshot(path)
+    ((name, side),) = ((n, data) for n, data in files.items() if number_of_name(n.name) is not None)
+    records = records_of_side_file(side)
+    assert sorted(records) == sorted(BODIES.index(it) for it in WAITING)
+    for offset in range(len(side)):
+        data = bytearray(side)
+        data[offset] ^= 1 << offset % 8
+        (path / name).write_bytes(data)
+        assert [it["file"] for it in run_fsck(path).serious][:1] == [name.name], f"byte {offset} is not found"
+        (costs,) = (sequence for sequence, (start, end) in records.items() if start <= offset < end)
+        found, _ = scan_carried(FastFiles(), path / name.parent, 1)
+        left = {sequence for sequence in records if found.place_of(sequence) >= 0}
+        assert left >= records.keys() - {costs}, f"byte {offset} costs more than message {costs}"
+
+
+def records_of_side_file(data: bytes) -> dict[int, tuple[int, int]]:
+    """Where each message's record starts and ends."""
+    found = {}
+    position = 0
+    while (header := decode_header(data, position)) is not None:
+        found[header.base_sequence] = (position, position + header.size)
+        position += header.size
+    return found
 
 
 def test_flipped_bit_of_an_index_is_found_and_never_gives_a_wrong_message(tmp_path: Path) -> None:

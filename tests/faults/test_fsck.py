@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,8 +14,12 @@ import pytest
 from nsqd import cli as nsqd_cli
 from nsqd.fsck import cli as fsck
 from nsqd.fsck.cli import Progress
+from nsqd.fsck.examination import Examination
+from nsqd.fsck.finding import Severity
+from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
 from nsqd.log.data_path import as_json, read_log_id
 from nsqd.log.files import Files
+from nsqd.log.packed_changes import PackedChanges
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.faults.data_paths import (
     BODIES,
@@ -26,6 +32,7 @@ from tests.faults.data_paths import (
     snapshot,
 )
 from tests.faults.flips import T
+from tests.integration.go_import.harness import Queues, import_, some, write
 from tests.integration.log.harness import opened
 
 JOURNAL = "journal.000001"
@@ -188,6 +195,64 @@ def test_no_file_is_held_in_memory_whole(tmp_path: Path) -> None:
     assert (tmp_path / JOURNAL).stat().st_size > 3_000_000
     out, err = io.StringIO(), io.StringIO()
     assert fsck.main([str(tmp_path)], files=NoBigReads(), out=out, err=err) == 0
+
+
+def test_journal_is_not_held_in_memory_unpacked(tmp_path: Path) -> None:
+    waiting = 200_000
+    with opened(tmp_path, FastFiles()) as store:
+        for first in range(0, waiting, 1000):
+            for sequence in range(first, first + 1000):
+                store.store.record(("wait", "t", "c", [sequence, 1, 0]), urgent=True)
+            store.store.write_journal()
+        store.store.close()
+    tracemalloc.start()
+    changes = PackedChanges()
+    examination = Examination(FastFiles(), tmp_path, new_id=lambda: "")
+    assert [finding for finding in examination._examine_journal(changes) if finding.severity is not Severity.NOTE] == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sum(1 for change in changes if change[0] == "wait") == waiting
+    assert peak < 60 * waiting  # a change as Python has it takes 300 bytes
+
+
+# What was imported from Go's nsqd
+
+QUEUES: Queues = {"t": {"a": some(attempts=(0, 3)), "b": [], "": some(70, first=500)}, "u": {"": some(30, first=900)}}
+
+
+def test_nothing_is_found_after_an_import(tmp_path: Path) -> None:
+    write(tmp_path, QUEUES)
+    import_(tmp_path)
+    assert run_fsck(tmp_path)[:2] == (0, [])
+    with running(tmp_path) as node:
+        assert node.damage == []
+        assert len(node.consume("t", "a").bodies) == 100 + 70  # its own, and the topic's
+        node.stop()
+    assert run_fsck(tmp_path)[:2] == (0, [])
+
+
+@pytest.mark.parametrize(("step", "severity"), [(Step.RUNNING, "note"), (Step.VERIFIED, "note"), (Step.DONE, None)])
+def test_import_that_was_interrupted_is_told_of(tmp_path: Path, step: Step, severity: str | None) -> None:
+    write(tmp_path, QUEUES)
+    import_(tmp_path)
+    marker = read_marker(Files(), tmp_path)
+    assert marker is not None
+    write_marker(Files(), tmp_path, replace(marker, step=step))
+    if step is Step.RUNNING:  # as far as it came
+        for segment in (tmp_path / T).glob("*.log"):
+            segment.write_bytes(segment.read_bytes()[:-7])
+    found = run_fsck(tmp_path)
+    assert found.status == 0
+    assert [(it["file"], it["severity"]) for it in found.findings] == ([(MARKER, severity)] if severity else [])
+
+
+def test_damaged_marker_of_an_import_is_told_of(tmp_path: Path) -> None:
+    write(tmp_path, QUEUES)
+    import_(tmp_path)
+    marker = bytearray((tmp_path / MARKER).read_bytes())
+    marker[len(marker) // 2] ^= 1
+    (tmp_path / MARKER).write_bytes(marker)
+    assert [(it["file"], it["severity"]) for it in run_fsck(tmp_path).findings] == [(MARKER, "damage")]
 
 
 # Side files
