@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
 
 from tests.support.client import Client
-from tests.support.process import ROOT, Daemon, Nsqd, Nsqlookupd
+from tests.support.process import ROOT, Daemon, Nsqadmin, Nsqd, Nsqlookupd, eventually, needs_module
 
 pytestmark = pytest.mark.e2e
 
@@ -23,13 +24,15 @@ def documented(program: str) -> dict[str, tuple[str, set[str], str]]:
     return {name: (kind, set(re.findall(r"`(\w+)`", labels)), text) for name, kind, labels, text in rows}
 
 
-def exported(daemon: Daemon) -> dict[str, tuple[str, set[str], str]]:
+def exported(daemon: Daemon, *, sometimes: Container[str] = ()) -> dict[str, tuple[str, set[str], str]]:
+    """`sometimes` are those that have samples only when there is something to say."""
     text = daemon.http("GET", "/metrics").body.decode()
     found = {}
     for name, words, kind in re.findall(r"# HELP (\w+) (.*)\n# TYPE \w+ (\w+)\n", text):
         samples = re.findall(rf"^{name}(\{{.*\}})? ", text, re.MULTILINE)
-        assert samples, f"{name} has no sample here, so its labels were not seen"
-        found[name] = kind, set(re.findall(r'(\w+)="', "".join(samples))), words
+        assert samples or name in sometimes, f"{name} has no sample here, so its labels were not seen"
+        labels = set(re.findall(r'(\w+)="', "".join(samples))) if samples else documented(daemon.program)[name][1]
+        found[name] = kind, labels, words
     return found
 
 
@@ -49,3 +52,19 @@ def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
 def test_nsqlookupd_exports_what_the_page_says() -> None:
     with Nsqlookupd() as nsqlookupd:
         assert exported(nsqlookupd) == documented("nsqlookupd")
+
+
+def test_nsqadmin_exports_what_the_page_says(tmp_path: Path) -> None:
+    needs_module("starlette")
+    sometimes = {
+        "nsq_channel_oldest_age_seconds",
+        "nsq_channel_drain_seconds",
+        "nsq_channel_condition",
+        "nsq_topic_condition",
+    }
+    with Nsqd(tmp_path) as nsqd:
+        nsqd.post("/pub?topic=t", b"body")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        with Nsqadmin(f"nsqd-http-address={nsqd.http_address[0]}:{nsqd.http_address[1]}") as nsqadmin:
+            eventually(lambda: nsqadmin.http("GET", "/healthz").status == 200)
+            assert exported(nsqadmin, sometimes=sometimes) == documented("nsqadmin")
