@@ -488,7 +488,7 @@ def _default_text(row: Option) -> str:
     text = row.shown_default()
     if row.kind.is_bare and text == "false":
         return ""
-    return f'"{text}"' if row.kind is STRING and text and row.default_shown is None else text
+    return _quoted(text) if row.kind is STRING and text and row.default_shown is None else text
 
 
 def reference_page(options_class: type[BaseOptions], program: str, *, about: str) -> str:
@@ -522,7 +522,7 @@ def _table_lines(options_class: type[DataclassInstance], *, in_file: bool) -> li
 
 def _reference_line(row: Option, *, in_file: bool) -> str:
     word = "list" if row.kind.is_repeated else row.kind.word or "bool"
-    default = row.shown_default()
+    default = row.shown_default().replace("\n", "\\n")
     shown = "" if not default else default if row.default_shown else f"`{default}`"
     text = _help_text(row)
     if in_file and row.key != row.flag.replace("-", "_"):

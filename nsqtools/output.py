@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import select
 import stat
 import sys
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import trio
 
@@ -44,3 +46,11 @@ class Output:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.wait_writable(self._descriptor)
+
+
+def message_line(topic: str, body: bytes, about: Mapping[str, Any], *, print_topic: bool, as_json: bool) -> bytes:
+    """How a message is shown: as it is, or as an object with all that is known of it."""
+    if as_json:
+        return json.dumps({"topic": topic, **about}).encode() + b"\n"
+    head = f"{topic} | ".encode() if print_topic else b""
+    return b"%b%b\n" % (head, body)

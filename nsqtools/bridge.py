@@ -1,0 +1,92 @@
+"""What nsq_to_http and nsq_to_nsq share: a consumer, which target gets a message, and how long that took."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Final, Literal
+
+import trio
+
+from common.option_kinds import one_of
+from nsqclient import Config, Message, NSQError, open_consumer
+from nsqclient._hostpool import Strategy, pool_of
+from nsqtools.command import ToolFailed
+from nsqtools.status import StatusLines
+
+log = logging.getLogger(__name__)
+
+STATUS_EVERY: Final = "after how many messages a line tells how long they took; 0: never"
+MODE: Final = "which one gets a message: round-robin, hostpool (leaves alone who fails), or epsilon-greedy (the quickest)"
+_STRATEGIES: Final[dict[str, Strategy]] = {
+    "round-robin": "round_robin",
+    "hostpool": "hostpool",
+    "epsilon-greedy": "epsilon_greedy",
+}
+MODES: Final = one_of(*_STRATEGIES)
+ALL: Final = "all"
+MODES_AND_ALL: Final = one_of(*_STRATEGIES, ALL)
+
+
+class Targets:
+    """Several places of which one gets each message, or with the mode `all` every one."""
+
+    def __init__(self, names: Sequence[str], mode: str, status_every: int, random: Random | None = None) -> None:
+        self._count = len(names)
+        self._pool = None if mode == ALL else pool_of(_STRATEGIES[mode], len(names), random or Random())
+        self._status = StatusLines(status_every, list(names))
+        for line in self._status.warnings:
+            log.warning("%s", line)
+
+    async def send(self, send: Callable[[int], Awaitable[None]]) -> None:
+        """`send(number)` sends to one of them; what it raises, this raises."""
+        if self._pool is None:
+            for number in range(self._count):
+                await self._send(number, send)
+        else:
+            await self._send(self._pool.pick(trio.current_time()), send)
+
+    async def _send(self, number: int, send: Callable[[int], Awaitable[None]]) -> None:
+        started = trio.current_time()
+        try:
+            await send(number)
+        except Exception:
+            self._status.failed(number)
+            if self._pool is not None:
+                self._pool.failed(number, trio.current_time())
+            raise
+        now = trio.current_time()
+        if self._pool is not None:
+            self._pool.succeeded(number, now - started, now)
+        for line in self._status.add(number, now - started):
+            log.info("%s", line)
+
+
+async def consume(
+    topic: str,
+    channel: str,
+    handle: Callable[[Message], Awaitable[None]],
+    *,
+    nsqd: Sequence[str],
+    lookupd: Sequence[str],
+    config: Config,
+    concurrency: int,
+    stop: trio.Event,
+) -> None:
+    """Until `stop` is set and what was begun has ended. Raises ToolFailed."""
+    startup: Literal["require", "background"] = "require" if nsqd else "background"
+    try:
+        async with open_consumer(
+            topic, channel, nsqd=nsqd, lookupd=lookupd, config=config, startup=startup
+        ) as consumer, trio.open_nursery() as nursery:
+
+            async def stop_consumer() -> None:
+                await stop.wait()
+                consumer.stop()
+
+            nursery.start_soon(stop_consumer)
+            await consumer.run(handle, concurrency=concurrency)
+            nursery.cancel_scope.cancel()
+    except* NSQError as group:
+        raise ToolFailed(str(group.exceptions[0])) from group

@@ -1,0 +1,214 @@
+"""nsq_tail: prints messages as they come; with --peek those that a topic's log has kept, without touching anything."""
+
+from __future__ import annotations
+
+import logging
+import random
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import inf
+from typing import Final
+from urllib.parse import quote
+
+import trio
+
+from common.options import option
+from common.startup import StartupError
+from common.wire.names import is_ephemeral
+from nsqclient import Config, Consumer, Message, NSQError, open_consumer
+from nsqtools import flags
+from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
+from nsqtools.command import OutputClosed, ToolFailed, ToolOptions, run_tool, run_until
+from nsqtools.history import body_document, parse_place
+from nsqtools.nodes import AskFailed, Asking, servers_of
+from nsqtools.output import Output, message_line
+from nsqtools.peek import peek
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+Prints each message and a newline, and finishes it. Without --channel it makes an ephemeral channel of its own.
+
+With --peek it reads what the topics' logs have kept: no channel is made, nothing is delivered or finished, and it ends
+with the last message. With -n alone the last n are shown, with --from the first n from there on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    channel: str = option("", "channel to consume; empty: tail, six digits, and #ephemeral")
+    max_in_flight: int = option(200, MAX_IN_FLIGHT)
+    n: int = option(0, "how many messages to show, of all topics together; 0: no end")
+    print_topic: bool = option(False, "print the topic's name before each message")
+    json: bool = option(False, "print an object for each message, for programs")
+    nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
+    nsqd_http_address: tuple[str, ...] = option(
+        (), f"{flags.NSQD_HTTP_ADDRESS}; for --peek, and to look before an ephemeral channel is made"
+    )
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    topic: tuple[str, ...] = option((), "topic to show")
+    consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
+    force: bool = option(False, "make an ephemeral channel even where it takes away what waits for the first channel")
+    peek: bool = option(False, "show what the log has kept, and change nothing")
+    from_: str = option(
+        "", "with --peek, where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (so long ago)",
+        flag="from",
+    )  # fmt: skip
+
+    def check(self) -> None:
+        if self.peek and self.nsqd_http_address:
+            if self.lookupd_http_address:
+                raise StartupError("use --nsqd-http-address or --lookupd-http-address not both")
+        else:
+            flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address)
+        if not self.topic:
+            raise StartupError("--topic required")
+        for topic in self.topic:
+            flags.check_topic(topic)
+        if self.channel:
+            flags.check_channel(self.channel)
+        flags.check_addresses(self.nsqd_tcp_address, (*self.lookupd_http_address, *self.nsqd_http_address))
+        if self.from_:
+            if not self.peek:
+                raise StartupError("--from only used with --peek")
+            parse_place("from", self.from_, datetime.now(UTC))
+        if self.n < 0:
+            raise StartupError("-n should not be negative")
+
+
+class Tail:
+    """Consumers whose messages are printed one after the other, until there were enough."""
+
+    def __init__(self, options: Options, config: Config, output: Output) -> None:
+        self._options = options
+        self._channel = options.channel or f"tail{random.randrange(10**6):06d}#ephemeral"
+        self._config = config
+        self._output = output
+        self._left: float = options.n or inf
+        self._turn = trio.Lock()
+        self._writing: trio.CancelScope | None = None
+        self._consumers: list[Consumer] = []
+        self._is_stopping = False
+
+    async def follow(self, topic: str) -> None:
+        """Raises NSQError or OutputClosed."""
+        options = self._options
+        log.info("Adding consumer for topic: %s", topic)
+        async with open_consumer(
+            topic,
+            self._channel,
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            config=self._config,
+            startup="require" if options.nsqd_tcp_address else "background",
+        ) as consumer:
+            self._consumers.append(consumer)
+            if self._is_stopping:
+                consumer.stop()
+            async for message in consumer:
+                async with self._turn:
+                    await self._show(topic, message)
+
+    async def _show(self, topic: str, message: Message) -> None:
+        if self._is_stopping:
+            message.requeue(0, backoff=False)
+            return
+        options = self._options
+        about = {
+            "id": message.id,
+            "timestamp": message.timestamp_ns,
+            "attempts": message.attempts,
+            "nsqd": message.nsqd,
+            **body_document(message.body),
+        }
+        line = message_line(topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
+        with trio.CancelScope() as self._writing:
+            try:
+                await self._output.write(line)
+            except OSError as error:
+                message.requeue(0, backoff=False)
+                raise ToolFailed(f"ERROR: failed to write to os.Stdout - {error.strerror}") from error
+            except OutputClosed:
+                message.requeue(0, backoff=False)
+                raise
+            message.finish()
+            self._left -= 1
+        if self._writing.cancelled_caught:
+            message.requeue(0, backoff=False)
+        if self._left <= 0:
+            self.stop()
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        for consumer in self._consumers:
+            consumer.stop()
+        if self._writing is not None:  # whoever reads our output may have stopped
+            self._writing.cancel()
+
+
+async def guard(options: Options, topic: str, asking: Asking) -> None:
+    """A topic's backlog goes to its first channel: one that vanishes must not be it. Raises ToolFailed."""
+    target = f"/stats?format=json&topic={quote(topic)}&include_clients=false"
+    try:
+        servers = await servers_of(
+            asking,
+            topic,
+            lookupd=options.lookupd_http_address,
+            nsqd_http=options.nsqd_http_address,
+            nsqd_tcp=options.nsqd_tcp_address,
+        )
+    except AskFailed as error:
+        if error.status != 404:
+            log.warning("WARNING: cannot look whether topic %s has a channel already: %s", topic, error)
+        return
+    answers, failures = await asking.ask_all(servers, target)
+    for failure in failures:
+        log.warning("WARNING: cannot look whether topic %s has a channel already: %s", topic, failure)
+    for server, stats in answers.items():
+        for found in stats.get("topics") or ():
+            if found["topic_name"] == topic and not found["channels"] and found["depth"]:
+                raise ToolFailed(
+                    f"topic {topic} on {server} has {found['depth']} messages and no channel: an ephemeral one would "
+                    "take them away; use --peek to look at them, --channel to keep them, or --force"
+                )
+
+
+async def run(options: Options, stop: trio.Event) -> int:
+    output = Output()
+    asking = Asking()
+    if options.peek:
+        try:
+            await run_until(stop, lambda: peek(options, asking, output))
+        except* AskFailed as group:
+            raise ToolFailed(str(group.exceptions[0])) from group
+        return 0
+    in_flight = options.max_in_flight
+    if 0 < options.n < in_flight:
+        in_flight = options.n
+    tail = Tail(options, client_config("nsq_tail", options.consumer_opt, max_in_flight=in_flight), output)
+    if not options.force and (not options.channel or is_ephemeral(options.channel)):
+        for topic in options.topic:
+            await guard(options, topic, asking)
+    try:
+        async with trio.open_nursery() as services:
+            services.start_soon(_stop_on, stop, tail)
+            async with trio.open_nursery() as topics:
+                for topic in options.topic:
+                    topics.start_soon(tail.follow, topic)
+            services.cancel_scope.cancel()
+    except* NSQError as group:
+        raise ToolFailed(str(group.exceptions[0])) from group
+    return 0
+
+
+async def _stop_on(stop: trio.Event, tail: Tail) -> None:
+    await stop.wait()
+    tail.stop()
+
+
+def main() -> None:
+    sys.exit(run_tool("nsq_tail", Options, run, about=ABOUT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""nsq_to_http: an HTTP request for each message of a channel."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ssl import create_default_context
+from typing import Final
+from urllib.parse import quote_plus, urlsplit
+
+import trio
+
+from common.durations import SECOND, Nanoseconds, seconds
+from common.http_client import HttpClient, HttpFailed
+from common.options import DURATION, option
+from common.startup import StartupError
+from common.version import NSQ_VERSION
+from nsqclient import Message, Requeue
+from nsqtools import flags
+from nsqtools.bridge import MODE, MODES_AND_ALL, STATUS_EVERY, Targets, consume
+from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
+from nsqtools.command import ToolOptions, run_tool
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+A POST carries the message as its body and has succeeded with any status 2xx; in the URL of a GET the message stands for
+%s, and only 200 is success (%% is a percent sign). What fails is requeued, with a delay, and everything goes slower.
+
+ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) is dropped."""
+
+_OCTETS: Final = "application/octet-stream"
+_IDLE: Final = 90.0  # seconds that a connection is kept without a request
+_OURS: Final = frozenset(("host", "content-length", "transfer-encoding", "connection"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    topic: str = option("", "topic to consume")
+    channel: str = option("nsq_to_http", "channel to consume")
+    max_in_flight: int = option(200, MAX_IN_FLIGHT)
+    n: int = option(100, "most requests at a time")
+    mode: str = option("hostpool", f"{MODE}; all: every one of them", kind=MODES_AND_ALL)
+    sample: float = option(1.0, "share of the messages that is sent, 0 to 1; the others are finished at once")
+    http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
+    http_client_request_timeout: Nanoseconds = option(20 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
+    status_every: int = option(250, STATUS_EVERY)
+    content_type: str = option(_OCTETS, "Content-Type of a POST")
+    post: tuple[str, ...] = option((), "URL to post to")
+    get: tuple[str, ...] = option((), "URL to get, with %s for the message")
+    header: tuple[str, ...] = option((), "header of each request, 'Name: value'")
+    nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
+
+    def check(self) -> None:
+        self.headers()
+        if not self.topic or not self.channel:
+            raise StartupError("--topic and --channel are required")
+        if self.content_type != _OCTETS:
+            if not self.post:
+                raise StartupError("--content-type only used with --post")
+            if not self.content_type:
+                raise StartupError("--content-type requires a value when used")
+        flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address)
+        if not self.get and not self.post:
+            raise StartupError("--get or --post required")
+        if self.get and self.post:
+            raise StartupError("use --get or --post not both")
+        if not all(url_pattern(url).count(None) == 1 for url in self.get):
+            raise StartupError("invalid GET address - must be a printf string")
+        if not 0.0 <= self.sample <= 1.0:
+            raise StartupError("ERROR: --sample must be between 0.0 and 1.0")
+        if self.n <= 0:
+            raise StartupError("no handlers")
+        flags.check_topic(self.topic)
+        flags.check_channel(self.channel)
+        flags.check_addresses(self.nsqd_tcp_address, self.lookupd_http_address)
+        flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
+        for url in (*self.get, *self.post):
+            _check_url(url)
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Of each request, the given ones before ours. Raises StartupError."""
+        headers = {"user-agent": ("User-Agent", f"nsq_to_http v{NSQ_VERSION}")}
+        if self.post:
+            headers["content-type"] = ("Content-Type", self.content_type)
+        for given in self.header:
+            name, _, value = (part.strip() for part in given.partition(":"))
+            if not name or not value or not (name + value).isprintable() or not name.isascii():
+                raise StartupError("--header value format should be 'Name: value'")
+            if name.lower() in _OURS:
+                raise StartupError(f"--header cannot set {name}")
+            headers[name.lower()] = (name, value)
+        return list(headers.values())
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url.replace("%s", ""))
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise StartupError(f"invalid address {url!r} - must be a URL with http or https")
+
+
+def url_pattern(url: str) -> list[str | None]:
+    """The URL's pieces; None stands where the message goes."""
+    pieces: list[str | None] = []
+    for piece in re.split("(%[%s])", url):
+        pieces.append(None if piece == "%s" else "%" if piece == "%%" else piece)
+    return pieces
+
+
+class Sender:
+    """Makes the request for a message."""
+
+    def __init__(self, options: Options) -> None:
+        self._is_post = bool(options.post)
+        self._urls = options.post or options.get
+        self._patterns = [url_pattern(url) for url in options.get]
+        self._headers = options.headers()
+        self._tls = create_default_context()
+        self._client = HttpClient(
+            connect_timeout=seconds(options.http_client_connect_timeout),
+            timeout=seconds(options.http_client_request_timeout),
+            idle_timeout=_IDLE,
+            keeps_bodies=False,
+        )
+
+    async def send(self, number: int, body: bytes) -> None:
+        """Raises HttpFailed."""
+        if self._is_post:
+            method, url, content = "POST", self._urls[number], body
+        else:
+            escaped = quote_plus(body)
+            method, content = "GET", b""
+            url = "".join(escaped if piece is None else piece for piece in self._patterns[number])
+        answer = await self._client.fetch(method, url, tls=self._tls, headers=self._headers, body=content)
+        if not (200 <= answer.status < 300 if self._is_post else answer.status == 200):
+            raise HttpFailed(f"got status code {answer.status}")
+
+    async def close(self) -> None:
+        await self._client.close_idle()
+
+
+def handler(
+    options: Options, sender: Sender, draw: Callable[[], float] = random.random
+) -> Callable[[Message], Awaitable[None]]:
+    """What is done with each message."""
+    targets = Targets(options.post or options.get, options.mode, options.status_every)
+
+    async def handle(message: Message) -> None:
+        if options.sample < 1.0 and draw() > options.sample:
+            return
+        try:
+            await targets.send(lambda number: sender.send(number, message.body))
+        except HttpFailed as error:
+            log.error("ERROR: message %s - %s", message.id, error)
+            raise Requeue from error
+
+    return handle
+
+
+async def run(options: Options, stop: trio.Event) -> int:
+    config = client_config("nsq_to_http", options.consumer_opt, max_in_flight=options.max_in_flight)
+    sender = Sender(options)
+    await consume(
+        options.topic,
+        options.channel,
+        handler(options, sender),
+        nsqd=options.nsqd_tcp_address,
+        lookupd=options.lookupd_http_address,
+        config=config,
+        concurrency=options.n,
+        stop=stop,
+    )
+    await sender.close()
+    return 0
+
+
+def main() -> None:
+    sys.exit(run_tool("nsq_to_http", Options, run, about=ABOUT))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""nsq_to_nsq: publishes the messages of some topics to other nsqd."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import trio
+
+from common.options import option
+from common.startup import StartupError
+from common.wire.names import is_valid_name
+from nsqclient import Message, NSQError, Producer, Requeue, open_producer
+from nsqtools import flags
+from nsqtools.bridge import MODE, MODES, STATUS_EVERY, Targets, consume
+from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
+from nsqtools.command import ToolFailed, ToolOptions, run_tool
+from nsqtools.json_filter import Dropped, JsonFilter
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+A message is finished when the destination has it. What fails is requeued, with a delay, and everything goes slower.
+
+ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) is dropped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    topic: tuple[str, ...] = option((), "topic to consume")
+    channel: str = option("nsq_to_nsq", "channel to consume")
+    destination_topic: str = option("", "topic to publish to; empty: the same")
+    destination_nsqd_tcp_address: tuple[str, ...] = option((), "TCP address of an nsqd to publish to, host:port")
+    max_in_flight: int = option(200, f"{MAX_IN_FLIGHT}, of each topic")
+    mode: str = option("hostpool", MODE, kind=MODES)
+    status_every: int = option(250, STATUS_EVERY)
+    require_json_field: str = option("", "only forward objects that have this field")
+    require_json_value: str = option("", "and where it has this value")
+    whitelist_json_field: tuple[str, ...] = option((), "field to forward; without any, the whole message")
+    nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
+    lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
+    consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
+    producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
+
+    def check(self) -> None:
+        if not self.topic or not self.channel:
+            raise StartupError("--topic and --channel are required")
+        if not all(map(is_valid_name, self.topic)):
+            raise StartupError("--topic is invalid")
+        if self.destination_topic and not is_valid_name(self.destination_topic):
+            raise StartupError("--destination-topic is invalid")
+        if not is_valid_name(self.channel):
+            raise StartupError("--channel is invalid")
+        flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address)
+        if not self.destination_nsqd_tcp_address:
+            raise StartupError("--destination-nsqd-tcp-address required")
+        flags.check_addresses(
+            (*self.nsqd_tcp_address, *self.destination_nsqd_tcp_address), self.lookupd_http_address
+        )
+
+    @property
+    def filter(self) -> JsonFilter:
+        return JsonFilter(self.require_json_field, self.require_json_value, self.whitelist_json_field)
+
+
+class Bridge:
+    """Forwards each message to one of the destinations."""
+
+    def __init__(self, options: Options, producers: list[Producer]) -> None:
+        self._producers = producers
+        self._destination = options.destination_topic
+        self._filter = options.filter
+        self._targets = Targets(options.destination_nsqd_tcp_address, options.mode, options.status_every)
+        self.dropped = 0
+
+    def handler(self, topic: str) -> Callable[[Message], Awaitable[None]]:
+        destination = self._destination or topic
+
+        async def handle(message: Message) -> None:
+            body = self._filter.apply(message.body)
+            if isinstance(body, Dropped):
+                self._drop(message, body)
+                return
+            try:
+                await self._targets.send(lambda number: self._producers[number].publish(destination, body))
+            except NSQError as error:
+                log.error("ERROR: message %s - %s", message.id, error)
+                raise Requeue from error
+
+        return handle
+
+    def _drop(self, message: Message, reason: Dropped) -> None:
+        self.dropped += 1
+        if reason is Dropped.NOT_JSON:
+            log.error("ERROR: %s: %s", reason, message.body.decode("utf-8", "backslashreplace"))
+        elif reason is Dropped.NO_FIELD:
+            log.error("ERROR: %s: message %s is dropped", reason, message.id)
+
+
+async def run(options: Options, stop: trio.Event) -> int:
+    consumer_config = client_config("nsq_to_nsq", options.consumer_opt, max_in_flight=options.max_in_flight)
+    producer_config = client_config("nsq_to_nsq", options.producer_opt)
+    async with AsyncExitStack() as stack:
+        producers = [
+            await stack.enter_async_context(open_producer(address, config=producer_config))
+            for address in options.destination_nsqd_tcp_address
+        ]
+        bridge = Bridge(options, producers)
+        try:
+            async with trio.open_nursery() as nursery:
+                for topic in dict.fromkeys(options.topic):
+                    forward = partial(
+                        consume,
+                        topic,
+                        options.channel,
+                        bridge.handler(topic),
+                        nsqd=options.nsqd_tcp_address,
+                        lookupd=options.lookupd_http_address,
+                        config=consumer_config,
+                        concurrency=max(options.max_in_flight, 1),  # a publish waits for its OK, and the others need not
+                        stop=stop,
+                    )
+                    nursery.start_soon(forward)
+        except* ToolFailed as group:
+            raise group.exceptions[0] from group
+    if bridge.dropped:
+        log.info("%d messages were not forwarded, as the filter says", bridge.dropped)
+    return 0
+
+
+def main() -> None:
+    sys.exit(run_tool("nsq_to_nsq", Options, run, about=ABOUT))
+
+
+if __name__ == "__main__":
+    main()

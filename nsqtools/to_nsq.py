@@ -1,0 +1,95 @@
+"""to_nsq: publishes what comes on standard input, record by record, to every nsqd that is named."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from common.options import option
+from common.startup import StartupError
+from nsqclient import NSQError, open_producer
+from nsqtools import flags
+from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
+from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
+from nsqtools.records import RecordSplitter
+from nsqtools.throttle import Throttle
+
+log = logging.getLogger(__name__)
+
+ABOUT: Final = """\
+Each record is published to every nsqd, one after the other; empty ones are left out. The first publish that fails ends
+it with status 1, and the rest of the input is not read: some nsqd may have that record already."""
+
+_BLOCK: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ToolOptions):
+    topic: str = option("", "topic to publish to")
+    delimiter: str = option("\n", "byte that ends a record")
+    nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
+    rate: int = option(0, "records per second, at most; 0 or less: as fast as it goes")
+    producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
+
+    def check(self) -> None:
+        if not self.topic:
+            raise StartupError("--topic required")
+        if len(self.delimiter_byte) != 1:
+            raise StartupError("--delimiter must be a single byte")
+        if not self.nsqd_tcp_address:
+            raise StartupError("--nsqd-tcp-address required")
+        flags.check_topic(self.topic)
+        flags.check_addresses(self.nsqd_tcp_address, ())
+
+    @property
+    def delimiter_byte(self) -> bytes:
+        return os.fsencode(self.delimiter)
+
+
+async def records(descriptor: int, delimiter: bytes) -> AsyncIterator[bytes]:
+    splitter = RecordSplitter(delimiter)
+    while data := await trio.to_thread.run_sync(os.read, descriptor, _BLOCK, abandon_on_cancel=True):
+        for record in splitter.feed(data):
+            yield record
+    yield splitter.end()
+
+
+async def publish_all(options: Options, descriptor: int) -> None:
+    """Raises NSQError, or ValueError for a record that no nsqd takes."""
+    config = client_config("to_nsq", options.producer_opt)
+    throttle = None
+    if options.rate > 0:
+        log.info("Throttling messages rate to max:%d/second", options.rate)
+        throttle = Throttle(options.rate, trio.current_time())
+    async with (
+        open_producer(options.nsqd_tcp_address, strategy="all", config=config, connect="require") as producer,
+        aclosing(records(descriptor, options.delimiter_byte)) as found,
+    ):
+        async for record in found:
+            if record:
+                await producer.publish(options.topic, record)
+            if throttle is not None and (pause := throttle.take(1, trio.current_time())):
+                await trio.sleep(pause)
+
+
+async def run(options: Options, stop: trio.Event) -> int:
+    try:
+        await run_until(stop, lambda: publish_all(options, sys.stdin.fileno()))
+    except* (NSQError, ValueError) as group:
+        raise ToolFailed(str(group.exceptions[0])) from group
+    return 0
+
+
+def main() -> None:
+    sys.exit(run_tool("to_nsq", Options, run, about=ABOUT))
+
+
+if __name__ == "__main__":
+    main()
