@@ -18,7 +18,9 @@ from nsqtools.status import StatusLines
 log = logging.getLogger(__name__)
 
 STATUS_EVERY: Final = "after how many messages a line tells how long they took; 0: never"
-MODE: Final = "which one gets a message: round-robin, hostpool (leaves alone who fails), or epsilon-greedy (the quickest)"
+MODE: Final = (
+    "which one gets a message: round-robin, hostpool (leaves alone who fails), or epsilon-greedy (the quickest)"
+)
 _STRATEGIES: Final[dict[str, Strategy]] = {
     "round-robin": "round_robin",
     "hostpool": "hostpool",
@@ -77,9 +79,10 @@ async def consume(
     """Until `stop` is set and what was begun has ended. Raises ToolFailed."""
     startup: Literal["require", "background"] = "require" if nsqd else "background"
     try:
-        async with open_consumer(
-            topic, channel, nsqd=nsqd, lookupd=lookupd, config=config, startup=startup
-        ) as consumer, trio.open_nursery() as nursery:
+        async with (
+            open_consumer(topic, channel, nsqd=nsqd, lookupd=lookupd, config=config, startup=startup) as consumer,
+            trio.open_nursery() as nursery,
+        ):
 
             async def stop_consumer() -> None:
                 await stop.wait()

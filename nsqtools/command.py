@@ -167,16 +167,26 @@ async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]]) -> b
 # The log
 
 
+_CLIENT_WORDS: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNING: "WRN", logging.ERROR: "ERR"}
+
+
 def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) -> None:
     """Ours from `level` on; what the client library says from INFO on, whatever that is; others only warn."""
+    root = logging.getLogger()
+    root.handlers[:] = [_handler(formatter)]
+    root.setLevel(logging.WARNING)
+    for package in ("common", "nsqtools", "__main__"):
+        logging.getLogger(package).setLevel(level)
+    client = logging.getLogger("nsqclient")
+    client.handlers[:] = [_handler(ClientFormatter())]
+    client.setLevel(logging.INFO)
+    client.propagate = False
+
+
+def _handler(formatter: logging.Formatter) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
-    for package in ("common", "nsqtools"):
-        logging.getLogger(package).setLevel(level)
-    logging.getLogger("nsqclient").setLevel(logging.INFO)
+    return handler
 
 
 class GoFormatter(logging.Formatter):
@@ -184,7 +194,17 @@ class GoFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))
-        line = f"{moment} {record.getMessage()}".replace("\r", "\\r").replace("\n", "\\n")
+        line = f"{moment} {self._text(record)}".replace("\r", "\\r").replace("\n", "\\n")
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+    def _text(self, record: logging.LogRecord) -> str:
+        return record.getMessage()
+
+
+class ClientFormatter(GoFormatter):
+    """The same with a level, as NSQ's client library writes it: `... INF  [topic/channel] (address) text`."""
+
+    def _text(self, record: logging.LogRecord) -> str:
+        return f"{_CLIENT_WORDS.get(record.levelno, 'ERR'):<4} {record.getMessage()}"

@@ -9,10 +9,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ssl import create_default_context
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus, urlsplit
-
-import trio
 
 from common.durations import SECOND, Nanoseconds, seconds
 from common.http_client import HttpClient, HttpFailed
@@ -24,6 +22,9 @@ from nsqtools import flags
 from nsqtools.bridge import MODE, MODES_AND_ALL, STATUS_EVERY, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
 from nsqtools.command import ToolOptions, run_tool
+
+if TYPE_CHECKING:
+    import trio
 
 log = logging.getLogger(__name__)
 
@@ -111,10 +112,7 @@ def _check_url(url: str) -> None:
 
 def url_pattern(url: str) -> list[str | None]:
     """The URL's pieces; None stands where the message goes."""
-    pieces: list[str | None] = []
-    for piece in re.split("(%[%s])", url):
-        pieces.append(None if piece == "%s" else "%" if piece == "%%" else piece)
-    return pieces
+    return [None if piece == "%s" else "%" if piece == "%%" else piece for piece in re.split("(%[%s])", url)]
 
 
 class Sender:

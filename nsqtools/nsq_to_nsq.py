@@ -59,9 +59,7 @@ class Options(ToolOptions):
         flags.check_sources(self.nsqd_tcp_address, self.lookupd_http_address)
         if not self.destination_nsqd_tcp_address:
             raise StartupError("--destination-nsqd-tcp-address required")
-        flags.check_addresses(
-            (*self.nsqd_tcp_address, *self.destination_nsqd_tcp_address), self.lookupd_http_address
-        )
+        flags.check_addresses((*self.nsqd_tcp_address, *self.destination_nsqd_tcp_address), self.lookupd_http_address)
 
     @property
     def filter(self) -> JsonFilter:
@@ -122,7 +120,9 @@ async def run(options: Options, stop: trio.Event) -> int:
                         nsqd=options.nsqd_tcp_address,
                         lookupd=options.lookupd_http_address,
                         config=consumer_config,
-                        concurrency=max(options.max_in_flight, 1),  # a publish waits for its OK, and the others need not
+                        concurrency=max(
+                            options.max_in_flight, 1
+                        ),  # a publish waits for its OK, and the others need not
                         stop=stop,
                     )
                     nursery.start_soon(forward)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,14 +51,6 @@ class Options(ToolOptions):
         return os.fsencode(self.delimiter)
 
 
-async def records(descriptor: int, delimiter: bytes) -> AsyncIterator[bytes]:
-    splitter = RecordSplitter(delimiter)
-    while data := await trio.to_thread.run_sync(os.read, descriptor, _BLOCK, abandon_on_cancel=True):
-        for record in splitter.feed(data):
-            yield record
-    yield splitter.end()
-
-
 async def publish_all(options: Options, descriptor: int) -> None:
     """Raises NSQError, or ValueError for a record that no nsqd takes."""
     config = client_config("to_nsq", options.producer_opt)
@@ -68,15 +58,16 @@ async def publish_all(options: Options, descriptor: int) -> None:
     if options.rate > 0:
         log.info("Throttling messages rate to max:%d/second", options.rate)
         throttle = Throttle(options.rate, trio.current_time())
-    async with (
-        open_producer(options.nsqd_tcp_address, strategy="all", config=config, connect="require") as producer,
-        aclosing(records(descriptor, options.delimiter_byte)) as found,
-    ):
-        async for record in found:
-            if record:
-                await producer.publish(options.topic, record)
-            if throttle is not None and (pause := throttle.take(1, trio.current_time())):
-                await trio.sleep(pause)
+    splitter = RecordSplitter(options.delimiter_byte)
+    async with open_producer(options.nsqd_tcp_address, strategy="all", config=config, connect="require") as producer:
+        data = b"begin"
+        while data:
+            data = await trio.to_thread.run_sync(os.read, descriptor, _BLOCK, abandon_on_cancel=True)
+            for record in splitter.feed(data) if data else (splitter.end(),):
+                if record:
+                    await producer.publish(options.topic, record)
+                if throttle is not None and (pause := throttle.take(1, trio.current_time())):
+                    await trio.sleep(pause)
 
 
 async def run(options: Options, stop: trio.Event) -> int:
