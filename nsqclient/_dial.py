@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import trio
@@ -171,9 +173,11 @@ class StreamTransport:
 
 
 def _cause(error: BaseException) -> str:
-    """trio wraps: one error for all addresses of a name, one for whatever broke a stream."""
+    """trio wraps: one error for all addresses of a name, one for whatever broke a stream; and names the address again."""
     inner = error.__cause__
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
-    text = inner.strerror if isinstance(inner, OSError) and inner.strerror else str(inner or error)
-    return (error.strerror or str(error)).lower() if inner is None and isinstance(error, OSError) else text.lower()
+    cause = inner or error
+    if isinstance(cause, OSError) and cause.errno and not isinstance(cause, socket.gaierror | ssl.SSLError):
+        return os.strerror(cause.errno).lower()
+    return ((cause.strerror if isinstance(cause, OSError) else None) or str(cause)).lower()

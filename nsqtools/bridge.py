@@ -10,7 +10,7 @@ from typing import Final, Literal
 import trio
 
 from common.option_kinds import one_of
-from nsqclient import Config, Message, NSQError, open_consumer
+from nsqclient import Config, Consumer, Message, NSQError, open_consumer
 from nsqclient._hostpool import Strategy, pool_of
 from nsqtools.command import ToolFailed
 from nsqtools.status import StatusLines
@@ -78,18 +78,18 @@ async def consume(
 ) -> None:
     """Until `stop` is set and what was begun has ended. Raises ToolFailed."""
     startup: Literal["require", "background"] = "require" if nsqd else "background"
-    try:
-        async with (
-            open_consumer(topic, channel, nsqd=nsqd, lookupd=lookupd, config=config, startup=startup) as consumer,
-            trio.open_nursery() as nursery,
-        ):
 
-            async def stop_consumer() -> None:
-                await stop.wait()
-                consumer.stop()
+    async def stop_with(consumer: Consumer) -> None:
+        await stop.wait()
+        consumer.stop()
 
-            nursery.start_soon(stop_consumer)
-            await consumer.run(handle, concurrency=concurrency)
-            nursery.cancel_scope.cancel()
-    except* NSQError as group:
-        raise ToolFailed(str(group.exceptions[0])) from group
+    async with trio.open_nursery() as nursery:
+        try:
+            async with open_consumer(
+                topic, channel, nsqd=nsqd, lookupd=lookupd, config=config, startup=startup
+            ) as consumer:
+                nursery.start_soon(stop_with, consumer)
+                await consumer.run(handle, concurrency=concurrency)
+        except NSQError as error:
+            raise ToolFailed(str(error)) from error
+        nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -120,18 +120,25 @@ def _run(
 
 
 def _status_of(program: str, error: BaseException) -> int:
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    match error:
-        case OutputClosed():
-            return STATUS_OF_A_CLOSED_PIPE
-        case ToolFailed() | StartupError():
-            log.critical("%s", error)
-        case KeyboardInterrupt():  # before the signals are ours
-            return 128 + signal.SIGINT
-        case _:
-            log.critical("%s failed", program, exc_info=error)
+    """Several tasks may fail at once, mostly for the same reason: one line is said."""
+    errors = list(_alone(error))
+    if any(isinstance(it, OutputClosed) for it in errors):
+        return STATUS_OF_A_CLOSED_PIPE
+    if isinstance(errors[0], KeyboardInterrupt):  # before the signals are ours
+        return 128 + signal.SIGINT
+    if all(isinstance(it, ToolFailed | StartupError) for it in errors):
+        log.critical("%s", errors[0])
+    else:
+        log.critical("%s failed", program, exc_info=error)
     return 1
+
+
+def _alone(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for it in error.exceptions:
+            yield from _alone(it)
+    else:
+        yield error
 
 
 async def _heed_signals(

@@ -32,7 +32,7 @@ from nsqtools.command import ToolFailed, ToolOptions, run_tool
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_place
 from nsqtools.nodes import AskFailed, Asking, servers_of
 from nsqtools.output import Output
-from nsqtools.progress import Progress
+from nsqtools.progress import Progress, with_progress
 from nsqtools.throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -252,15 +252,10 @@ async def run(options: Options, stop: trio.Event) -> int:
     progress = Progress(replay.planned, quiet=options.quiet)
     complete, trouble = False, None
     try:
-        async with (
-            open_producer(addresses, config=config, retry="always", connect="require") as producer,
-            trio.open_nursery() as nursery,
-        ):
-            await nursery.start(progress.show)
-            complete = await publish(replay, producer, progress, stop)
-            nursery.cancel_scope.cancel()
-    except* (AskFailed, NSQError) as group:
-        trouble = group.exceptions[0]
+        async with open_producer(addresses, config=config, retry="always", connect="require") as producer:
+            complete = await with_progress(progress, lambda: publish(replay, producer, progress, stop))
+    except (AskFailed, NSQError) as error:
+        trouble = error
     await output.write(shown(replay, options, complete=complete))
     if trouble is not None:
         raise ToolFailed(f"{trouble}; {_advice(replay)}")

@@ -19,7 +19,14 @@ from common.wire.names import is_ephemeral
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
-from nsqtools.command import OutputClosed, ToolFailed, ToolOptions, run_tool, run_until
+from nsqtools.command import (
+    STATUS_OF_A_CLOSED_PIPE,
+    OutputClosed,
+    ToolFailed,
+    ToolOptions,
+    run_tool,
+    run_until,
+)
 from nsqtools.history import body_document, parse_place
 from nsqtools.nodes import AskFailed, Asking, servers_of
 from nsqtools.output import Output, message_line
@@ -84,6 +91,7 @@ class Tail:
         self._channel = options.channel or f"tail{random.randrange(10**6):06d}#ephemeral"
         self._config = config
         self._output = output
+        self.status = 0  # with which to exit
         self._left: float = options.n or inf
         self._turn = trio.Lock()
         self._writing: trio.CancelScope | None = None
@@ -91,9 +99,15 @@ class Tail:
         self._is_stopping = False
 
     async def follow(self, topic: str) -> None:
-        """Raises NSQError or OutputClosed."""
-        options = self._options
+        """Raises ToolFailed."""
         log.info("Adding consumer for topic: %s", topic)
+        try:
+            await self._follow(topic)
+        except NSQError as error:
+            raise ToolFailed(str(error)) from error
+
+    async def _follow(self, topic: str) -> None:
+        options = self._options
         async with open_consumer(
             topic,
             self._channel,
@@ -129,10 +143,12 @@ class Tail:
                 message.requeue(0, backoff=False)
                 raise ToolFailed(f"ERROR: failed to write to os.Stdout - {error.strerror}") from error
             except OutputClosed:
+                self.status = STATUS_OF_A_CLOSED_PIPE  # and in good order: nothing is left in flight
+                self._left = 0
                 message.requeue(0, backoff=False)
-                raise
-            message.finish()
-            self._left -= 1
+            else:
+                message.finish()
+                self._left -= 1
         if self._writing.cancelled_caught:
             message.requeue(0, backoff=False)
         if self._left <= 0:
@@ -177,10 +193,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
     asking = Asking()
     if options.peek:
-        try:
-            await run_until(stop, lambda: peek(options, asking, output))
-        except* AskFailed as group:
-            raise ToolFailed(str(group.exceptions[0])) from group
+        await run_until(stop, lambda: peek(options, asking, output))
         return 0
     in_flight = options.max_in_flight
     if 0 < options.n < in_flight:
@@ -189,16 +202,13 @@ async def run(options: Options, stop: trio.Event) -> int:
     if not options.force and (not options.channel or is_ephemeral(options.channel)):
         for topic in options.topic:
             await guard(options, topic, asking)
-    try:
-        async with trio.open_nursery() as services:
-            services.start_soon(_stop_on, stop, tail)
-            async with trio.open_nursery() as topics:
-                for topic in options.topic:
-                    topics.start_soon(tail.follow, topic)
-            services.cancel_scope.cancel()
-    except* NSQError as group:
-        raise ToolFailed(str(group.exceptions[0])) from group
-    return 0
+    async with trio.open_nursery() as services:
+        services.start_soon(_stop_on, stop, tail)
+        async with trio.open_nursery() as topics:
+            for topic in options.topic:
+                topics.start_soon(tail.follow, topic)
+        services.cancel_scope.cancel()
+    return tail.status
 
 
 async def _stop_on(stop: trio.Event, tail: Tail) -> None:

@@ -19,7 +19,7 @@ from nsqclient import Message, NSQError, Producer, Requeue, open_producer
 from nsqtools import flags
 from nsqtools.bridge import MODE, MODES, STATUS_EVERY, Targets, consume
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, PRODUCER_OPT, client_config
-from nsqtools.command import ToolFailed, ToolOptions, run_tool
+from nsqtools.command import ToolOptions, run_tool
 from nsqtools.json_filter import Dropped, JsonFilter
 
 log = logging.getLogger(__name__)
@@ -109,25 +109,20 @@ async def run(options: Options, stop: trio.Event) -> int:
             for address in options.destination_nsqd_tcp_address
         ]
         bridge = Bridge(options, producers)
-        try:
-            async with trio.open_nursery() as nursery:
-                for topic in dict.fromkeys(options.topic):
-                    forward = partial(
-                        consume,
-                        topic,
-                        options.channel,
-                        bridge.handler(topic),
-                        nsqd=options.nsqd_tcp_address,
-                        lookupd=options.lookupd_http_address,
-                        config=consumer_config,
-                        concurrency=max(
-                            options.max_in_flight, 1
-                        ),  # a publish waits for its OK, and the others need not
-                        stop=stop,
-                    )
-                    nursery.start_soon(forward)
-        except* ToolFailed as group:
-            raise group.exceptions[0] from group
+        async with trio.open_nursery() as nursery:
+            for topic in dict.fromkeys(options.topic):
+                forward = partial(
+                    consume,
+                    topic,
+                    options.channel,
+                    bridge.handler(topic),
+                    nsqd=options.nsqd_tcp_address,
+                    lookupd=options.lookupd_http_address,
+                    config=consumer_config,
+                    concurrency=max(options.max_in_flight, 1),  # a publish waits for its OK, and the others need not
+                    stop=stop,
+                )
+                nursery.start_soon(forward)
     if bridge.dropped:
         log.info("%d messages were not forwarded, as the filter says", bridge.dropped)
     return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nsqtools.command import ToolFailed
 from nsqtools.history import Span, SpanReader, StoredMessage, TopicLog, next_in_time, parse_place
-from nsqtools.nodes import servers_of
+from nsqtools.nodes import AskFailed, servers_of
 from nsqtools.output import message_line
 
 if TYPE_CHECKING:
@@ -39,7 +39,14 @@ class What(Protocol):
 
 
 async def peek(what: What, asking: Asking, output: Output) -> None:
-    """Prints them. Raises AskFailed, ToolFailed or OutputClosed."""
+    """Prints them. Raises ToolFailed or OutputClosed."""
+    try:
+        await _peek(what, asking, output)
+    except AskFailed as error:
+        raise ToolFailed(str(error)) from error
+
+
+async def _peek(what: What, asking: Asking, output: Output) -> None:
     readers = [reader for topic in what.topic for reader in await _readers(what, topic, asking)]
     if what.from_ or not what.n:
         shown = 0

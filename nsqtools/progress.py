@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Final, TextIO
+from collections.abc import Awaitable, Callable
+from typing import Final, TextIO, TypeVar, cast
 
 import trio
+
+T = TypeVar("T")
 
 _WIDTH: Final = 30
 _ON_A_TERMINAL: Final = 0.2  # seconds between two looks
@@ -64,3 +67,19 @@ class Progress:
         else:
             self._stream.write(f"{told(self.done, self._total, elapsed)}\n")
         self._stream.flush()
+
+
+async def with_progress(progress: Progress, job: Callable[[], Awaitable[T]]) -> T:
+    """Shows it while the job runs; what the job raises comes as it is."""
+    result: T | None = None
+    trouble: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(progress.show)
+        try:
+            result = await job()
+        except Exception as error:
+            trouble = error
+        nursery.cancel_scope.cancel()
+    if trouble is not None:
+        raise trouble
+    return cast(T, result)

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import trio
 
@@ -52,14 +52,23 @@ class Options(ToolOptions):
 
 
 async def publish_all(options: Options, descriptor: int) -> None:
-    """Raises NSQError, or ValueError for a record that no nsqd takes."""
+    """Raises ToolFailed."""
+    try:
+        await _publish_all(options, descriptor)
+    except (NSQError, ValueError) as error:  # ValueError: a record that no nsqd takes
+        raise ToolFailed(str(error)) from error
+
+
+async def _publish_all(options: Options, descriptor: int) -> None:
     config = client_config("to_nsq", options.producer_opt)
     throttle = None
     if options.rate > 0:
         log.info("Throttling messages rate to max:%d/second", options.rate)
         throttle = Throttle(options.rate, trio.current_time())
     splitter = RecordSplitter(options.delimiter_byte)
-    async with open_producer(options.nsqd_tcp_address, strategy="all", config=config, connect="require") as producer:
+    nsqds = options.nsqd_tcp_address
+    strategy: Literal["all", "hostpool"] = "all" if len(nsqds) > 1 else "hostpool"
+    async with open_producer(nsqds, strategy=strategy, config=config, connect="require") as producer:
         data = b"begin"
         while data:
             data = await trio.to_thread.run_sync(os.read, descriptor, _BLOCK, abandon_on_cancel=True)
@@ -71,10 +80,7 @@ async def publish_all(options: Options, descriptor: int) -> None:
 
 
 async def run(options: Options, stop: trio.Event) -> int:
-    try:
-        await run_until(stop, lambda: publish_all(options, sys.stdin.fileno()))
-    except* (NSQError, ValueError) as group:
-        raise ToolFailed(str(group.exceptions[0])) from group
+    await run_until(stop, lambda: publish_all(options, sys.stdin.fileno()))
     return 0
 
 
