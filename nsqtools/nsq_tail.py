@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import trio
@@ -128,13 +128,7 @@ class Tail:
             message.requeue(0, backoff=False)
             return
         options = self._options
-        about = {
-            "id": message.id,
-            "timestamp": message.timestamp_ns,
-            "attempts": message.attempts,
-            "nsqd": message.nsqd,
-            **body_document(message.body),
-        }
+        about = _about(message) if options.json else {}
         line = message_line(topic, message.body, about, print_topic=options.print_topic, as_json=options.json)
         with trio.CancelScope() as self._writing:
             try:
@@ -160,6 +154,16 @@ class Tail:
             consumer.stop()
         if self._writing is not None:  # whoever reads our output may have stopped
             self._writing.cancel()
+
+
+def _about(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "timestamp": message.timestamp_ns,
+        "attempts": message.attempts,
+        "nsqd": message.nsqd,
+        **body_document(message.body),
+    }
 
 
 async def guard(options: Options, topic: str, asking: Asking) -> None:
