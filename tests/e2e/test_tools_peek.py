@@ -72,7 +72,7 @@ def test_several_nodes_are_shown_in_the_order_of_publication(tmp_path: Path) -> 
             for number in range(6):
                 (one, two)[number % 2].connect().publish("t", b"%d" % number)
             for node in (one, two):
-                eventually(lambda node=node: node.http("GET", "/topic/log?topic=t").json["next"] == 3)  # type: ignore[misc]
+                eventually(lambda node=node: node.http("GET", "/topic/log?topic=t").json["next"] == 3)
             eventually(lambda: len(lookupd.producers("t")) == 2)
             place = f"--lookupd-http-address={address(lookupd.http_address)}"
             result = run_tool("nsq_tail", "--peek", "--topic=t", place)

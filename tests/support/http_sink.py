@@ -1,0 +1,91 @@
+"""An HTTP server that keeps what it was asked, and answers as a test tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    target: str
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class HttpSink:
+    """`answer` gives the status of each request, from the thread that serves it."""
+
+    def __init__(self, answer: Callable[[Request], int] = lambda request: 200) -> None:
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.answer = answer
+        sink = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                sink.connections += 1
+                super().setup()
+
+            def do_GET(self) -> None:
+                self._serve()
+
+            def do_POST(self) -> None:
+                self._serve()
+
+            def _serve(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                request = Request(self.command, self.path, headers, body)
+                sink.requests.append(request)
+                status = sink.answer(request)
+                try:
+                    self.send_response(status)
+                    if status in (301, 307):
+                        self.send_header("Location", "/elsewhere")
+                    if status != 204:
+                        self.send_header("Content-Length", "2")
+                    self.end_headers()
+                    if status != 204:
+                        self.wfile.write(b"ok")
+                except OSError:  # whoever asked did not wait
+                    self.close_connection = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Says nothing."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                """A client that has gone is no event."""
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [request.body for request in self.requests]
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
