@@ -249,6 +249,7 @@ async def run(options: Options, stop: trio.Event) -> int:
         addresses = await destinations(options, asking, replay)
     except AskFailed as error:
         raise ToolFailed(str(error)) from error
+    replay.save(at_once=True)  # what cannot be written is noticed before anything is published
     progress = Progress(replay.planned, quiet=options.quiet)
     complete, trouble = False, None
     try:
