@@ -25,13 +25,16 @@ CLIENT_OPTIONS: Final[Kind[tuple[str, ...]]] = Kind(
 )
 
 
-def client_config(tool: str, options: Sequence[str], **settings: Any) -> Config:
-    """What the flags say; `settings` and the user agent count whatever they say. Raises StartupError."""
+def client_config(tool: str, options: Sequence[str], *, max_in_flight: int | None = None, **defaults: Any) -> Config:
+    """What the flags say, and `defaults` where they say nothing. Raises StartupError.
+
+    The user agent is ours whatever they say, and so is `max_in_flight` where there is a flag for it.
+    """
     given = {name.replace("-", "_"): value for name, value in options_of_flags(options).items()}
-    for name in ("user_agent", *settings):
-        given.pop(name, None)
-    agent = f"{tool}/{NSQ_VERSION} nsqclient/{suite_version()}"
+    given["user_agent"] = f"{tool}/{NSQ_VERSION} nsqclient/{suite_version()}"
+    if max_in_flight is not None:
+        given["max_in_flight"] = str(max_in_flight)
     try:
-        return Config.from_options(given, user_agent=agent, **settings)
+        return Config.from_options(given, **defaults)
     except ConfigError as error:
         raise StartupError(str(error)) from error

@@ -35,9 +35,10 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 A message is finished when the file that holds it is on the disk, so nsqd's message timeout has to be longer than
---sync-interval. A message may be in the files twice, after a crash for instance. SIGHUP closes all files; the next
-message opens another one. In names, <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are filled in; several processes that
-write to the same folder need names of their own (<PID> or --host-identifier)."""
+--sync-interval. It may be in the files twice, after a crash for instance, and is never given up, unless --consumer-opt
+sets max_attempts. SIGHUP closes all files; the next message opens another one. In names, <TOPIC>, <HOST>, <PID>,
+<DATETIME> and <REV> are filled in; several processes that write to the same folder need names of their own (<PID> or
+--host-identifier)."""
 
 _MOST_THREADS: Final = 16  # that write at the same time
 
@@ -239,7 +240,12 @@ async def run(options: Options, stop: trio.Event, *, wall: Callable[[], datetime
         check_folders(options.layout)
     except ArchiveFailed as error:
         raise ToolFailed(str(error)) from error
-    config = client_config("nsq_to_file", options.consumer_opt, max_in_flight=options.max_in_flight)
+    config = client_config(
+        "nsq_to_file",
+        options.consumer_opt,
+        max_in_flight=options.max_in_flight,
+        max_attempts=0,  # a message that was in flight at five crashes must still be archived
+    )
     archive = Archive(options, config, wall)
     async with trio.open_nursery() as services:
         await services.start(archive.hang_up_on_signal)

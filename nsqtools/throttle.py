@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+_NOTHING: Final = 1e-6  # what additions of fractions leave over is no message
+
 
 class Throttle:
     """A balance that begins with 1, grows by `rate` a second up to `rate`, and may be overdrawn by what is taken at once."""
@@ -15,4 +19,4 @@ class Throttle:
         """How many seconds to wait before the next are taken."""
         self._balance = min(max(self._rate, 1.0), self._balance + (now - self._at) * self._rate) - count
         self._at = now
-        return (1 - self._balance) / self._rate if self._balance <= 0 else 0.0
+        return (1 - self._balance) / self._rate if self._balance < _NOTHING else 0.0
