@@ -49,6 +49,7 @@ _FAREWELL: Final = 1.0  # seconds that a cancelled consumer takes to give back w
 _DIALS: Final = 8  # at once
 _LISTED_IN_VAIN: Final = 3  # failures, after which somebody should look
 _DEAD_LETTER_TIMEOUT: Final = 30.0
+_SHORTEST_TOUCH: Final = 0.1  # seconds between two
 _TOUCHES: Final = 2  # in the time after which nsqd would take a message back
 
 
@@ -71,9 +72,9 @@ class Message(Delivery):
                 nursery.cancel_scope.cancel()
 
     async def _touch_for_ever(self) -> None:
-        while True:
+        while trio.current_time() < self.hard_deadline and self.answered == "no":
             self.touch()
-            await trio.sleep((self.deadline - trio.current_time()) / _TOUCHES)
+            await trio.sleep(max(_SHORTEST_TOUCH, (self.deadline - trio.current_time()) / _TOUCHES))
 
 
 AsyncHandler = Callable[[Message], Awaitable[None]]
@@ -138,8 +139,8 @@ async def open_consumer(
     )
     with unwrapped():
         async with trio.open_nursery() as nursery:
-            await nursery.start(consumer._serve)
-            try:
+            try:  # a cancellation may come between the start and its end
+                await nursery.start(consumer._serve)
                 yield consumer
                 consumer.stop()
                 with trio.move_on_after(config.drain_timeout):
@@ -287,9 +288,12 @@ class Consumer:
                 await call(message)
             except Exception as error:
                 self._failed(message, error)
-            except BaseException:
-                message.requeue(0, backoff=False)
-                raise
+            except BaseException as error:
+                rest = message.answer_for(error)
+                if rest is error:
+                    raise
+                if rest is not None:
+                    raise rest from None
             else:
                 if message.auto_response:
                     message.finish()
@@ -388,7 +392,9 @@ class Consumer:
                     self._tasks.start_soon(self._discovery.run)
                 if self._must_connect:
                     await self._wait_for_start()
-                # From here on our own end decides, which gives back what is in flight first.
+                # From here on our own end decides, which gives back what is in flight first. Whoever starts us
+                # may be cancelled already: then there will be no such end.
+                await trio.lowlevel.checkpoint()
                 self._scope.shield = True
                 task_status.started()
 
@@ -448,7 +454,7 @@ class Consumer:
         if producer is None:
             producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
             self._undertakers[message.nsqd] = producer
-            await self._tasks.start(producer._serve)
+            await self._tasks.start(partial(producer._serve, is_shielded=False))
         await producer.publish(topic, message.body, timeout=_DEAD_LETTER_TIMEOUT)
 
     # --- nsqds

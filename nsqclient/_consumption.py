@@ -339,7 +339,7 @@ class ConsumerConnection(Connection):
         self.msg_timeout = 0.0
         self.max_msg_timeout = 0.0
         self._consumption = consumption
-        self._has_waited = False  # nsqd has said CLOSE_WAIT, or nobody waits for it
+        self._has_waited = False  # nsqd has said CLOSE_WAIT
         self._make = consumption.delivery
 
     # From the connection
@@ -432,11 +432,9 @@ class ConsumerConnection(Connection):
             self._send(commands.cls())
 
     def leave(self) -> None:
-        """Everything that has no answer yet goes back, for others to have at once; and that was all."""
+        """Everything that has no answer yet goes back, for others to have at once."""
         for delivery in list(self.in_flight.values()):
             self.requeue_at_once(delivery)
-        self._has_waited = True
-        self._wake()
 
     def close(self) -> None:
         self.is_closed = True

@@ -140,25 +140,44 @@ class Delivery:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        return self.answer_for(error)
+        rest = self.answer_for(error)
+        if rest is not None and rest is not error:
+            raise rest
+        return rest is None
 
-    def answer_for(self, error: BaseException | None) -> bool:
-        """Answers as the end of a block says, if nobody has yet; True where `error` was only said to us.
+    def answer_for(self, error: BaseException | None) -> BaseException | None:
+        """Answers as the end of a block says, if nobody has yet; returns what of `error` was not only said to us.
 
         No error: finished. Requeue: as it says. Any other Exception: requeued, with backoff. What is none
         (a cancellation): requeued for at once, without backoff.
         """
-        alone = only_one(error)
+        requeue, rest = _split(error)
         if error is None:
             if self.auto_response:
                 self.finish()
-        elif isinstance(alone, Requeue):
-            self.requeue(alone.delay, backoff=alone.backoff)
+        elif requeue is not None:
+            self.requeue(requeue.delay, backoff=requeue.backoff)
         elif isinstance(error, Exception):
             self.requeue()
         else:
             self.requeue(0, backoff=False)
-        return isinstance(alone, Requeue)
+        return rest
+
+
+def _split(error: BaseException | None) -> tuple[Requeue | None, BaseException | None]:
+    """A Requeue, also one that a nursery has wrapped, and what there is besides."""
+    if isinstance(error, Requeue):
+        return error, None
+    if isinstance(error, BaseExceptionGroup):
+        said, rest = error.split(Requeue)
+        if said is not None:
+            return _first_in(said), rest
+    return None, error
+
+
+def _first_in(group: BaseExceptionGroup[Requeue]) -> Requeue:
+    first = group.exceptions[0]
+    return _first_in(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 def only_one(error: BaseException | None) -> BaseException | None:

@@ -97,8 +97,8 @@ async def open_producer(
     )
     with unwrapped():
         async with trio.open_nursery() as nursery:
-            await nursery.start(producer._serve)
-            try:
+            try:  # a cancellation may come between the start and its end
+                await nursery.start(producer._serve)
                 yield producer
                 with trio.move_on_after(config.drain_timeout):
                     await producer.flush()
@@ -332,14 +332,18 @@ class Producer:
 
     # --- from start to end
 
-    async def _serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def _serve(
+        self, *, is_shielded: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Shielded it goes on when everything around it is cancelled, until `_leave`."""
         with self._scope:
             async with trio.open_nursery() as tasks:
                 for node in self._nodes:
                     tasks.start_soon(node.keep_connected)
                 if self._must_connect:
                     await self._wait_for_one()
-                self._scope.shield = True
+                await trio.lowlevel.checkpoint()  # who is cancelled by now will not say `_leave`
+                self._scope.shield = is_shielded
                 task_status.started()
 
     async def _wait_for_one(self) -> None:

@@ -1,0 +1,465 @@
+"""An nsqd in memory, for tests of handlers and of whatever publishes: no process, no sockets, and its time is trio's.
+
+    async def test_a_poison_message_becomes_a_dead_letter(autojump_clock):
+        async with MemoryNSQD() as server:
+            server.put("orders", b"boom", attempts=6)
+            async with open_consumer("orders", "billing", nsqd=[server], dead_letter="orders.dead") as consumer:
+                await server.wait_empty("orders", "billing")
+            assert server.bodies("orders.dead") == [b"boom"]
+
+It speaks the protocol as nsqd does, with one difference: what it is asked for beyond that is not there (TLS, compression, AUTH).
+For a real broker there is the fixture `nsq_broker` of the pytest plugin that comes with this package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import count
+from struct import Struct
+from time import time_ns
+from types import TracebackType
+from typing import Any, Final, Self
+
+import trio
+from trio.testing import memory_stream_pair
+
+from common.wire import commands
+from common.wire.commands import CommandReader, Limits
+from common.wire.faults import Fault, ProtocolError
+from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
+from common.wire.message import Message, encode_message
+from nsqclient._wakeup import Wakeup
+
+__all__ = ["MemoryNSQD", "Said"]
+
+_names: Final = count(1)
+_prefix: Final = Struct(">ii")
+_MSG_TIMEOUT: Final = 60.0
+_MAX_MSG_TIMEOUT: Final = 900.0
+_WORDS: Final = {Fault.FIN_FAILED: "FIN", Fault.REQ_FAILED: "REQ"}
+_REPLY: Final[Mapping[str, object]] = {
+    "max_rdy_count": 2500,
+    "version": "1.3.0",
+    "max_msg_timeout": int(_MAX_MSG_TIMEOUT * 1000),
+    "msg_timeout": int(_MSG_TIMEOUT * 1000),
+    "tls_v1": False,
+    "deflate": False,
+    "deflate_level": 6,
+    "max_deflate_level": 6,
+    "snappy": False,
+    "sample_rate": 0,
+    "auth_required": False,
+    "output_buffer_size": 16384,
+    "output_buffer_timeout": 250,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One command that a client has sent."""
+
+    time: float  # on trio's clock
+    connection: int  # the first is 1
+    text: str  # its line: "RDY 5"
+
+
+@dataclass
+class _Stored:
+    id: bytes
+    body: bytes
+    timestamp: int
+    attempts: int = 0
+
+
+@dataclass
+class _Channel:
+    waiting: deque[_Stored] = field(default_factory=deque)
+    deferred: list[tuple[float, _Stored]] = field(default_factory=list)
+    clients: list[_Client] = field(default_factory=list)
+    finished: list[bytes] = field(default_factory=list)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.waiting and not self.deferred and not any(client.in_flight for client in self.clients)
+
+
+@dataclass
+class _Topic:
+    bodies: list[bytes] = field(default_factory=list)
+    waiting: list[_Stored] = field(default_factory=list)  # until there is a channel
+    channels: dict[str, _Channel] = field(default_factory=dict)
+
+
+class MemoryNSQD:
+    """Stands in the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
+
+    `commands` is all that clients have said. `reply` are keys for the answer to IDENTIFY, or all of the answer.
+    Without `heartbeats` it never sends any. `on_command` may answer a command in its place: it returns
+    bytes to send, or None to have it carried out, or raises common.wire.faults.ProtocolError.
+    """
+
+    def __init__(
+        self,
+        *,
+        reply: Mapping[str, object] | bytes = {},
+        heartbeats: bool = True,
+        on_command: Callable[[int, str], bytes | None] | Callable[[int, str], None] | None = None,
+    ) -> None:
+        self.commands: list[Said] = []
+        self.is_up = True  # False: it refuses connections
+        self._name = f"memory-nsqd-{next(_names)}:4150"
+        self._reply = reply
+        self._heartbeats = heartbeats
+        self._on_command = on_command
+        self._topics: dict[str, _Topic] = {}
+        self._clients: list[_Client] = []
+        self._connections = count(1)
+        self._ids = count(1)
+        self._stack = AsyncExitStack()
+        self._tasks: trio.Nursery | None = None
+        self._changed = trio.Event()
+
+    def __str__(self) -> str:
+        return self._name
+
+    async def __aenter__(self) -> Self:
+        self._tasks = await self._stack.enter_async_context(trio.open_nursery())
+        self._tasks.start_soon(self._keep_time)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._tasks is not None
+        self._tasks.cancel_scope.cancel()
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def connect(self) -> trio.abc.Stream:
+        """For the library: a new connection. Raises OSError when it is down."""
+        await trio.lowlevel.checkpoint()
+        if not self.is_up or self._tasks is None:
+            raise ConnectionRefusedError("connection refused")
+        ours, theirs = memory_stream_pair()
+        client = _Client(self, next(self._connections), theirs)
+        self._clients.append(client)
+        self._tasks.start_soon(client.serve)
+        return ours
+
+    # For tests
+
+    def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
+        """A message; its first delivery is number `attempts`. Its id."""
+        stored = _Stored(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
+        self._publish(topic, stored)
+        return stored.id.decode()
+
+    def bodies(self, topic: str) -> list[bytes]:
+        """All that was ever published there."""
+        return list(self._topic(topic).bodies)
+
+    def finished(self, topic: str, channel: str) -> list[bytes]:
+        """The bodies of what was finished there, in that order."""
+        return list(self._channel(topic, channel).finished)
+
+    def depth(self, topic: str, channel: str) -> int:
+        """How many wait, deferred ones included."""
+        found = self._channel(topic, channel)
+        return len(found.waiting) + len(found.deferred)
+
+    async def wait_empty(self, topic: str, channel: str) -> None:
+        """Until everything there is finished."""
+        await self.wait_until(lambda: self._channel(topic, channel).is_empty and not self._topic(topic).waiting)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Looks at it whenever something has happened here."""
+        while not condition():
+            await self._changed.wait()
+        await trio.lowlevel.checkpoint()
+
+    def said(self, connection: int | None = None, *words: str) -> list[str]:
+        """The commands, of one connection or of all, that begin with one of `words`."""
+        return [
+            said.text
+            for said in self.commands
+            if connection in (None, said.connection) and (not words or said.text.split(" ")[0] in words)
+        ]
+
+    def break_connections(self) -> None:
+        """As if the network did it."""
+        for client in list(self._clients):
+            client.drop()
+
+    def send(self, frame: bytes) -> None:
+        """To all clients, as it is."""
+        for client in self._clients:
+            client.send(frame)
+
+    @property
+    def connections(self) -> int:
+        return len(self._clients)
+
+    # Inside
+
+    def _topic(self, name: str) -> _Topic:
+        return self._topics.setdefault(name, _Topic())
+
+    def _channel(self, topic: str, channel: str) -> _Channel:
+        found = self._topic(topic)
+        if channel not in found.channels:
+            found.channels[channel] = _Channel(deque(found.waiting))
+            found.waiting.clear()
+        return found.channels[channel]
+
+    def _publish(self, topic: str, stored: _Stored, delay: float = 0.0) -> None:
+        found = self._topic(topic)
+        found.bodies.append(stored.body)
+        if not found.channels:
+            found.waiting.append(stored)
+        for channel in found.channels.values():
+            copy = _Stored(stored.id, stored.body, stored.timestamp, stored.attempts)
+            if delay:
+                channel.deferred.append((trio.current_time() + delay, copy))
+            else:
+                channel.waiting.append(copy)
+        self._happened()
+
+    def _happened(self) -> None:
+        for topic in self._topics.values():
+            for channel in topic.channels.values():
+                _hand_out(channel)
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def _keep_time(self) -> None:
+        """What is deferred or was not answered in time comes back."""
+        while True:
+            changed = self._changed
+            with trio.move_on_at(min([time for time, _ in self._deadlines()], default=float("inf"))):
+                await changed.wait()
+            now = trio.current_time()
+            if due := [act for time, act in self._deadlines() if time <= now]:
+                for act in due:
+                    act()
+                self._happened()
+
+    def _deadlines(self) -> list[tuple[float, Callable[[], None]]]:
+        found: list[tuple[float, Callable[[], None]]] = []
+        for topic in self._topics.values():
+            for channel in topic.channels.values():
+                found += [(entry[0], _bringing_back(channel, entry)) for entry in channel.deferred]
+                for client in channel.clients:
+                    found += [
+                        (entry.deadline, _taking_back(channel, client, id)) for id, entry in client.in_flight.items()
+                    ]
+        return found
+
+
+def _bringing_back(channel: _Channel, entry: tuple[float, _Stored]) -> Callable[[], None]:
+    def act() -> None:
+        channel.deferred.remove(entry)
+        channel.waiting.append(entry[1])
+
+    return act
+
+
+def _taking_back(channel: _Channel, client: _Client, id: bytes) -> Callable[[], None]:
+    return lambda: channel.waiting.append(client.in_flight.pop(id).stored)
+
+
+def _hand_out(channel: _Channel) -> None:
+    for client in channel.clients:
+        while channel.waiting and not client.is_closing and len(client.in_flight) < client.rdy:
+            client.deliver(channel.waiting.popleft())
+
+
+@dataclass
+class _InFlight:
+    stored: _Stored
+    since: float
+    deadline: float
+
+
+class _Client:
+    def __init__(self, server: MemoryNSQD, number: int, stream: trio.abc.Stream) -> None:
+        self.rdy = 0
+        self.is_closing = False
+        self.in_flight: dict[bytes, _InFlight] = {}
+        self._server = server
+        self._number = number
+        self._stream = stream
+        self._reader = CommandReader(Limits(), lambda params: None)
+        self._channel: _Channel | None = None
+        self._outgoing: list[bytes] = []
+        self._wakeup = Wakeup()
+        self._scope = trio.CancelScope()
+        self._heartbeat = 30.0
+        self._msg_timeout = _MSG_TIMEOUT
+        self._magic = b""
+        self._is_ending = False  # when all is written
+
+    # Bytes
+
+    async def serve(self) -> None:
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._beat)
+                    await self._read()
+                    nursery.cancel_scope.cancel()
+        except* (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            self._forget()
+            await trio.aclose_forcefully(self._stream)
+
+    def drop(self) -> None:
+        self._scope.cancel()
+
+    def send(self, frame: bytes) -> None:
+        self._outgoing.append(frame)
+        self._wakeup.set()
+
+    def deliver(self, stored: _Stored) -> None:
+        stored.attempts += 1
+        now = trio.current_time()
+        self.in_flight[stored.id] = _InFlight(stored, now, now + self._msg_timeout)
+        data = encode_message(Message(stored.timestamp, stored.attempts, stored.id, stored.body))
+        self.send(_prefix.pack(4 + len(data), FrameType.MESSAGE) + data)
+
+    async def _read(self) -> None:
+        async for data in self._stream:
+            if len(self._magic) < len(commands.MAGIC):
+                missing = len(commands.MAGIC) - len(self._magic)
+                self._magic += data[:missing]
+                data = data[missing:]
+            self._reader.receive(bytes(data))
+            while not self._is_ending and (command := self._reader.next_command()) is not None:
+                self._heed(command)
+            self._server._happened()
+
+    async def _write(self) -> None:
+        while True:
+            await self._wakeup.wait()
+            data = b"".join(self._outgoing)
+            self._outgoing.clear()
+            await self._stream.send_all(data)
+            if self._is_ending:
+                self.drop()
+
+    async def _beat(self) -> None:
+        while self._server._heartbeats and self._heartbeat > 0:
+            await trio.sleep(self._heartbeat)
+            self.send(HEARTBEAT_FRAME)
+
+    def _forget(self) -> None:
+        """What it had comes back when its time is over, as with nsqd."""
+        if self._channel is not None:
+            self._channel.clients.remove(self)
+            self._channel.deferred += [(entry.deadline, entry.stored) for entry in self.in_flight.values()]
+        if self in self._server._clients:
+            self._server._clients.remove(self)
+        self._server._happened()
+
+    # Commands
+
+    def _heed(self, command: commands.Command) -> None:
+        lines = (
+            [b"FIN " + id for id in command.ids]
+            if isinstance(command, commands.Finishes)
+            else [b" ".join(command.params)]
+        )
+        body = command.body if isinstance(command, commands.Body) else b""
+        if isinstance(command, commands.Publication | commands.Publications):
+            body = command.payload
+        for line in lines:
+            text = line.decode()
+            self._server.commands.append(Said(trio.current_time(), self._number, text))
+            try:
+                instead = self._server._on_command(self._number, text) if self._server._on_command else None
+                if instead is None:
+                    self._carry_out(text.split(" "), body, command)
+                else:
+                    self.send(instead)
+            except ProtocolError as error:
+                self.send(error_frame(error))
+                self._is_ending = error.fatal
+
+    def _carry_out(self, words: list[str], body: bytes, command: commands.Command) -> None:
+        match words:
+            case ["IDENTIFY"]:
+                self._identify(json.loads(body))
+            case ["SUB", topic, channel]:
+                self._subscribe(topic, channel)
+            case ["RDY", number]:
+                self.rdy = int(number)
+            case ["FIN", id]:
+                self._take(Fault.FIN_FAILED, id, lambda entry: self._finished(entry.stored))
+            case ["REQ", id, delay]:
+                self._take(Fault.REQ_FAILED, id, lambda entry: self._requeue(entry.stored, int(delay) / 1000))
+            case ["TOUCH", id]:
+                self._touch(id)
+            case ["CLS"]:
+                self.is_closing = True
+                self.send(CLOSE_WAIT_FRAME)
+            case ["PUB", topic]:
+                self._publish(topic, [body[4:]])
+            case ["DPUB", topic, delay]:
+                self._publish(topic, [body[4:]], int(delay) / 1000)
+            case ["MPUB", topic]:
+                assert isinstance(command, commands.Publications)
+                self._publish(topic, _messages_of(command))
+            case ["NOP"]:
+                pass
+            case _:
+                raise ProtocolError(Fault.INVALID, f"invalid command {words[0]}")
+
+    def _identify(self, asked: dict[str, Any]) -> None:
+        self._msg_timeout = (asked["msg_timeout"] or _MSG_TIMEOUT * 1000) / 1000
+        self._heartbeat = asked["heartbeat_interval"] / 1000
+        reply = self._server._reply
+        if not isinstance(reply, bytes):
+            reply = json.dumps({**_REPLY, "msg_timeout": int(self._msg_timeout * 1000), **reply}).encode()
+        self.send(response_frame(reply))
+
+    def _subscribe(self, topic: str, channel: str) -> None:
+        self._channel = self._server._channel(topic, channel)
+        self._channel.clients.append(self)
+        self.send(OK_FRAME)
+
+    def _take(self, fault: Fault, id: str, act: Callable[[_InFlight], None]) -> None:
+        entry = self.in_flight.pop(id.encode(), None)
+        if entry is None:
+            raise ProtocolError(fault, f"{_WORDS[fault]} {id} failed ID not in flight", fatal=False)
+        act(entry)
+
+    def _finished(self, stored: _Stored) -> None:
+        assert self._channel is not None
+        self._channel.finished.append(stored.body)
+
+    def _requeue(self, stored: _Stored, delay: float) -> None:
+        assert self._channel is not None
+        if delay:
+            self._channel.deferred.append((trio.current_time() + delay, stored))
+        else:
+            self._channel.waiting.append(stored)
+
+    def _touch(self, id: str) -> None:
+        entry = self.in_flight.get(id.encode())
+        if entry is None:
+            raise ProtocolError(Fault.TOUCH_FAILED, f"TOUCH {id} failed ID not in flight", fatal=False)
+        entry.deadline = min(trio.current_time() + self._msg_timeout, entry.since + _MAX_MSG_TIMEOUT)
+
+    def _publish(self, topic: str, bodies: list[bytes], delay: float = 0.0) -> None:
+        for body in bodies:
+            self._server._publish(topic, _Stored(b"%016x" % next(self._server._ids), body, time_ns()), delay)
+        self.send(OK_FRAME)
+
+
+def _messages_of(command: commands.Publications) -> list[bytes]:
+    places = zip(command.offsets, command.offsets[1:], strict=False)
+    return [command.payload[start + 4 : end] for start, end in places]

@@ -1,0 +1,334 @@
+"""A producer and nsqds in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+import trio.lowlevel
+import trio.testing
+
+from common.wire.faults import Fault, ProtocolError
+from nsqclient import (
+    Config,
+    ConfigError,
+    ConnectError,
+    Producer,
+    PublishError,
+    PublishRejected,
+    PublishUnknown,
+    Stopped,
+    events,
+    open_producer,
+    quorum,
+)
+from nsqclient.testing import MemoryNSQD
+from tests.support.jumping import jumping
+
+
+def deaf_to(*words: str) -> Callable[[int, str], bytes | None]:
+    return lambda connection, command: b"" if command.split(" ")[0] in words else None
+
+
+# One nsqd
+
+
+@jumping
+async def test_publishing() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        assert not producer.connected
+        await producer.publish("t", b"one")
+        await producer.publish_many("t", [b"two", b"three"])
+        await producer.publish("t", b"later", delay=60)
+        receipt = await producer.submit("t", b"four")
+        assert (await receipt.wait()).error is None
+        assert server.bodies("t") == [b"one", b"two", b"three", b"later", b"four"]
+        assert server.said() == ["IDENTIFY", "PUB t", "MPUB t", "DPUB t 60000", "PUB t"]
+        stats = producer.stats()
+        assert (producer.connected, stats.published, stats.failed, stats.nodes[0].pending) == (True, 5, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("topic", "body", "delay"), [("x$", b"a", None), ("t", b"", None), ("t", b"a", -1), ("t", b"a", float("nan"))]
+)
+@jumping
+async def test_what_no_nsqd_takes_is_refused_here(topic: str, body: bytes, delay: float | None) -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        with pytest.raises(ValueError):
+            await producer.publish(topic, body, delay=delay)
+        assert server.said() == []
+
+
+@jumping
+async def test_many_are_split_where_nsqd_would_refuse_them() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        bodies = [bytes([65 + number]) * 1_000_000 for number in range(12)]
+        await producer.publish_many("t", bodies)
+        assert server.said(None, "MPUB") == ["MPUB t"] * 3
+        assert server.bodies("t") == bodies
+        await producer.publish_many("t", [])
+
+
+@jumping
+async def test_an_error_is_the_oldest_ones_and_the_outcome_of_the_younger_ones_is_unknown() -> None:
+    refusals = iter([True])
+
+    def refuse(connection: int, command: str) -> bytes | None:
+        if command == "PUB t" and next(refusals, False):
+            raise ProtocolError(Fault.BAD_TOPIC, "PUB topic")
+        return None
+
+    async with MemoryNSQD(on_command=refuse) as server, open_producer(server) as producer:
+        await producer.probe_write()
+        receipts = [await producer.submit("t", b"%d" % number) for number in range(3)]
+        errors = [(await receipt.wait()).error for receipt in receipts]
+        assert isinstance(errors[0], PublishRejected)
+        assert (errors[0].code, errors[0].text) == ("E_BAD_TOPIC", "E_BAD_TOPIC PUB topic")
+        assert [type(error) for error in errors[1:]] == [PublishUnknown, PublishUnknown]
+        await producer.publish("t", b"again")
+        assert server.bodies("t") == [b"again"]
+
+
+@jumping
+async def test_a_publish_that_is_cancelled_leaves_its_place_to_its_reply() -> None:
+    held: list[str] = []
+
+    def slow(connection: int, command: str) -> bytes | None:
+        if command == "PUB slow":
+            held.append(command)
+            return b""
+        return None
+
+    async with MemoryNSQD(on_command=slow) as server, open_producer(server) as producer:
+        happened = producer.events()
+        with trio.move_on_after(1) as scope:
+            await producer.publish("slow", b"one")
+        assert scope.cancelled_caught
+        receipt = await producer.submit("quick", b"two")
+        await trio.sleep(1)
+        assert not receipt.done  # its OK was for the one before
+        server.send(b"\0\0\0\x06\0\0\0\0OK")
+        await receipt.wait()
+        assert receipt.error is None
+        assert isinstance(await anext(happened), events.Connected)
+        assert await anext(happened) == events.LatePublish("slow", None)
+
+
+@jumping
+async def test_a_publish_has_its_time() -> None:
+    async with MemoryNSQD(on_command=deaf_to("PUB")) as server, open_producer(server, config=SHORT) as producer:
+        with pytest.raises(trio.TooSlowError):
+            await producer.publish("t", b"one", timeout=3)
+        assert trio.current_time() == pytest.approx(3)
+
+
+SHORT = Config(drain_timeout=1)
+
+
+@jumping
+async def test_who_comes_when_there_is_no_room_waits() -> None:
+    async with MemoryNSQD(on_command=deaf_to("PUB")) as server:
+        async with open_producer(server, max_pending=2, config=SHORT) as producer:
+            await producer.submit("t", b"one")
+            await producer.submit("t", b"two")
+            with trio.move_on_after(5) as scope:
+                await producer.submit("t", b"three")
+            assert scope.cancelled_caught
+            assert producer.stats().nodes[0].pending == 2
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(producer.submit, "t", b"four")
+                await trio.sleep(1)
+                server.send(b"\0\0\0\x06\0\0\0\0OK")
+            assert producer.stats().nodes[0].pending == 2
+
+
+@jumping
+async def test_a_lost_connection_is_made_anew_by_the_next_publish_or_by_itself() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        await producer.publish("t", b"one")
+        server.break_connections()
+        await trio.testing.wait_all_tasks_blocked()
+        await producer.publish("t", b"two")
+        server.break_connections()
+        await trio.sleep(1)
+        assert producer.connected
+        assert server.bodies("t") == [b"one", b"two"]
+
+
+@jumping
+async def test_an_nsqd_that_is_down_fails_the_publish_that_asks_for_it() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        server.is_up = False
+        with pytest.raises(ConnectError, match="connection refused"):
+            await producer.publish("t", b"one")
+        server.is_up = True
+        await producer.publish("t", b"two")
+
+
+@jumping
+async def test_who_requires_a_connection_hears_that_there_is_none() -> None:
+    async with MemoryNSQD() as server:
+        server.is_up = False
+        with pytest.raises(ConnectError):
+            async with open_producer(server, connect="require"):
+                pass
+
+
+@jumping
+async def test_what_was_sent_without_an_answer_is_unknown() -> None:
+    async with MemoryNSQD(on_command=deaf_to("PUB")) as server, open_producer(server) as producer:
+        sent = await producer.submit("t", b"one")
+        await trio.testing.wait_all_tasks_blocked()
+        server.break_connections()
+        await sent.wait()
+        assert type(sent.error) is PublishUnknown
+
+
+@jumping
+async def test_what_is_certainly_not_published_is_tried_again_if_asked() -> None:
+    async with MemoryNSQD() as server:
+        server.is_up = False
+        async with open_producer(server, retry="unsent") as producer, trio.open_nursery() as nursery:
+            nursery.start_soon(producer.publish, "t", b"one")
+            await trio.sleep(0.001)
+            server.is_up = True
+        assert server.bodies("t") == [b"one"]
+
+
+@jumping
+async def test_what_may_be_published_is_tried_again_only_if_asked() -> None:
+    def cut(connection: int, command: str) -> bytes | None:
+        if command == "PUB t" and connection == 1:
+            server.break_connections()
+        return None
+
+    async with MemoryNSQD(on_command=cut) as server, open_producer(server, retry="unsent") as producer:
+        with pytest.raises(PublishUnknown):
+            await producer.publish("t", b"one")
+    async with MemoryNSQD(on_command=cut) as server, open_producer(server, retry="always") as producer:
+        await producer.publish("t", b"one")
+        assert server.bodies("t") == [b"one", b"one"]
+
+
+@jumping
+async def test_a_ping_is_heard() -> None:
+    async with MemoryNSQD() as server, open_producer(server) as producer:
+        await producer.ping()
+        assert trio.current_time() == pytest.approx(30)
+        await server.wait_until(lambda: "NOP" in server.said())
+
+
+@jumping
+async def test_leaving_waits_for_what_was_submitted() -> None:
+    async with MemoryNSQD() as server:
+        async with open_producer(server) as producer:
+            receipts = [await producer.submit("t", b"%d" % number) for number in range(100)]
+        assert all(receipt.done and receipt.error is None for receipt in receipts)
+        with pytest.raises(Stopped):
+            await producer.publish("t", b"late")
+        await server.wait_until(lambda: server.connections == 0)
+
+
+# Several
+
+
+async def open_all(stack: AsyncExitStack, count: int) -> list[MemoryNSQD]:
+    return [await stack.enter_async_context(MemoryNSQD()) for _ in range(count)]
+
+
+async def try_to_publish(producer: Producer, count: int) -> int:
+    failures = 0
+    for number in range(count):
+        try:
+            await producer.publish("t", b"%d" % number)
+        except ConnectError:
+            failures += 1
+    return failures
+
+
+@jumping
+async def test_the_pool_leaves_alone_who_fails() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await open_all(stack, 2)
+        servers[0].is_up = False
+        producer = await stack.enter_async_context(open_producer(servers))
+        assert await try_to_publish(producer, 12) == 1
+        assert len(servers[1].bodies("t")) == 11
+
+
+@jumping
+async def test_in_turn_without_memory() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await open_all(stack, 3)
+        producer = await stack.enter_async_context(open_producer(servers, strategy="round_robin"))
+        for number in range(4):
+            await producer.publish("t", b"%d" % number)
+        assert [server.bodies("t") for server in servers] == [[b"2"], [b"0", b"3"], [b"1"]]
+
+
+@jumping
+async def test_the_first_that_works() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await open_all(stack, 3)
+        servers[0].is_up = False
+        producer = await stack.enter_async_context(open_producer(servers, strategy="first", retry="unsent"))
+        assert await try_to_publish(producer, 5) == 0
+        servers[0].is_up = True
+        await trio.sleep(31)
+        assert await try_to_publish(producer, 5) == 0
+        assert [len(server.bodies("t")) for server in servers] == [5, 5, 0]
+
+
+@jumping
+async def test_quick_ones_are_preferred_and_others_not_forgotten() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await open_all(stack, 2)
+        producer = await stack.enter_async_context(open_producer(servers, strategy="epsilon_greedy"))
+        assert await try_to_publish(producer, 100) == 0
+        assert sum(len(server.bodies("t")) for server in servers) == 100
+
+
+@jumping
+async def test_to_all() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await open_all(stack, 3)
+        producer = await stack.enter_async_context(open_producer(servers, strategy="all"))
+        await producer.publish("t", b"one")
+        assert [server.bodies("t") for server in servers] == [[b"one"]] * 3
+        servers[2].is_up = False
+        servers[2].break_connections()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(PublishError, match="2 of 3 nsqds have it, not 3"):
+            await producer.publish("t", b"two")
+
+
+@jumping
+async def test_a_quorum() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await open_all(stack, 3)
+        servers[1].is_up = False
+        producer = await stack.enter_async_context(open_producer(servers, strategy=quorum(2)))
+        await producer.publish("t", b"one")
+        servers[2].is_up = False
+        servers[2].break_connections()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(PublishError, match="1 of 3 nsqds have it, not 2"):
+            await producer.publish("t", b"two")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "options", "text"),
+    [
+        ([], {}, "no nsqd to publish to"),
+        (["localhost"], {}, "missing port in address"),
+        (["a:1"], {"strategy": quorum(2)}, "a quorum of 2 of 1 nsqds"),
+        (["a:1"], {"max_pending": 0}, "invalid max_pending ! 0 < 1"),
+    ],
+)
+@jumping
+async def test_what_cannot_be(addresses: list[str], options: dict[str, object], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        async with open_producer(addresses, **options):  # type: ignore[arg-type]
+            pass

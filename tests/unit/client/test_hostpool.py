@@ -1,0 +1,108 @@
+"""Which nsqd is published to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsqclient._hostpool import EpsilonGreedy, HostPool, Pool, RoundRobin, pool_of, quorum
+
+
+def test_in_turn_the_second_is_first() -> None:
+    pool = RoundRobin(2)
+    assert [pool.pick(0) for _ in range(4)] == [1, 0, 1, 0]
+
+
+def test_who_fails_is_left_alone_for_longer_and_longer() -> None:
+    pool, tried = HostPool(2), []
+    for second in range(1000):
+        number = pool.pick(float(second))
+        if number == 0:
+            tried.append(second)
+            pool.failed(0, float(second))
+        else:
+            pool.succeeded(1, 0.001, float(second))
+    assert tried == [0, 30, 90, 210, 450, 930]
+
+
+def test_one_that_works_again_is_used_again() -> None:
+    pool = HostPool(2)
+    pool.failed(0, 0)
+    assert [pool.pick(1), pool.pick(2), pool.pick(31)] == [1, 1, 0]
+    pool.succeeded(0, 0.001, 31)
+    assert [pool.pick(32), pool.pick(33)] == [1, 0]
+
+
+def test_when_all_fail_all_are_tried() -> None:
+    pool, picked = HostPool(2), Counter[int]()
+    for _ in range(12):
+        number = pool.pick(0)
+        picked[number] += 1
+        pool.failed(number, 0)
+    assert picked == {0: 6, 1: 6}
+
+
+def test_the_first_that_works() -> None:
+    pool = pool_of("first", 3, Random(1))
+    assert [pool.pick(0), pool.pick(0)] == [0, 0]
+    pool.failed(0, 0)
+    assert [pool.pick(1), pool.pick(2)] == [1, 1]
+    assert pool.pick(30) == 0
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-5])  # also hosts that take microseconds
+def test_the_quickest_gets_most_and_no_one_nothing(scale: float) -> None:
+    times = [0.5 * scale, 1.0 * scale, 10.0 * scale]
+    pool, picked, now = EpsilonGreedy(3, Random(7)), Counter[int](), 1000.0
+    for _ in range(5000):
+        number = pool.pick(now)
+        picked[number] += 1
+        pool.succeeded(number, times[number], now)
+        now += 0.01
+    assert picked[0] > picked[1] > picked[2] > 0
+    assert picked[0] / 5000 > 0.5
+
+
+def test_a_quick_one_that_fails_is_left_alone() -> None:
+    pool, now = EpsilonGreedy(2, Random(7)), 1000.0
+    for number, seconds in [(0, 0.001), (1, 1.0)] * 10:
+        pool.succeeded(number, seconds, now)
+    pool.failed(0, now)
+    assert {pool.pick(now + 1) for _ in range(50)} == {1}
+
+
+def test_what_was_five_minutes_ago_is_forgotten() -> None:
+    pool = EpsilonGreedy(1, Random(7))
+    pool.succeeded(0, 1.0, 1000.0)
+    assert pool._speeds[0].average(1001.0) > 0
+    assert pool._speeds[0].average(1301.0) == 0
+
+
+@given(
+    st.sampled_from(["round_robin", "hostpool", "epsilon_greedy", "first"]),
+    st.integers(1, 5),
+    st.lists(st.tuples(st.booleans(), st.floats(0, 100))),
+    st.integers(),
+)
+def test_somebody_is_always_picked(strategy: str, size: int, steps: list[tuple[bool, float]], seed: int) -> None:
+    pool: Pool = pool_of(strategy, size, Random(seed))  # type: ignore[arg-type]
+    now = 0.0
+    for works, seconds in steps:
+        now += seconds
+        number = pool.pick(now)
+        assert 0 <= number < size
+        if works:
+            pool.succeeded(number, seconds, now)
+        else:
+            pool.failed(number, now)
+
+
+def test_what_is_no_strategy() -> None:
+    with pytest.raises(ValueError, match="no such strategy"):
+        pool_of("best", 2, Random(1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="a quorum of 0"):
+        quorum(0)
