@@ -16,6 +16,18 @@ HIDDEN = {
     "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "typer", "pyspark", "pyarrow"),
     "nsqlookupd": ("nsqd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
     "nsqtools": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
+    "nsqclient": (
+        "nsqd",
+        "nsqlookupd",
+        "nsqadmin",
+        "jinja2",
+        "httpx",
+        "typer",
+        "pyspark",
+        "pyarrow",
+        "uvicorn",
+        "msgpack",
+    ),
     "nsqadmin": ("nsqd", "nsqlookupd", "typer", "pyspark", "pyarrow"),
 }
 
