@@ -22,15 +22,18 @@ BODY = b"x" * 200
 class NoLog:
     """Keeps batches in memory and settles at once."""
 
-    first = 0
-    cached_from = 0
+    first: int = 0
+    cached_from: int = 0
 
     def __init__(self) -> None:
-        self.tail = 0
+        self.tail: int = 0
         self.batches: deque[Batch] = deque()
 
     def has_room(self, count: int, size: int) -> bool:
         return True
+
+    def refusal(self) -> str | None:
+        return None
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         self.batches.append(batch)
@@ -45,7 +48,10 @@ class NoLog:
     def next_readable(self, sequence: int) -> int:
         return sequence
 
-    def release(self, sequence: int) -> None:
+    def outdated(self) -> int:
+        return 0
+
+    def release(self, sequence: int, passed: int | None = None) -> None:
         pass
 
 
@@ -110,7 +116,7 @@ def make_client(broker: Broker) -> ClientProtocol:
         remote_host="",
         wake=lambda: None,
         note=lambda level, text: None,
-        upgrade=lambda granted, early: None,
+        upgrade=lambda client, granted, early: None,
     )
     client.receive(commands.MAGIC, 0.0)
     return client

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final
 
+from bench import codec
 from bench.brokers import Broker, nsqd_factory
 from bench.report import Benchmark, Row
 from bench.throughput import Measured
@@ -41,11 +42,19 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
                     figures.setdefault((stream, mode), []).append(measured)
                     wire[stream, mode] = load["wire"]
                     say(f"{stream:>12} {mode:5} {measured.rate:12,.0f}  {measured.cost:6.2f} µs each")
-    return [_row(stream, mode, figures, wire) for mode in MODES for stream in STREAMS[1:]]
+    return [
+        _row(stream, mode, figures, wire, codec.cost(stream, mode, certificate, key))
+        for mode in MODES
+        for stream in STREAMS[1:]
+    ]
 
 
 def _row(
-    stream: str, mode: str, figures: dict[tuple[str, str], list[Measured]], wire: dict[tuple[str, str], float]
+    stream: str,
+    mode: str,
+    figures: dict[tuple[str, str], list[Measured]],
+    wire: dict[tuple[str, str], float],
+    alone: float,
 ) -> Row:
     mine, plain = figures[stream, mode], figures["plain", mode]
     costs = [median(one.cost for one in side) for side in (mine, plain)]
@@ -56,8 +65,8 @@ def _row(
         None,
         "plain",
         tuple(one.rate for one in plain),
-        f"processor {costs[0]:.2f} µs, {costs[1]:.2f} µs a message; {wire[stream, mode]:.0f} bytes, "
-        f"{wire['plain', mode]:.0f} bytes",
+        f"processor {costs[0]:.2f} µs, {costs[1]:.2f} µs a message; of the {costs[0] - costs[1]:.2f} µs more the layers "
+        f"alone {alone:.2f} µs; {wire[stream, mode]:.0f} bytes, {wire['plain', mode]:.0f} bytes",
     )
 
 

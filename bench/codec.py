@@ -1,0 +1,96 @@
+"""What a layer costs by itself: the bytes that nsqd has to decode and encode for a message, without nsqd around it.
+
+The same batches as `bench.stream_client` sends go through the layers that nsqd uses, in this process, and only the time of
+this thread counts.
+"""
+
+from __future__ import annotations
+
+import ssl
+import zlib
+from pathlib import Path
+from statistics import median
+from time import thread_time_ns
+from typing import Final
+
+from bench.stream_client import BATCH, SINGLES, bodies
+from common.streams.deflate import DeflateLayer
+from common.streams.layer import Layer
+from common.streams.snappy import SnappyLayer
+from common.streams.tls import TlsLayer
+from common.wire.commands import fin, mpub, pub
+from common.wire.frames import OK_FRAME
+
+_ROUNDS: Final = 200
+_LEVEL: Final = 6
+_FRAME_HEAD: Final = (4 + 26 + 200).to_bytes(4, "big") + b"\0\0\0\2" + bytes(8) + b"\0\1" + b"0123456789abcdef"
+
+
+def cost(stream: str, mode: str, certificate: Path, key: Path) -> float:
+    """Microseconds for a message: the server's side of all layers of the stream."""
+    incoming, outgoing, count = _traffic(mode)
+    pairs = [_pair(kind, certificate, key) for kind in stream.split("+")]  # from the socket inwards
+    times = []
+    for _ in range(_ROUNDS):
+        encoded = incoming
+        for client, _ in reversed(pairs):
+            encoded = client.encode(encoded)
+        began = thread_time_ns()
+        for _, server in pairs:
+            encoded = _decoded(server, encoded)
+        answer = outgoing
+        for _, server in reversed(pairs):
+            answer = server.encode(answer)
+        times.append(thread_time_ns() - began)
+        assert encoded == incoming
+        for client, _ in pairs:
+            answer = _decoded(client, answer)
+        assert answer == outgoing
+    return median(times) / count / 1000
+
+
+def _traffic(mode: str) -> tuple[bytes, bytes, int]:
+    """What comes, what goes, and for how many messages."""
+    if mode == "pub":
+        return b"".join(pub("singles", body) for body in bodies(SINGLES)), OK_FRAME * SINGLES, SINGLES
+    if mode == "mpub":
+        return mpub("mpub", bodies(BATCH)), OK_FRAME, BATCH
+    frames = [_FRAME_HEAD + body for body in bodies(BATCH)]
+    return fin(b"0123456789abcdef") * BATCH, b"".join(frames), BATCH
+
+
+def _pair(kind: str, certificate: Path, key: Path) -> tuple[Layer, Layer]:
+    """The client's end and the server's."""
+    if kind == "snappy":
+        return SnappyLayer(), SnappyLayer()
+    if kind == "deflate":
+        return _Flushing(_LEVEL), DeflateLayer(_LEVEL)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = TlsLayer(context, server_side=True)
+    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    client = TlsLayer(trusting, server_side=False)
+    said, done = b"", False
+    while not done:
+        done = client.handshake(said)
+        server.handshake(client.pending())
+        said = server.pending()
+    client.decode(said)  # session tickets
+    return client, server
+
+
+class _Flushing(DeflateLayer):
+    """As the benchmark's client, which compresses a batch without knowing the one before."""
+
+    def encode(self, data: bytes) -> bytes:
+        compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -15)
+        return compressor.compress(data) + compressor.flush(zlib.Z_FULL_FLUSH)
+
+
+def _decoded(layer: Layer, data: bytes) -> bytes:
+    plain = layer.decode(data)
+    while layer.has_more:
+        plain += layer.decode(b"")
+    return plain
