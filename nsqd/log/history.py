@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.wire.history import DAMAGED, MISSING, Gap, Records
 from common.wire.log_record import HEADER_SIZE, Header, decode_header, follow
-from nsqd.log.cold import salvaging
+from nsqd.log.cold import keep_aside, salvaging
 from nsqd.log.files import close_quietly
 from nsqd.log.record import scan
 from nsqd.log.segment import Index, ReadAt, Segment, Stretch, Walk, find_hole, load_index
@@ -224,6 +224,7 @@ class RangeReader:
     def _pass_damage(self, stretch: Stretch, read: ReadAt) -> Gap:
         hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=stretch.size, next_base=stretch.end)
         assert hole is not None, "in a stretch that ends at a known sequence something sound always follows"
+        keep_aside(self._files, stretch.path, "damaged", hole.offset, hole.end_offset)  # the segment goes some day
         self._offset, self._sequence = hole.end_offset, hole.end
         return self._gap(hole.end, DAMAGED)
 

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from common.wire.history import Event, Gap, RecordCutter, Records, StoredBatch
+from common.wire.log_record import MAGIC
 from nsqd.broker.batch import Receipt
 from nsqd.log.history import MOST_FILES, History, Past, RangeReader
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
@@ -231,6 +232,21 @@ def test_damage_is_a_gap_and_never_another_message(tmp_path: Path, seed: int) ->
             assert got.items() <= bodies.items(), f"seed {seed}"
             assert missing(found) == set(range(start, end)) - got.keys(), f"seed {seed}"
             assert sound & set(range(start, end)) <= got.keys(), f"seed {seed}"
+
+
+def test_damaged_bytes_are_kept_aside(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        fill(store, 20, 200)
+        (segment,) = store.segments()
+        data = bytearray(segment.read_bytes())
+        place = data.index(MAGIC, 1)
+        data[place] ^= 1
+        segment.write_bytes(data)
+        for _ in range(2):
+            events(past(store).open(0, 20, 100_000))
+        (aside,) = segment.parent.glob("*.damaged.*")
+        assert aside.name == f"{segment.name}.damaged.{place}"
+        assert aside.read_bytes() == data[place : data.index(MAGIC, place + 1)]
 
 
 def test_a_missing_file_is_one_gap(tmp_path: Path) -> None:
