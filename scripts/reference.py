@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from common.options import reference_page
+from common.options import reference_page, reference_table
 from nsqadmin.options import Options as AdminOptions
+from nsqclient._config import OPTIONS as CLIENT_OPTIONS
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
+from nsqtools import nsq_bench, nsq_replay, nsq_stat, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -41,6 +43,48 @@ Either `--lookupd-http-address` or `--nsqd-http-address` is needed, or `--snapsh
 A name in them need not be resolvable at the start: it may appear later.
 """
 
+ABOUT_TOOLS: Final = """\
+# Command line tools
+
+<!-- Written by scripts/make-reference from the tables of flags. Change the tables, not this page. -->
+
+NSQ's tools under their own names, with their flags; and `nsq_replay` and `nsq_bench`, which NSQ does not have.
+`TOOL --help` says what is said here. Where they behave otherwise than NSQ's is in [differences](differences.md#command-line-tools).
+
+To do something: [archive into files](../how-to/archive-to-files.md), [look into history and replay it](../how-to/replay.md), [measure](../how-to/measure.md).
+
+## Common to all
+
+A flag has one dash or two, and its value behind `=` or as the next argument; a flag of type bool only behind `=`.
+What may be given multiple times accumulates, otherwise the last one counts. There is no file and no environment.
+A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s`. `--help` and `--version` are everywhere.
+
+Standard output carries data only; everything that is said goes to standard error.
+
+| Exit status | When |
+| --- | --- |
+| 0 | it ended in good order: all was done, or the first SIGINT or SIGTERM came |
+| 1 | a setting cannot be used, or something failed; the last line on standard error says what |
+| 2 | the command line is wrong; the reason, and all flags, are on standard error |
+| 3 | `nsq_replay` only: not all of the range was replayed, because it was stopped, or parts cannot be read any more |
+| 130, 143 | the second SIGINT or SIGTERM: ended at once |
+| 141 | whoever read standard output has gone |
+
+`--consumer-opt` and `--producer-opt` take a setting of the client library, `name,value`, or `name` alone for true:
+{client_options}.
+`-` and `_` are the same in names. The user agent is always that of the tool.
+"""
+
+
+def tools_page() -> str:
+    names = ", ".join(f"`{name}`" for name in sorted(CLIENT_OPTIONS))
+    parts = [ABOUT_TOOLS.format(client_options=names)]
+    for tool in (nsq_bench, nsq_replay, nsq_stat, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq):
+        name = tool.__name__.rpartition(".")[2]
+        about = tool.ABOUT.strip().replace("<", "\\<")
+        parts.append(f"## {name}\n\n{about}\n\n{reference_table(tool.Options)}")
+    return "\n".join(parts)
+
 
 def pages() -> Mapping[Path, str]:
     return {
@@ -49,6 +93,7 @@ def pages() -> Mapping[Path, str]:
             LookupOptions, "nsqlookupd", about=ABOUT_NSQLOOKUPD
         ),
         Path("docs/reference/nsqadmin-options.md"): reference_page(AdminOptions, "nsqadmin", about=ABOUT_NSQADMIN),
+        Path("docs/reference/tools.md"): tools_page(),
     }
 
 

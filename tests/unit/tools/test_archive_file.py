@@ -73,6 +73,22 @@ def test_folders_are_made(tmp_path: Path) -> None:
     assert (tmp_path / "a/b").stat().st_mode & 0o777 & 0o007 == 0
 
 
+def test_folders_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    file = open_one(layout(tmp_path, work="a/work"))
+    assert synced == [str(tmp_path), str(tmp_path / "a"), str(tmp_path / "a/work")]
+    synced.clear()
+    file.close()
+    assert synced == [f"{tmp_path}/a/work/t-000000.log", str(tmp_path), str(tmp_path / "a/work")]
+
+
 def test_two_do_not_append_to_one_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = open_one(layout(tmp_path))
     assert open_one(layout(tmp_path)).path.name == "t-000001.log"

@@ -1,0 +1,2 @@
+nsqd --data-path="$(mktemp -d)"
+curl -X POST 'http://127.0.0.1:4151/topic/create?topic=orders'

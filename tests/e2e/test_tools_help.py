@@ -1,0 +1,79 @@
+"""What holds for every tool: help, version, signals."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from common.options import table_of
+from tests.support.process import Nsqd, eventually
+from tests.support.tools import Tool, address, run_tool
+
+pytestmark = pytest.mark.e2e
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TOOLS = [name for name, target in PROJECT["scripts"].items() if target == f"nsqtools.{name}:main"]
+
+
+def test_these_are_all_tools() -> None:
+    assert {
+        "nsq_stat",
+        "nsq_tail",
+        "nsq_to_file",
+        "nsq_to_http",
+        "nsq_to_nsq",
+        "to_nsq",
+        "nsq_replay",
+        "nsq_bench",
+    } == {*TOOLS}
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_help_has_every_flag_and_what_it_is_for(tool: str) -> None:
+    result = run_tool(tool, "--help")
+    assert (result.returncode, result.stderr) == (0, b"")
+    text = result.stdout.decode()
+    assert text.startswith(f"Usage of {tool}:\n")
+    for row in table_of(importlib.import_module(f"nsqtools.{tool}").Options):
+        assert row.help
+        assert f"  --{row.flag} {row.kind.word}".rstrip() + f"\n    \t{row.help}" in text, row.flag
+    assert "Exit status" in text
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_the_version(tool: str) -> None:
+    result = run_tool(tool, "--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"{tool} v1.3.0\n".encode(), b"")
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_flag_that_there_is_not(tool: str) -> None:
+    result = run_tool(tool, "-nope")
+    assert (result.returncode, result.stdout) == (2, b"")
+    assert result.stderr.decode().splitlines()[:2] == ["flag provided but not defined: -nope", f"Usage of {tool}:"]
+
+
+def has_ended_by(tool: Tool, number: signal.Signals) -> bool:
+    """Sends one more where it has not: two that come together may be one."""
+    if tool.process.poll() is None:
+        tool.signal(number)
+    return tool.process.poll() is not None
+
+
+def test_a_second_signal_ends_it_at_once(nsqd: Nsqd, topic: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    place = f"--nsqd-tcp-address={address(nsqd.tcp)}"
+    with Tool("nsq_to_http", f"--topic={topic}", "--channel=c", place, "--post=http://127.0.0.1:9/") as tool:
+        tool.wait_for_log("connected to nsqd")
+        # Its nsqd is silent now, so that it waits for the last word of it.
+        nsqd.send_signal(signal.SIGSTOP)
+        try:
+            eventually(lambda: has_ended_by(tool, signal.SIGINT))
+            assert tool.wait() == 130
+        finally:
+            nsqd.send_signal(signal.SIGCONT)
