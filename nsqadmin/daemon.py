@@ -15,6 +15,7 @@ import trio
 from common import web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
+from common.startup import StartupError
 from nsqadmin import api_v2, live, monitoring
 from nsqadmin.access import Access, read_policy
 from nsqadmin.activity import ActivityLog
@@ -23,6 +24,9 @@ from nsqadmin.compat import api, config, graphite
 from nsqadmin.compat.config import Settings
 from nsqadmin.execution import Executor
 from nsqadmin.live import Hub
+from nsqadmin.messages import endpoints
+from nsqadmin.messages.masking import BadMask, Masking, parse_masks
+from nsqadmin.messages.service import Messages
 from nsqadmin.notify import Notifier
 from nsqadmin.pages import handlers as pages
 from nsqadmin.queries import Queries
@@ -88,6 +92,7 @@ async def _live_services(
         policy=policy,
         queries=queries,
         executor=Executor(queries, activity, notifier),
+        messages=Messages(upstream, sampler, _masking_of(settings.options), activity),
         sampler=sampler,
         hub=hub,
     )
@@ -105,8 +110,17 @@ def _app(services: Services) -> App:
     ]
     if services.queries is not None and services.executor is not None:
         routes += api.routes(services.queries, services.executor)
+    if services.messages is not None:
+        routes += endpoints.routes(services.messages, services.view)
     access = Access(options, lambda: services.policy)
     return App(routes, access, prefix=options.prefix, image_source=_image_source(options))
+
+
+def _masking_of(options: Options) -> Masking:
+    try:
+        return parse_masks(options.mask)
+    except BadMask as error:
+        raise StartupError(f"failed to read --mask - {error}") from error
 
 
 def _image_source(options: Options) -> str:

@@ -6,24 +6,22 @@ Who takes events too slowly gets the whole page's numbers again instead of what 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
-from common.http_api import ABORT, HttpError
+from common.http_api import HttpError
 from nsqadmin.answers import identity_of, json_answer
 from nsqadmin.app import Route
 from nsqadmin.authz import Right
 from nsqadmin.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
+from nsqadmin.events_stream import EventStream, event
 from nsqadmin.model import Activity, Severity, Snapshot
 from nsqadmin.recording import to_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
-    from starlette.types import Receive, Scope, Send
+    from starlette.responses import Response
 
     from nsqadmin.authz import Identity
     from nsqadmin.view import View
@@ -31,13 +29,7 @@ if TYPE_CHECKING:
 MOST_VIEWERS: Final = 200  # streams; beyond, browsers ask /api/v2/cells now and then
 HEARTBEAT: Final = 15.0  # seconds
 _BEHIND: Final = 8  # events that wait for one viewer
-_STALLED: Final = 60.0  # seconds in which a viewer takes nothing
 _RETRY: Final = b"retry: 3000\n\n"
-_HEADERS: Final = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache, no-transform",
-    "x-accel-buffering": "no",
-}
 
 
 class Viewer:
@@ -60,12 +52,12 @@ class Viewer:
     def may_see(self, topic: str) -> bool:
         return not topic or ((not self.only or topic in self.only) and self._identity.sees(topic))
 
-    def push(self, event: bytes) -> None:
+    def push(self, piece: bytes) -> None:
         if len(self._events) >= _BEHIND:
             self._events.clear()
             self.is_behind = True
         if not self.is_behind:
-            self._events.append(event)
+            self._events.append(piece)
         self._arrived.set()
 
     def close(self) -> None:
@@ -113,31 +105,31 @@ class Hub:
         health = health_of(snapshot)
         if health != self._health:
             self._health = health
-            self._to_all(_event("health", {**health, "index": snapshot.index}))
+            self._to_all(event("health", {**health, "index": snapshot.index}))
         for scope, viewers in self._viewers.items():
             if not viewers:
                 continue
             cells = cells_of(snapshot, scope)
             changed = difference(self._shown.get(scope, {}), cells)
             self._shown[scope] = cells
-            event = _cells_event(snapshot, changed)
+            for_all = _cells_event(snapshot, changed)
             for viewer in viewers:
-                viewer.push(event if viewer.sees_everything else _cells_event(snapshot, _visible(changed, viewer)))
+                viewer.push(for_all if viewer.sees_everything else _cells_event(snapshot, _visible(changed, viewer)))
         for scope in [scope for scope, viewers in self._viewers.items() if not viewers]:
             del self._viewers[scope]
             self._shown.pop(scope, None)
 
     def happened(self, activity: Activity) -> None:
-        event = _event("activity", to_json(activity))
+        told = event("activity", to_json(activity))
         for viewers in self._viewers.values():
             for viewer in viewers:
                 if viewer.may_see(activity.topic):
-                    viewer.push(event)
+                    viewer.push(told)
 
-    def _to_all(self, event: bytes) -> None:
+    def _to_all(self, piece: bytes) -> None:
         for viewers in self._viewers.values():
             for viewer in viewers:
-                viewer.push(event)
+                viewer.push(piece)
 
     # Who looks
 
@@ -154,7 +146,7 @@ class Hub:
         snapshot = self._view.snapshot
         if viewer.scope not in self._shown:
             self._shown[viewer.scope] = cells_of(snapshot, viewer.scope)
-        health = _event("health", {**health_of(snapshot), "index": snapshot.index})
+        health = event("health", {**health_of(snapshot), "index": snapshot.index})
         return health + _cells_event(snapshot, _visible(self._shown[viewer.scope], viewer))
 
 
@@ -181,11 +173,7 @@ def verdict(problems: int, warnings: int) -> str:
 
 
 def _cells_event(snapshot: Snapshot, changed: Cells) -> bytes:
-    return _event("cells", {"index": snapshot.index, "t": snapshot.taken_at, "set": changed})
-
-
-def _event(name: str, data: Any) -> bytes:
-    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'), ensure_ascii=False)}\n\n".encode()
+    return event("cells", {"index": snapshot.index, "t": snapshot.taken_at, "set": changed})
 
 
 # Over HTTP
@@ -205,7 +193,17 @@ class _Endpoints:
         self._view = view
 
     async def events(self, request: Request) -> Response:
-        return EventStream(self._hub, self._view, self._viewer(request))
+        viewer = self._viewer(request)
+        self._hub.join(viewer)
+        return EventStream(lambda: self._watched(viewer), close=viewer.close)
+
+    async def _watched(self, viewer: Viewer) -> AsyncIterator[bytes]:
+        try:
+            async for piece in viewer.events(lambda: self._hub.whole(viewer)):
+                look_at(self._view, viewer.scope)
+                yield piece
+        finally:
+            self._hub.leave(viewer)
 
     async def cells(self, request: Request) -> Response:
         viewer = self._viewer(request)
@@ -241,40 +239,3 @@ def look_at(view: View, scope: str) -> None:
         view.look_at(topic)
     elif scope == "consumers":
         view.look_at()
-
-
-class EventStream(Response):
-    """The events of one viewer, until he leaves or we stop."""
-
-    def __init__(self, hub: Hub, view: View, viewer: Viewer) -> None:
-        super().__init__(headers=_HEADERS)
-        del self.headers["content-length"]
-        self._hub = hub
-        self._view = view
-        self._viewer = viewer
-        hub.join(viewer)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        leaving = asyncio.ensure_future(self._wait_until_gone(receive))
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for event in self._viewer.events(self._whole):
-                if leaving.done():
-                    return
-                look_at(self._view, self._viewer.scope)
-                body = {"type": "http.response.body", "body": event, "more_body": True}
-                await asyncio.wait_for(send(body), _STALLED)
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
-            scope[ABORT]()  # he takes nothing: the end of the answer could not be sent either
-        finally:
-            self._hub.leave(self._viewer)
-            leaving.cancel()
-
-    def _whole(self) -> bytes:
-        return self._hub.whole(self._viewer)
-
-    async def _wait_until_gone(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._viewer.close()

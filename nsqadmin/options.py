@@ -34,6 +34,7 @@ class Options(BaseOptions):
     http_client_tls_key: str = option("", "path to its key")
     http_client_tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
     http_client_tls_insecure_skip_verify: bool = option(False, "believe any certificate")
+    nsqd_token_file: str = option("", "file with the token to show to nsqd that have a --rights-file")
     sample_interval: Nanoseconds = option(
         5 * SECOND, "how often all nodes are asked; longer by itself where that is much work", kind=DURATION, at_least=1
     )
@@ -62,6 +63,11 @@ class Options(BaseOptions):
     roles_file: str = option("", "TOML file that says who may do what")
     read_only: bool = option(False, "nobody may change anything")
     enable_publish: bool = option(False, "messages may be published by who has the right to")
+    mask: tuple[str, ...] = option(
+        (),
+        "what is hidden in messages from who lacks the right payload: $.path.to.a.field of JSON, or a regular expression",
+        toml="masks",
+    )
     audit_file: str = option("", "file to which each action is appended as a line of JSON")
 
     # graphite, and who is told

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from nsqadmin.compat.config import Settings
     from nsqadmin.execution import Executor
     from nsqadmin.live import Hub
+    from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
     from nsqadmin.queries import Queries
     from nsqadmin.sampler import Sampler
@@ -26,6 +27,7 @@ class Services:
     hub: Hub
     queries: Queries | None = None
     executor: Executor | None = None
+    messages: Messages | None = None
     sampler: Sampler | None = None
 
     @property

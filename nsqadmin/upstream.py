@@ -58,7 +58,7 @@ class Upstream:
             verify=client_context(options),
             trust_env=False,
             follow_redirects=True,
-            headers=_HEADERS,
+            headers={**_HEADERS, **_token(options)},
             timeout=httpx.Timeout(self._timeout, connect=self._connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=90),
         )
@@ -197,6 +197,17 @@ def _innermost(error: BaseException) -> BaseException:
         if inner is None:
             return error
         error = inner
+
+
+def _token(options: Options) -> dict[str, str]:
+    """Shown to every node: who reads the file may ask them for everything anyway."""
+    if not options.nsqd_token_file:
+        return {}
+    try:
+        with open(options.nsqd_token_file, encoding="ascii") as file:
+            return {"authorization": f"Bearer {file.read().strip()}"}
+    except (OSError, ValueError) as error:
+        raise StartupError(f"failed to read --nsqd-token-file ({options.nsqd_token_file}) - {error}") from error
 
 
 def client_context(options: Options) -> ssl.SSLContext:

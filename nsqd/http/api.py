@@ -40,6 +40,7 @@ from nsqd.http.history import HistoryEndpoints, Reading, find_sequence, place_ar
 from nsqd.http.memory import memory_now
 from nsqd.http.metrics import nsqd_metrics
 from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
+from nsqd.http.position import next_places
 from nsqd.http.quick import OK, ping_answer
 from nsqd.http.stats_json import stats_json
 from nsqd.http.stats_text import stats_text
@@ -61,6 +62,9 @@ log = logging.getLogger(__name__)
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 _is_integer: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _INT64: Final = range(-(2**63), 2**63)
+_PLACES: Final = 20  # of a channel, when nobody says how many
+_MOST_PLACES: Final = 1000
+_DIGITS: Final = 10
 _LONGEST_FORM: Final = 64 * 1024
 
 
@@ -136,6 +140,7 @@ def make_app(
         Route("POST", "/channel/delete", channels.delete),
         Route("POST", "/channel/empty", channels.empty),
         Route("POST", "/channel/seek", channels.seek),
+        Route("GET", "/channel/position", channels.position),
         Route("POST", "/channel/pause", channels.pause),
         Route("POST", "/channel/unpause", channels.unpause),
         Route("GET", "/config/:option", endpoints.get_option),
@@ -397,6 +402,16 @@ class _ChannelEndpoints:
             channel.seek(cursor)
         await self._calls.durable()
         return json({"cursor": cursor})
+
+    async def position(self, request: Request) -> Response:
+        topic_name, name = _channel_name(request)
+        _check_lasting(topic_name, name)
+        limit = request.query().get("limit", str(_PLACES))
+        if not (limit.isascii() and limit.isdigit() and len(limit) < _DIGITS and int(limit) <= _MOST_PLACES):
+            raise HttpError(400, "INVALID_ARG_LIMIT")
+        channel = _find_channel(self._broker, topic_name, name)
+        places = next_places(channel, int(limit))
+        return json({"cursor": channel.cursor, "end": channel.topic.handed_over, "waiting": places})
 
     async def _pinned(self, topic: str, place: Place) -> Pinned:
         """Finding a time needs the disk, and nothing in a turn may wait."""

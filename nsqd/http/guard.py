@@ -21,6 +21,7 @@ ROLES: Final[Mapping[str, Role | None]] = {
     "/metrics": Role.READ,
     "/topic/log": Role.READ,
     "/topic/read": Role.READ,
+    "/channel/position": Role.READ,
     "GET /config/:option": Role.READ,
     "PUT /config/:option": Role.OPERATE,
     "/drain": Role.OPERATE,

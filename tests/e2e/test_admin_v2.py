@@ -202,9 +202,9 @@ def test_who_was_killed_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
 def stream(admin: Nsqadmin, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
     """The events of a stream, as they come."""
     connection = http.client.HTTPConnection(*admin.http_address, timeout=TIMEOUT)
+    connection.request("GET", path)
+    response = connection.getresponse()
     try:
-        connection.request("GET", path)
-        response = connection.getresponse()
         assert response.status == 200
         assert response.headers["content-type"].startswith("text/event-stream")
 
@@ -219,6 +219,7 @@ def stream(admin: Nsqadmin, path: str) -> Iterator[Iterator[tuple[str, Any]]]:
 
         yield events()
     finally:
+        response.close()
         connection.close()
 
 
@@ -246,6 +247,18 @@ def test_what_somebody_does_is_told_live(admin: Nsqadmin, a_topic: str) -> None:
         admin.json("POST", "/api/v2/actions", {"kind": "pause_topic", "topic": a_topic})
         data = next(data for name, data in events if name == "activity" and data["topic"] == a_topic)
         assert data["what"] in ("pause_topic", "paused")
+
+
+def test_who_has_left_is_not_counted_any_more(admin: Nsqadmin) -> None:
+    def viewers() -> str:
+        return next(
+            it for it in admin.http("GET", "/metrics").body.decode().splitlines() if it.startswith("nsqadmin_viewers")
+        )
+
+    with stream(admin, "/events?scope=nodes") as events:
+        next(events)
+        assert viewers() == "nsqadmin_viewers 1"
+    eventually(lambda: viewers() == "nsqadmin_viewers 0")
 
 
 def test_it_stops_at_once_although_somebody_looks(cluster: Cluster) -> None:

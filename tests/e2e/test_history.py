@@ -571,3 +571,37 @@ def test_a_reader_is_told_where_to_go_on_when_nsqd_stops(start_nsqd: StartNsqd) 
     assert isinstance(end, End)
     assert end.next < 100
     connection.close()
+
+
+def test_where_a_channel_stands_is_told_and_nothing_changes(nsqd: Nsqd, topic: str) -> None:
+    publish(nsqd, topic, b"zero", b"one", b"two", b"three")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    consumer = nsqd.connect()
+    consumer.subscribe(topic, ready=2)
+    first, second = consumer.messages(2)
+    consumer.finish(first)
+    consumer.send(b"RDY 0\n")
+    consumer.requeue(second)
+    consumer.in_step()
+    path = f"/channel/position?topic={topic}&channel=c"
+    known = nsqd.http("GET", path).json
+    assert known["waiting"][0][1] >= 1
+    assert known["end"] == 4
+    assert max(sequence for sequence, _ in known["waiting"]) == 3
+    assert nsqd.http("GET", path).json == known
+    assert len(nsqd.http("GET", f"{path}&limit=1").json["waiting"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ("", 400, "MISSING_ARG_TOPIC"),
+        ("topic=nosuch&channel=c", 404, "TOPIC_NOT_FOUND"),
+        ("topic=nosuch&channel=c%23ephemeral", 400, "EPHEMERAL_CHANNEL"),
+        ("topic=nosuch&channel=c&limit=1001", 400, "INVALID_ARG_LIMIT"),
+        ("topic=nosuch&channel=c&limit=-1", 400, "INVALID_ARG_LIMIT"),
+    ],
+)
+def test_positions_that_cannot_be_told(nsqd: Nsqd, arguments: str, status: int, message: str) -> None:
+    answer = nsqd.http("GET", f"/channel/position?{arguments}")
+    assert (answer.status, answer.json["message"]) == (status, message)

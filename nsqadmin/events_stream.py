@@ -1,0 +1,63 @@
+"""A stream of server-sent events as an answer: ends when the peer leaves, takes nothing for long, or there is no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from starlette.responses import Response
+
+from common.http_api import ABORT, ENDS_WITH_PEER
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from starlette.types import Receive, Scope, Send
+
+_STALLED: Final = 60.0  # seconds in which a peer takes nothing
+_HEADERS: Final = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",
+}
+
+
+def event(name: str, data: Any) -> bytes:
+    return f"event: {name}\ndata: {json.dumps(data, separators=(',', ':'), ensure_ascii=False)}\n\n".encode(
+        "utf-8", "replace"
+    )
+
+
+class EventStream(Response):
+    """`close` asks for the end of what `events()` gives."""
+
+    def __init__(self, events: Callable[[], AsyncIterator[bytes]], *, close: Callable[[], None]) -> None:
+        super().__init__(headers=_HEADERS)
+        del self.headers["content-length"]
+        self._events = events
+        self._close = close
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[ENDS_WITH_PEER] = True  # who has closed his half reads no stream any more
+        leaving = asyncio.ensure_future(self._wait_until_gone(receive))
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async with aclosing(cast("AsyncGenerator[bytes, None]", self._events())) as events:
+                async for piece in events:
+                    if leaving.done():
+                        return
+                    body = {"type": "http.response.body", "body": piece, "more_body": True}
+                    await asyncio.wait_for(send(body), _STALLED)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            scope[ABORT]()  # he takes nothing: the end of the answer could not be sent either
+        finally:
+            leaving.cancel()
+
+    async def _wait_until_gone(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._close()

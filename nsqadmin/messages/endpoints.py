@@ -1,0 +1,272 @@
+"""`/api/v2/messages/*`, `/api/v2/publish`, `/api/v2/replay`, `/api/v2/tail`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from common.http_api import HttpError
+from common.web import run_trio
+from nsqadmin.answers import body_of, caller_of, json_answer, number_argument, require
+from nsqadmin.app import Route
+from nsqadmin.authz import Right
+from nsqadmin.events_stream import EventStream, event
+from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
+from nsqadmin.messages.model import Message, Page, message_json, page_json
+from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
+from nsqadmin.messages.reading import MOST
+from nsqadmin.messages.tail import LONGEST, CannotTail, Tail, nodes_to_tail, sample_rate
+from nsqadmin.recording import to_json
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsqadmin.messages.service import Messages
+    from nsqadmin.view import View
+
+MOST_SHOWN: Final = 32 * 1024  # bytes of a body on a page; the rest is downloaded
+MOST_BODY: Final = 16 << 20  # of what is published at once
+_MOST_DEFERRED: Final = 3600 * 24 * 365 * 1000  # milliseconds; nsqd has its own limit
+_MOST_TAILED: Final = 200  # messages that wait to be shown
+_HIGHEST: Final = (1 << 63) - 1
+
+
+def routes(messages: Messages, view: View) -> list[Route]:
+    endpoints = _Endpoints(messages, view)
+    return [
+        Route("GET", "/api/v2/messages/{topic}", endpoints.read),
+        Route("GET", "/api/v2/messages/{topic}/{channel}", endpoints.peek),
+        Route("GET", "/api/v2/logs/{topic}", endpoints.logs),
+        Route("GET", "/api/v2/tail/{topic}", endpoints.tail),
+        Route("POST", "/api/v2/publish", endpoints.publish),
+        Route("POST", "/api/v2/replay/plan", endpoints.plan_replay),
+        Route("POST", "/api/v2/replay", endpoints.replay),
+    ]
+
+
+class _Endpoints:
+    def __init__(self, messages: Messages, view: View) -> None:
+        self._messages = messages
+        self._view = view
+
+    async def logs(self, request: Request) -> Response:
+        topic = self._topic(request)
+        logs = await self._messages.logs(topic, request.query_params.get("node", ""))
+        return json_answer({"logs": to_json(logs)})
+
+    async def read(self, request: Request) -> Response:
+        """`from=`, `limit=`, `node=`, `filter=`; `format=ndjson` downloads whole bodies."""
+        topic = self._topic(request)
+        page = await self._messages.read(
+            topic,
+            require(request, Right.VIEW, topic),
+            node=request.query_params.get("node", ""),
+            place=request.query_params.get("from", "latest"),
+            limit=number_argument(request, "limit", 100, least=1, most=MOST),
+            wanted=filter_of(request.query_params.get("filter", "")),
+        )
+        return _page_answer(request, page, f"{topic}.ndjson")
+
+    async def peek(self, request: Request) -> Response:
+        topic, channel = self._topic(request), str(request.path_params["channel"])
+        if self._view.snapshot.channel(topic, channel) is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        page = await self._messages.peek(
+            topic,
+            channel,
+            require(request, Right.VIEW, topic),
+            node=request.query_params.get("node", ""),
+            limit=number_argument(request, "limit", 20, least=1, most=MOST),
+        )
+        return _page_answer(request, page, f"{topic}.{channel}.ndjson")
+
+    async def tail(self, request: Request) -> Response:
+        """Events `message`, `skipped` (how many so far), `trouble` (a node and why), `end`."""
+        topic = self._topic(request)
+        identity = require(request, Right.PAYLOAD, topic)
+        wanted = filter_of(request.query_params.get("filter", ""))
+        seconds = number_argument(request, "seconds", int(LONGEST), least=1, most=int(LONGEST))
+        snapshot = await self._view.refreshed(topic)
+        try:
+            nodes = nodes_to_tail(snapshot, topic)
+        except CannotTail as error:
+            raise HttpError(409, "CANNOT_TAIL", details={"reason": str(error)}) from error
+        self._messages.tailed(topic, caller_of(request))
+        shown = _Shown(wanted)
+        found = snapshot.topic(topic)
+        tail = Tail(
+            topic,
+            show=lambda message: shown.show(self._messages.reader.seen(message, topic, identity)),
+            skip=shown.skip,
+            trouble=shown.trouble,
+            sample_rate=sample_rate(found.rates.incoming if found is not None else None),
+        )
+
+        async def run() -> None:
+            await run_trio(lambda: tail.run(nodes, seconds=seconds))
+
+        return EventStream(lambda: shown.events(run), close=shown.close)
+
+    async def publish(self, request: Request) -> Response:
+        """`{"topic":"t","body":"text"}`, or `bodies`, or `body_base64`; `node`, `defer_ms`, `count`."""
+        require(request, Right.PUBLISH)
+        body = await self._object(request)
+        topic = _word(body, "topic")
+        require(request, Right.PUBLISH, topic)
+        published = await self._messages.publish(
+            topic,
+            bodies_of(body),
+            caller_of(request),
+            node=_word(body, "node"),
+            defer_ms=_number(body, "defer_ms", 0, most=_MOST_DEFERRED),
+        )
+        return json_answer(to_json(published))
+
+    async def plan_replay(self, request: Request) -> Response:
+        """`{"topic":"t","node":"n1:4151","first":0,"end":100,"target":"t2"}`."""
+        require(request, Right.PUBLISH)
+        body = await self._object(request)
+        return json_answer(to_json(await self._plan(request, body)))
+
+    async def replay(self, request: Request) -> Response:
+        require(request, Right.PUBLISH)
+        plan = await self._plan(request, await self._object(request))
+        return json_answer(to_json(await self._messages.replay(plan, caller_of(request))))
+
+    async def _plan(self, request: Request, body: Mapping[str, Any]) -> Any:
+        topic, target = _word(body, "topic"), _word(body, "target")
+        identity = require(request, Right.PAYLOAD, topic)
+        if self._view.snapshot.topic(topic) is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        node = _word(body, "node")
+        if not node:
+            raise HttpError(400, "INVALID_NODE")
+        first, end = _number(body, "first", 0, most=_HIGHEST), _number(body, "end", _HIGHEST, most=_HIGHEST)
+        return await self._messages.plan_replay(topic, node, first, end, target, identity)
+
+    def _topic(self, request: Request) -> str:
+        topic = str(request.path_params["topic"])
+        require(request, Right.VIEW, topic)
+        if self._view.snapshot.topic(topic) is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    async def _object(self, request: Request) -> Mapping[str, Any]:
+        try:
+            value = json.loads(await body_of(request, limit=MOST_BODY))
+        except (ValueError, RecursionError) as error:
+            raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
+        if not isinstance(value, dict):
+            raise HttpError(400, "INVALID_BODY", details={"reason": "expected a JSON object"})
+        return value
+
+
+def _page_answer(request: Request, page: Page, name: str) -> Response:
+    if request.query_params.get("format") != "ndjson":
+        return json_answer(page_json(page, most=MOST_SHOWN))
+    lines = "".join(json.dumps(message_json(it, most=it.size), ensure_ascii=False) + "\n" for it in page.messages)
+    safe = "".join(it if it.isalnum() or it in "._-" else "_" for it in name)
+    headers = {"content-disposition": f'attachment; filename="{safe}"'}
+    return Response(lines.encode("utf-8", "replace"), headers=headers, media_type="application/x-ndjson")
+
+
+def filter_of(text: str) -> Filter:
+    try:
+        return parse_filter(text)
+    except BadFilter as error:
+        raise HttpError(400, "INVALID_ARG_FILTER", details={"reason": str(error)}) from error
+
+
+def bodies_of(body: Mapping[str, Any]) -> list[bytes]:
+    """What is to be published, each as often as `count` says."""
+    if "bodies" in body:
+        texts = body["bodies"]
+        if not isinstance(texts, list) or not all(isinstance(it, str) for it in texts):
+            raise HttpError(400, "INVALID_BODY", details={"reason": "bodies is a list of strings"})
+        bodies = [it.encode("utf-8", "surrogatepass") for it in texts]
+    elif "body_base64" in body:
+        try:
+            bodies = [b64decode(_word(body, "body_base64"), validate=True)]
+        except NotBase64 as error:
+            raise HttpError(400, "INVALID_BODY", details={"reason": f"body_base64: {error}"}) from error
+    else:
+        bodies = [_word(body, "body").encode("utf-8", "surrogatepass")]
+    bodies *= _number(body, "count", 1, most=MOST_PUBLISHED)
+    if not bodies or not all(bodies):
+        raise HttpError(400, "INVALID_BODY", details={"reason": "a message may not be empty"})
+    if len(bodies) > MOST_PUBLISHED:
+        raise HttpError(400, "INVALID_BODY", details={"reason": f"at most {MOST_PUBLISHED:,} messages at once"})
+    return bodies
+
+
+def _word(body: Mapping[str, Any], name: str) -> str:
+    value = body.get(name) or ""
+    if not isinstance(value, str):
+        raise HttpError(400, "INVALID_BODY", details={"reason": f"{name} is a string"})
+    return value
+
+
+def _number(body: Mapping[str, Any], name: str, default: int, *, most: int) -> int:
+    value = body.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
+        raise HttpError(400, f"INVALID_{name.upper()}", details={"reason": f"{name} is a number from 0 to {most}"})
+    return value
+
+
+class _Shown:
+    """What a tail has given and its viewer has not got yet. Of too many, the oldest are skipped and counted."""
+
+    def __init__(self, wanted: Filter) -> None:
+        self._wanted = wanted
+        self._waiting: deque[bytes] = deque(maxlen=_MOST_TAILED)
+        self._arrived = asyncio.Event()
+        self._skipped = self._told = 0
+        self._ended = False
+
+    def show(self, message: Message) -> None:
+        if not self._wanted.matches(message.body or b"", message):
+            return
+        if len(self._waiting) == _MOST_TAILED:
+            self._skipped += 1
+        self._put(event("message", message_json(message, most=MOST_SHOWN)))
+
+    def skip(self) -> None:
+        self._skipped += 1
+        self._arrived.set()
+
+    def trouble(self, node: str, reason: str) -> None:
+        self._put(event("trouble", {"node": node, "reason": reason}))
+
+    def close(self) -> None:
+        self._ended = True
+        self._arrived.set()
+
+    def _put(self, piece: bytes) -> None:
+        self._waiting.append(piece)
+        self._arrived.set()
+
+    async def events(self, run: Any) -> AsyncIterator[bytes]:
+        task = asyncio.ensure_future(run())
+        task.add_done_callback(lambda _: self.close())
+        try:
+            yield b": following\n\n"
+            while True:
+                while self._waiting:
+                    yield self._waiting.popleft()
+                if self._skipped != self._told:
+                    self._told = self._skipped
+                    yield event("skipped", {"count": self._skipped})
+                if self._ended:
+                    break
+                self._arrived.clear()
+                await self._arrived.wait()
+            yield event("end", {"skipped": self._skipped})
+        finally:
+            task.cancel()

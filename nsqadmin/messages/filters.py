@@ -1,0 +1,169 @@
+"""What somebody searches messages for: a piece of text, or conditions on fields of their JSON. Nothing is executed.
+
+timeout                            the body contains it, whatever the case
+"order id"                         the same, with a blank
+customer.country = DE              a field of the JSON body; items of lists by number: items.0.price
+amount >= 100 and status != paid   several; every one must hold
+@size > 4096                       @size, @sequence, @delay: of the message itself
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+LONGEST: Final = 500  # characters
+_MOST_CONDITIONS: Final = 10
+
+_CONDITION: Final = re.compile(
+    r"\s*(?P<path>@?[A-Za-z_][\w-]*(?:\.[\w-]+)*)\s*(?P<operator>!=|>=|<=|=|>|<|~)\s*"
+    r"(?:\"(?P<quoted>[^\"]*)\"|(?P<bare>[^\s\"]+))\s*"
+)
+_AND: Final = re.compile(r"and\s+", re.IGNORECASE)
+_OF_MESSAGE: Final = ("size", "sequence", "delay")
+_MISSING: Final = object()
+
+_ORDERS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+
+
+class BadFilter(ValueError):
+    """It cannot be understood; the message says from where on."""
+
+
+class Matched(Protocol):
+    """What a filter looks at."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def sequence(self) -> int | None: ...
+
+    @property
+    def delay(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    path: tuple[str, ...]
+    operator: str
+    value: str
+    of_message: bool = False
+
+    def holds(self, document: Any, message: Matched) -> bool:
+        found = getattr(message, self.path[0]) if self.of_message else _at(document, self.path)
+        if found is _MISSING:
+            return self.operator == "!="
+        if self.operator == "~":
+            return self.value.lower() in _text(found).lower()
+        if self.operator in ("=", "!="):
+            return _equals(found, self.value) is (self.operator == "=")
+        return _compares(_ORDERS[self.operator], found, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """`text` or `conditions`; neither lets everything through."""
+
+    text: bytes = b""
+    conditions: tuple[Condition, ...] = ()
+
+    def matches(self, body: bytes, message: Matched) -> bool:
+        """`body` is what the one who searches may see: else he could find out the rest by asking."""
+        if self.text:
+            return self.text in body.lower()
+        if not self.conditions:
+            return True
+        document = None
+        if any(not it.of_message for it in self.conditions):
+            try:
+                document = json.loads(body)
+            except (ValueError, RecursionError):
+                return False
+        return all(it.holds(document, message) for it in self.conditions)
+
+
+def parse_filter(text: str) -> Filter:
+    """Raises BadFilter."""
+    text = text.strip()
+    if len(text) > LONGEST:
+        raise BadFilter(f"longer than {LONGEST} characters")
+    if _CONDITION.match(text) is None:
+        quoted = len(text) > 1 and text[0] == text[-1] == '"'
+        return Filter(text=(text[1:-1] if quoted else text).lower().encode())
+    conditions: list[Condition] = []
+    at = 0
+    while at < len(text):
+        if conditions:
+            joined = _AND.match(text, at)
+            if joined is None:
+                raise BadFilter(f"expected 'and' at {text[at:]!r}")
+            at = joined.end()
+        found = _CONDITION.match(text, at)
+        if found is None:
+            raise BadFilter(f"expected 'field operator value' at {text[at:]!r}")
+        conditions.append(_condition(found))
+        at = found.end()
+    if len(conditions) > _MOST_CONDITIONS:
+        raise BadFilter(f"more than {_MOST_CONDITIONS} conditions")
+    return Filter(conditions=tuple(conditions))
+
+
+def _condition(found: re.Match[str]) -> Condition:
+    path = found["path"]
+    value = found["quoted"] if found["quoted"] is not None else found["bare"]
+    if path.startswith("@"):
+        if path[1:] not in _OF_MESSAGE:
+            raise BadFilter(f"unknown {path}; there are {', '.join('@' + it for it in _OF_MESSAGE)}")
+        return Condition((path[1:],), found["operator"], value, of_message=True)
+    return Condition(tuple(path.split(".")), found["operator"], value)
+
+
+def _at(document: Any, path: tuple[str, ...]) -> Any:
+    for step in path:
+        if isinstance(document, dict) and step in document:
+            document = document[step]
+        elif isinstance(document, list) and step.isdigit() and len(step) < 7 and int(step) < len(document):
+            document = document[int(step)]
+        else:
+            return _MISSING
+    return document
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _equals(found: Any, value: str) -> bool:
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        number = _number(value)
+        return number is not None and found == number
+    return _text(found) == value
+
+
+def _compares(order: Callable[[Any, Any], bool], found: Any, value: str) -> bool:
+    """Numbers as numbers, texts as texts, which is also how dates in ISO's spelling compare."""
+    if isinstance(found, bool) or found is None:
+        return False
+    if isinstance(found, int | float):
+        number = _number(value)
+        return number is not None and order(found, number)
+    return isinstance(found, str) and order(found, value)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,89 @@
+"""What of a body is replaced before anybody without the right `payload` sees it.
+
+A rule is a path into JSON (`$.customer.email`, `$.items.*.card`), or a regular expression for what is replaced anywhere.
+Without rules such a one sees no bodies at all; where only paths are given, none that are not JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+MASK: Final = "***"
+_ANY: Final = "*"
+
+
+class BadMask(ValueError):
+    """The rule cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    paths: tuple[tuple[str, ...], ...] = ()
+    expressions: tuple[re.Pattern[str], ...] = ()
+
+    def masked(self, body: bytes) -> bytes | None:
+        """The body with what is to be hidden replaced; None: nothing of it may be seen."""
+        if not self.paths and not self.expressions:
+            return None
+        try:
+            text = body.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+        if self.paths:
+            try:
+                document = json.loads(text)
+            except (ValueError, RecursionError):
+                if not self.expressions:
+                    return None
+            else:
+                changed = [_hide(document, path) for path in self.paths]
+                # Only what was changed is written anew: spelling and order of the rest are worth seeing.
+                text = json.dumps(document, ensure_ascii=False) if any(changed) else text
+        for expression in self.expressions:
+            text = expression.sub(MASK, text)
+        return text.encode()
+
+
+def parse_masks(rules: Iterable[str]) -> Masking:
+    """Raises BadMask."""
+    paths: list[tuple[str, ...]] = []
+    expressions: list[re.Pattern[str]] = []
+    for rule in rules:
+        if rule.startswith("$."):
+            path = tuple(rule[2:].split("."))
+            if not all(path):
+                raise BadMask(f"{rule}: expected $.name.name")
+            paths.append(path)
+            continue
+        try:
+            expressions.append(re.compile(rule))
+        except re.error as error:
+            raise BadMask(f"{rule}: {error}") from error
+    return Masking(tuple(paths), tuple(expressions))
+
+
+def _hide(document: Any, path: tuple[str, ...]) -> bool:
+    """Whether there was something."""
+    step, rest = path[0], path[1:]
+    members: Iterable[Any]
+    if isinstance(document, dict):
+        members = list(document) if step == _ANY else [step] if step in document else []
+    elif isinstance(document, list):
+        members = range(len(document)) if step == _ANY else _index(document, step)
+    else:
+        return False
+    found = False
+    for member in members:
+        if rest:
+            found |= _hide(document[member], rest)
+        else:
+            document[member], found = MASK, True
+    return found
+
+
+def _index(document: list[Any], step: str) -> list[int]:
+    return [int(step)] if step.isascii() and step.isdigit() and int(step) < len(document) else []

@@ -1,0 +1,172 @@
+"""Publishes: what somebody has written, or a range of history again. It goes over HTTP, as any program's would."""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Sequence
+from contextlib import aclosing
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus
+
+import trio
+
+from common.wire.names import is_valid_name
+from nsqadmin.messages.model import NodeLog, Published, ReplayPlan, ReplayReceipt
+from nsqadmin.messages.reading import Unreadable
+from nsqadmin.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.messages.reading import Reader
+    from nsqadmin.model import Snapshot
+    from nsqadmin.upstream import Upstream
+
+MOST: Final = 10_000  # messages that are published at once by hand
+MOST_REPLAYED: Final = 100_000  # more is work for a program that can go on where it was
+_BATCH: Final = 200  # messages
+_BATCH_BYTES: Final = 1 << 20
+_TYPED_FROM: Final = 1000  # messages: from there on the target's name has to be typed
+
+
+class CannotPublish(Exception):
+    """It makes no sense as it was asked for; the message is a code, the second argument the reason."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(code)
+        self.code = code
+        self.reason = reason
+
+
+def node_to_publish_at(snapshot: Snapshot, topic: str, node: str) -> str:
+    """The one that was asked for, or a healthy one, if there is one that has the topic. Raises CannotPublish."""
+    if not is_valid_name(topic):
+        raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
+    if node:
+        known = snapshot.node(node)
+        if known is None:
+            raise CannotPublish("NODE_NOT_FOUND", node)
+        return node
+    healthy = [it.address for it in snapshot.nodes if it.is_reachable and it.own_health in ("", "OK")]
+    if not healthy:
+        raise CannotPublish("NO_NODE", "no node answers")
+    found = snapshot.topic(topic)
+    having = [row.node for row in found.nodes if row.node in healthy] if found is not None else []
+    return (having or healthy)[0]
+
+
+class Publisher:
+    """On trio."""
+
+    def __init__(self, upstream: Upstream, reader: Reader) -> None:
+        self._upstream = upstream
+        self._reader = reader
+
+    async def publish(self, node: str, topic: str, bodies: Sequence[bytes], *, defer_ms: int = 0) -> Published:
+        count = 0
+        try:
+            if defer_ms:
+                for body in bodies:
+                    await self._upstream.post(node, f"/pub?topic={quote_plus(topic)}&defer={defer_ms}", body)
+                    count += 1
+            else:
+                for batch in _batches(bodies):
+                    await self._publish_batch(node, topic, batch)
+                    count += len(batch)
+        except UpstreamError as error:
+            return Published(node=node, count=count, error=str(error))
+        return Published(node=node, count=count)
+
+    async def _publish_batch(self, node: str, topic: str, bodies: Sequence[bytes]) -> None:
+        packed = b"".join([pack(">I", len(bodies)), *(pack(">I", len(body)) + body for body in bodies)])
+        await self._upstream.post(node, f"/mpub?topic={quote_plus(topic)}&binary=true", packed)
+
+    def plan_replay(self, log: NodeLog, topic: str, first: int, end: int, target: str) -> ReplayPlan:
+        """Raises CannotPublish."""
+        if not is_valid_name(target):
+            raise CannotPublish("INVALID_TOPIC", "a name has 1 to 64 of a-z A-Z 0-9 . _ -")
+        if log.reason:
+            raise CannotPublish("NO_HISTORY", f"{log.node}: {log.reason}")
+        first, end = max(first, log.first), min(end, log.next)
+        if first >= end:
+            raise CannotPublish("EMPTY_RANGE", f"{log.node} has [{log.first}, {log.next})")
+        count = end - first
+        if count > MOST_REPLAYED:
+            raise CannotPublish("RANGE_TOO_BIG", f"{count:,} messages; at most {MOST_REPLAYED:,} at once")
+        return ReplayPlan(
+            topic=topic,
+            node=log.node,
+            first=first,
+            end=end,
+            target=target,
+            count=count,
+            title=f"Publish {count:,} message{'' if count == 1 else 's'} of {topic} to {target} again",
+            consequences=tuple(_consequences(topic, target, count)),
+            must_type=target if count > _TYPED_FROM else "",
+        )
+
+    async def replay(self, plan: ReplayPlan) -> ReplayReceipt:
+        """Batch by batch; when it cannot go on, the receipt says where it was."""
+        began = trio.current_time()
+        published = skipped = 0
+        at, error = plan.first, ""
+        waiting: list[bytes] = []
+        size = 0
+
+        async def flush(up_to: int) -> None:
+            nonlocal published, size, at, waiting
+            if waiting:
+                await self._publish_batch(plan.node, plan.target, waiting)
+                published += len(waiting)
+            waiting, size, at = [], 0, up_to
+
+        try:
+            async with aclosing(self._reader.lines(plan.node, plan.topic, str(plan.first), f"&to={plan.end}")) as lines:
+                async for line in lines:
+                    if "gap" in line:
+                        skipped += line["gap"][1] - line["gap"][0]
+                    elif "next" in line:
+                        await flush(int(line["next"]))
+                    else:
+                        body = _body(line)
+                        if len(waiting) >= _BATCH or size + len(body) > _BATCH_BYTES:
+                            await flush(int(line["sequence"]))
+                        waiting.append(body)
+                        size += len(body)
+        except (UpstreamError, Unreadable) as failure:
+            error = str(failure)
+        return ReplayReceipt(
+            plan=plan,
+            published=published,
+            skipped=skipped,
+            continue_at=at if at < plan.end else None,
+            error=error,
+            took=trio.current_time() - began,
+        )
+
+
+def _consequences(topic: str, target: str, count: int) -> list[str]:
+    texts = [
+        f"Every channel of {target} gets them, as new messages with new ids and times, behind what waits already.",
+        "Delays that they were published with are left out.",
+    ]
+    if target == topic:
+        texts.insert(0, f"All consumers of {topic} see these messages a second time.")
+    return texts
+
+
+def _batches(bodies: Sequence[bytes]) -> list[list[bytes]]:
+    batches: list[list[bytes]] = []
+    size = 0
+    for body in bodies:
+        if not batches or len(batches[-1]) >= _BATCH or size + len(body) > _BATCH_BYTES:
+            batches.append([])
+            size = 0
+        batches[-1].append(body)
+        size += len(body)
+    return batches
+
+
+def _body(line: dict[str, Any]) -> bytes:
+    if "body" in line:
+        return str(line["body"]).encode("utf-8", "surrogatepass")
+    return b64decode(line["body_base64"])

@@ -1,0 +1,309 @@
+"""Reads topics' histories from the nodes that keep them; nothing is changed there, and no channel notices."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus
+
+import trio
+
+from nsqadmin.authz import Right
+from nsqadmin.messages.filters import Filter
+from nsqadmin.messages.model import Gap, Message, NodeLog, Page
+from nsqadmin.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.authz import Identity
+    from nsqadmin.messages.masking import Masking
+    from nsqadmin.model import Node, Snapshot
+    from nsqadmin.upstream import Upstream
+
+MOST: Final = 1000  # messages of a page
+MOST_SCANNED: Final = 20_000  # that are looked at for one page with a filter
+_MOST_BYTES: Final = 32 << 20  # of the bodies of one page
+_NANOSECOND: Final = 1e-9
+_OK: Final = 200
+
+NOT_KEPT: Final = "it keeps no history: it is a Go nsqd, or older than ours"
+
+
+class Unreadable(Exception):
+    """A node cannot be read from there; the message is for people."""
+
+
+@dataclass(slots=True)
+class _Read:
+    """What one node has given."""
+
+    log: NodeLog
+    messages: list[Message] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    scanned: int = 0
+
+
+class Reader:
+    """On trio."""
+
+    def __init__(self, upstream: Upstream, masking: Masking) -> None:
+        self._upstream = upstream
+        self._masking = masking
+
+    async def logs(self, snapshot: Snapshot, topic: str, node: str = "") -> tuple[NodeLog, ...]:
+        """What there is to read, node by node."""
+        nodes = _nodes(snapshot, topic, node)
+        logs: dict[str, NodeLog] = {}
+
+        async def ask(it: Node) -> None:
+            logs[it.address] = await self._log(it, topic)
+
+        async with trio.open_nursery() as nursery:
+            for it in nodes:
+                nursery.start_soon(ask, it)
+        return tuple(logs[it.address] for it in nodes)
+
+    async def page(
+        self,
+        snapshot: Snapshot,
+        topic: str,
+        *,
+        identity: Identity,
+        node: str = "",
+        place: str = "earliest",
+        limit: int = 100,
+        wanted: Filter | None = None,
+    ) -> Page:
+        """From `place` on: earliest, latest (the last `limit`), a sequence or a time. A sequence needs a node."""
+        reads: list[_Read] = []
+
+        async def read(log: NodeLog) -> None:
+            reads.append(await self._read(log, topic, identity, place, limit, wanted or Filter()))
+
+        async with trio.open_nursery() as nursery:
+            for log in await self.logs(snapshot, topic, node):
+                nursery.start_soon(read, log)
+        return _page(reads, limit, newest=place == "latest")
+
+    async def peek(
+        self, snapshot: Snapshot, topic: str, channel: str, *, identity: Identity, node: str = "", limit: int = 20
+    ) -> Page:
+        """What would be delivered next, as it lies in the log. It stays where it is."""
+        found = snapshot.channel(topic, channel)
+        having = {row.node for row in found.nodes} if found is not None else set()
+        logs = [it for it in await self.logs(snapshot, topic, node) if it.node in having]
+        reads: list[_Read] = []
+
+        async def peek(log: NodeLog) -> None:
+            reads.append(await self._peek(log, topic, channel, identity, limit))
+
+        async with trio.open_nursery() as nursery:
+            for log in logs:
+                nursery.start_soon(peek, log)
+        return _page(reads, limit)
+
+    # One node
+
+    async def _log(self, node: Node, topic: str) -> NodeLog:
+        if not node.is_reachable:
+            return NodeLog(node=node.address, reason=f"it does not answer: {node.error}")
+        if not node.has_history:
+            return NodeLog(node=node.address, reason=NOT_KEPT)
+        try:
+            raw = await self._upstream.get_json(node.address, f"/topic/log?topic={quote_plus(topic)}")
+        except UpstreamError as error:
+            return NodeLog(node=node.address, reason=_why(error))
+        return NodeLog(
+            node=node.address,
+            first=raw["first"],
+            next=raw["next"],
+            first_time=_seconds(raw.get("first_time")),
+            last_time=_seconds(raw.get("last_time")),
+        )
+
+    async def _read(
+        self, log: NodeLog, topic: str, identity: Identity, place: str, limit: int, wanted: Filter
+    ) -> _Read:
+        read = _Read(log)
+        if log.reason or log.first == log.next:
+            return read
+        start = str(max(log.first, log.next - limit)) if place == "latest" else place
+        most = limit if not (wanted.text or wanted.conditions) else MOST_SCANNED
+        size = 0
+        at = None
+        try:
+            async with aclosing(self.lines(log.node, topic, start, f"&limit={most}")) as lines:
+                async for line in lines:
+                    if "next" in line:
+                        at = int(line["next"])
+                        break
+                    if "gap" in line:
+                        read.gaps.append(_gap(log.node, line))
+                        continue
+                    read.scanned += 1
+                    message = self.seen(_message(log.node, line), topic, identity)
+                    at = (message.sequence or 0) + 1
+                    if wanted.matches(message.body or b"", message):
+                        read.messages.append(message)
+                        size += message.size
+                    if len(read.messages) >= limit or size >= _MOST_BYTES:
+                        break
+        except Unreadable as error:
+            read.log = replace(log, reason=str(error))
+            return read
+        read.log = replace(log, continue_at=at if at is not None and at < log.next else None)
+        return read
+
+    async def _peek(self, log: NodeLog, topic: str, channel: str, identity: Identity, limit: int) -> _Read:
+        read = _Read(log)
+        if log.reason:
+            return read
+        arguments = f"topic={quote_plus(topic)}&channel={quote_plus(channel)}&limit={limit}"
+        try:
+            raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
+            attempts = {int(sequence): int(count) for sequence, count in raw["waiting"]}
+            for first, end in _runs(attempts):
+                async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}")) as lines:
+                    async for line in lines:
+                        if "gap" in line:
+                            read.gaps.append(_gap(log.node, line))
+                        elif "next" not in line:
+                            message = self.seen(_message(log.node, line), topic, identity)
+                            known = attempts.get(message.sequence if message.sequence is not None else -1)
+                            read.messages.append(replace(message, attempts=known))
+        except UpstreamError as error:
+            read.log = replace(log, reason=_why(error))
+        except Unreadable as error:
+            read.log = replace(log, reason=str(error))
+        return read
+
+    async def lines(self, node: str, topic: str, start: str, more: str) -> AsyncGenerator[dict[str, Any], None]:
+        """What /topic/read says, line by line. Raises Unreadable, also where the answer breaks off."""
+        target = f"/topic/read?topic={quote_plus(topic)}&from={quote_plus(start)}{more}"
+        is_whole = False
+        try:
+            async with self._upstream.stream(node, target) as answer:
+                if answer.status != _OK:
+                    body = b"".join([piece async for piece in answer.pieces])
+                    raise Unreadable(_why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
+                async for line in _lines(answer.pieces):
+                    document = json.loads(line)
+                    is_whole |= "next" in document
+                    yield document
+        except UpstreamError as error:
+            raise Unreadable(_why(error)) from error
+        except ValueError as error:
+            raise Unreadable(f"what it says cannot be read: {error}") from error
+        if not is_whole:
+            raise Unreadable("the answer broke off")
+
+    def seen(self, message: Message, topic: str, identity: Identity) -> Message:
+        """As this one may see it."""
+        if identity.may(Right.PAYLOAD, topic) or message.body is None:
+            return message
+        masked = self._masking.masked(message.body)
+        return replace(message, body=masked, is_masked=masked != message.body)
+
+
+def _nodes(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
+    """Those that have the topic, and those that may have it but do not answer."""
+    found = snapshot.topic(topic)
+    having = {row.node for row in found.nodes} if found is not None else set()
+    return [
+        it
+        for it in snapshot.nodes
+        if (it.address in having or not it.is_reachable) and (not node or it.address == node)
+    ]
+
+
+def _page(reads: Sequence[_Read], limit: int, *, newest: bool = False) -> Page:
+    """Many nodes' messages by time. What does not fit is read again with the next page of its node."""
+    everything = sorted((it for read in reads for it in read.messages), key=lambda it: (it.timestamp, it.node))
+    kept = everything[-limit:] if newest else everything[:limit]
+    dropped = {} if newest else _first_dropped(everything[limit:])
+    logs = tuple(
+        replace(read.log, continue_at=dropped.get(read.log.node, read.log.continue_at))
+        for read in sorted(reads, key=lambda it: it.log.node)
+    )
+    return Page(
+        messages=tuple(kept),
+        gaps=tuple(gap for read in reads for gap in read.gaps),
+        logs=logs,
+        scanned=sum(read.scanned for read in reads),
+    )
+
+
+def _first_dropped(messages: Iterable[Message]) -> dict[str, int]:
+    first: dict[str, int] = {}
+    for it in messages:
+        if it.sequence is not None:
+            first[it.node] = min(first.get(it.node, it.sequence), it.sequence)
+    return first
+
+
+def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
+    """Neighbours as [first, end)."""
+    runs: list[tuple[int, int]] = []
+    for sequence in sorted(sequences):
+        if runs and runs[-1][1] == sequence:
+            runs[-1] = runs[-1][0], sequence + 1
+        else:
+            runs.append((sequence, sequence + 1))
+    return runs
+
+
+def _message(node: str, line: dict[str, Any]) -> Message:
+    body = line["body"].encode("utf-8", "surrogatepass") if "body" in line else b64decode(line["body_base64"])
+    return Message(
+        node=node,
+        id=str(line["id"]),
+        sequence=int(line["sequence"]),
+        timestamp=line["timestamp"] * _NANOSECOND,
+        size=len(body),
+        body=body,
+        delay=line.get("delay_ms", 0) / 1000,
+    )
+
+
+def _gap(node: str, line: dict[str, Any]) -> Gap:
+    first, end = line["gap"]
+    return Gap(node=node, first=first, end=end, reason=str(line.get("reason", "")))
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    rest = b""
+    async for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        for line in whole:
+            if line:
+                yield line
+    if rest:
+        yield rest
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    return None if nanoseconds is None else nanoseconds * _NANOSECOND
+
+
+_WORDS: Final = {
+    "TOPIC_NOT_FOUND": "it does not have the topic",
+    "CHANNEL_NOT_FOUND": "it does not have the channel",
+    "EPHEMERAL_TOPIC": "an ephemeral topic is kept in memory only, and has no history",
+    "EPHEMERAL_CHANNEL": "an ephemeral channel keeps no place in history",
+    "GONE": "that part of its history has been removed already",
+    "BEYOND_END": "its history does not reach that far",
+    "TOO_MANY_READERS": "too many read from it already: try again",
+    "NOT_FOUND": NOT_KEPT,
+    "INVALID_ARG_FROM": "that is no place: expected earliest, latest, a sequence, or a time like 2026-03-01T12:00:00Z",
+}
+
+
+def _why(error: UpstreamError) -> str:
+    try:
+        message = json.loads(error.body)["message"]
+    except (ValueError, KeyError, TypeError):
+        return str(error)
+    return _WORDS.get(message, str(message))

@@ -1,0 +1,145 @@
+"""Messages for handlers: asks for the rights, bridges to trio, and writes down who has done what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import time
+from typing import TYPE_CHECKING
+
+from common.http_api import HttpError
+from common.web import run_trio
+from nsqadmin.authz import Right
+from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
+from nsqadmin.messages.reading import Reader
+from nsqadmin.model import Activity
+
+if TYPE_CHECKING:
+    from nsqadmin.activity import ActivityLog
+    from nsqadmin.answers import Caller
+    from nsqadmin.authz import Identity
+    from nsqadmin.messages.filters import Filter
+    from nsqadmin.messages.masking import Masking
+    from nsqadmin.messages.model import NodeLog, Page, Published, ReplayPlan, ReplayReceipt
+    from nsqadmin.upstream import Upstream
+    from nsqadmin.view import View
+
+
+class Messages:
+    """For asyncio. Whoever calls has shown that he may see the topic; what needs more is asked for here (403)."""
+
+    def __init__(self, upstream: Upstream, view: View, masking: Masking, activity: ActivityLog) -> None:
+        self.reader = Reader(upstream, masking)
+        self._publisher = Publisher(upstream, self.reader)
+        self._view = view
+        self._activity = activity
+
+    async def logs(self, topic: str, node: str = "") -> tuple[NodeLog, ...]:
+        """What there is to read, node by node; where there is nothing, why."""
+        return await run_trio(self.reader.logs, self._view.snapshot, topic, node)
+
+    async def read(
+        self,
+        topic: str,
+        identity: Identity,
+        *,
+        node: str = "",
+        place: str = "latest",
+        limit: int = 100,
+        wanted: Filter | None = None,
+    ) -> Page:
+        """See `Reader.page`."""
+
+        async def read() -> Page:
+            return await self.reader.page(
+                self._view.snapshot, topic, identity=identity, node=node, place=place, limit=limit, wanted=wanted
+            )
+
+        return await run_trio(read)
+
+    async def peek(self, topic: str, channel: str, identity: Identity, *, node: str = "", limit: int = 20) -> Page:
+        """See `Reader.peek`."""
+
+        async def peek() -> Page:
+            return await self.reader.peek(
+                self._view.snapshot, topic, channel, identity=identity, node=node, limit=limit
+            )
+
+        return await run_trio(peek)
+
+    async def publish(
+        self, topic: str, bodies: Sequence[bytes], caller: Caller, *, node: str = "", defer_ms: int = 0
+    ) -> Published:
+        _need(caller.identity, Right.PUBLISH, topic)
+        at = _found_node(self._view, topic, node)
+
+        async def publish() -> Published:
+            return await self._publisher.publish(at, topic, bodies, defer_ms=defer_ms)
+
+        began = time()
+        published = await run_trio(publish)
+        text = f"published {published.count:,} of {len(bodies):,} to {topic}"
+        result = "ok" if not published.error else "partly" if published.count else "failed"
+        self._done(caller, "publish", text, topic, (at,), result, began)
+        return published
+
+    async def plan_replay(
+        self, topic: str, node: str, first: int, end: int, target: str, identity: Identity
+    ) -> ReplayPlan:
+        """What publishing [first, end) of this node's log to `target` again would mean."""
+        _need(identity, Right.PAYLOAD, topic)
+        _need(identity, Right.PUBLISH, target)
+        logs = await self.logs(topic, node)
+        if len(logs) != 1:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        try:
+            return self._publisher.plan_replay(logs[0], topic, first, end, target)
+        except CannotPublish as error:
+            raise _refused(error) from error
+
+    async def replay(self, plan: ReplayPlan, caller: Caller) -> ReplayReceipt:
+        _need(caller.identity, Right.PAYLOAD, plan.topic)
+        _need(caller.identity, Right.PUBLISH, plan.target)
+        began = time()
+        receipt = await run_trio(self._publisher.replay, plan)
+        text = f"published {receipt.published:,} of {plan.topic} [{plan.first}, {plan.end}) to {plan.target} again"
+        result = "ok" if not receipt.error else "partly" if receipt.published else "failed"
+        self._done(caller, "replay", text, plan.target, (plan.node,), result, began)
+        return receipt
+
+    def tailed(self, topic: str, caller: Caller) -> None:
+        """For the audit log: somebody has looked into messages as they came."""
+        self._done(caller, "tail", f"tailed {topic}", topic, (), "ok", time())
+
+    def _done(
+        self, caller: Caller, what: str, text: str, topic: str, nodes: tuple[str, ...], result: str, began: float
+    ) -> None:
+        self._activity.done(
+            Activity(
+                at=began,
+                what=what,
+                text=text,
+                user=caller.identity.user or caller.basic_user,
+                remote=caller.remote,
+                topic=topic,
+                nodes=nodes,
+                result=result,
+                took=time() - began,
+            )
+        )
+
+
+def _need(identity: Identity, right: Right, topic: str) -> None:
+    if reason := identity.why_not(right, topic):
+        raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+
+
+def _found_node(view: View, topic: str, node: str) -> str:
+    try:
+        return node_to_publish_at(view.snapshot, topic, node)
+    except CannotPublish as error:
+        raise _refused(error) from error
+
+
+def _refused(error: CannotPublish) -> HttpError:
+    statuses = {"NODE_NOT_FOUND": 404, "NO_NODE": 503, "NO_HISTORY": 409}
+    return HttpError(statuses.get(error.code, 400), error.code, details={"reason": error.reason})

@@ -1,0 +1,21 @@
+"""Where a channel stands in its topic's log: what somebody asks who wants to look at what waits, and change nothing."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsqd.broker.channel import Channel
+
+
+def next_places(channel: Channel, limit: int) -> list[tuple[int, int]]:
+    """(sequence, attempts so far) of the messages that would be delivered next: what was requeued, then what is new."""
+    places = list(islice(channel.retries, limit))
+    end = channel.topic.handed_over
+    sequence = channel.cursor
+    for start, stop in (*channel.skips, (end, end)):
+        take = range(sequence, min(start, end))
+        places += [(it, 0) for it in take[: limit - len(places)]]
+        sequence = max(sequence, stop)
+    return places

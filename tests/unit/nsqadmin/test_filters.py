@@ -1,0 +1,81 @@
+"""Searching messages: text and conditions, without executing anything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from nsqadmin.messages.filters import LONGEST, BadFilter, parse_filter
+
+
+@dataclass
+class AMessage:
+    size: int = 100
+    sequence: int | None = 7
+    delay: float = 0.0
+
+
+BODY = b'{"id": 12, "state": "Paid", "ok": true, "none": null, "customer": {"country": "DE"}, "items": [{"price": 9.5}], "at": "2026-03-01"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "paid",
+        '"country"',
+        "customer.country = DE",
+        "customer.country=DE",
+        "customer.country != FR",
+        "id = 12",
+        "id >= 12 and id < 13",
+        "items.0.price > 9",
+        "state ~ AI",
+        "ok = true",
+        "none = null",
+        "missing != 1",
+        'at >= "2026-02-28" AND at < 2026-04-01',
+        "@size > 50",
+        "@sequence = 7",
+    ],
+)
+def test_what_is_found(text: str) -> None:
+    assert parse_filter(text).matches(BODY, AMessage())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unpaid",
+        "customer.country = FR",
+        "customer = DE",
+        "id > twelve",
+        "state > 5 and id = 12 and ok = false",
+        "missing = 1",
+        "ok > 0",
+        "items.7.price > 0",
+        "items.x.price > 0",
+        "@size > 500",
+        "@delay > 0",
+    ],
+)
+def test_what_is_not(text: str) -> None:
+    assert not parse_filter(text).matches(BODY, AMessage())
+
+
+def test_a_body_that_is_no_json_has_no_fields() -> None:
+    assert not parse_filter("id = 1").matches(b"id = 1", AMessage())
+    assert not parse_filter("id = 1").matches(b"[" * 100_000, AMessage())
+
+
+def test_what_looks_like_code_is_text() -> None:
+    assert parse_filter("__import__('os')").text == b"__import__('os')"
+
+
+@pytest.mark.parametrize(
+    "text", ["id = 1 or id = 2", "id = 1 and", "@mood = good", "x" * (LONGEST + 1), "id = 1 id = 2"]
+)
+def test_what_cannot_be_understood_is_refused(text: str) -> None:
+    with pytest.raises(BadFilter):
+        parse_filter(text)

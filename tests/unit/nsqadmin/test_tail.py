@@ -1,0 +1,39 @@
+"""Where following a topic does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsqadmin.messages.tail import CannotTail, nodes_to_tail, sample_rate
+from nsqadmin.model import Health, TopicNode
+from tests.support.picture import channel, channel_node, node, snapshot, topic
+
+NODES = (node("n1:4151"), node("n2:4151"))
+ROWS = (TopicNode(node="n1:4151"), TopicNode(node="n2:4151"))
+
+
+def test_a_topic_without_a_lasting_channel_is_refused() -> None:
+    for channels in ((), (channel(name="x#ephemeral"),), (channel(name="nsqadmin_tail_1"),)):
+        with pytest.raises(CannotTail, match="no lasting channel"):
+            nodes_to_tail(snapshot(topic(*channels, nodes=ROWS), nodes=NODES), "t")
+
+
+def test_only_nodes_where_it_has_one_are_followed() -> None:
+    shown = snapshot(topic(channel(channel_node("n2:4151")), nodes=ROWS), nodes=NODES)
+    assert [it.address for it in nodes_to_tail(shown, "t")] == ["n2:4151"]
+
+
+def test_a_node_that_is_down_is_left_out() -> None:
+    shown = snapshot(topic(channel(), nodes=ROWS), nodes=(node("n1:4151", health=Health.DOWN),))
+    with pytest.raises(CannotTail):
+        nodes_to_tail(shown, "t")
+
+
+def test_a_topic_that_no_node_has() -> None:
+    with pytest.raises(CannotTail, match="No node"):
+        nodes_to_tail(snapshot(), "t")
+
+
+@pytest.mark.parametrize(("published", "percent"), [(None, 0), (100.0, 0), (1000.0, 10), (1e6, 1), (500.0, 20)])
+def test_of_a_fast_topic_a_share_is_asked_for(published: float | None, percent: int) -> None:
+    assert sample_rate(published) == percent
