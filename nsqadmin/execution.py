@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Final
 
@@ -102,6 +103,9 @@ class Executor:
                 producers, errors = [it.address for it in found.value], list(found.errors)
             elif not action.nodes:
                 raise TotalFailure(f"failed to query any {LOOKUPD}: ")
+            # A node makes a channel only in a topic that it has.
+            without = [it for it in action.nodes if it not in producers]
+            await self._at_nodes(node_calls(replace(action, kind=Kind.CREATE_TOPIC, channel=""), without), steps)
         await self._at_nodes(node_calls(action, nodes_meant(action, producers)), steps)
         return "", errors
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
-from nsqadmin.actions import Action, BadAction, Danger, Kind, Plan, Receipt, plan
+from nsqadmin.actions import Action, BadAction, Danger, Kind, Plan, Receipt, Step, plan
 from nsqadmin.answers import caller_of, identity_of, lists_of
 from nsqadmin.app import Route
 from nsqadmin.pages.details import curl
@@ -79,7 +79,7 @@ class ActionPages:
             problem = f"Nothing was done: “{must_type}” has to be typed to go on."
             return await self._ask(request, values, problem=problem, status=400)
         receipts = [await executor.execute(action, caller_of(request)) for action in actions]
-        return self._receipt(request, snapshot, receipts, plans[0].title)
+        return self._receipt(request, snapshot, receipts, plans)
 
     def _executor_for(self, request: Request, actions: Sequence[Action]) -> Executor:
         """Who does it, where this person may. Raises 403; the audit log has it then."""
@@ -189,21 +189,25 @@ class ActionPages:
 
     # Afterwards
 
-    def _receipt(self, request: Request, snapshot: Snapshot, receipts: Sequence[Receipt], title: str) -> Response:
+    def _receipt(
+        self, request: Request, snapshot: Snapshot, receipts: Sequence[Receipt], plans: Sequence[Plan]
+    ) -> Response:
         first = receipts[0]
+        vanished = [step for it, receipt in zip(plans, receipts, strict=True) for step in _vanished(it, receipt)]
         results = {receipt.result for receipt in receipts}
         result = first.result if len(results) == 1 else "partly"
+        if result == "ok" and vanished:
+            result = "partly"
         retry = first.retry if len(receipts) == 1 else None
         return self._painter.page(
             request,
             "receipt.html",
             snapshot,
-            headline=title if len(receipts) == 1 else f"Delete {len(receipts)} topics",
+            headline=plans[0].title if len(receipts) == 1 else f"Delete {len(receipts)} topics",
             result=result,
-            detail="",
             failure=next((receipt.failure for receipt in receipts if receipt.failure), ""),
             discovery_errors=[text for receipt in receipts for text in receipt.discovery_errors],
-            steps=[step for receipt in receipts for step in receipt.steps],
+            steps=[*(step for receipt in receipts for step in receipt.steps), *vanished],
             done=self._after(first.action, result, len(receipts) > 1),
             retry=self._links.action(
                 retry.kind, topic=retry.topic, channel=retry.channel, node=retry.nodes, **{"from": retry.place}
@@ -220,6 +224,18 @@ class ActionPages:
         if action.kind is Kind.DELETE_CHANNEL and result == "ok" and not action.nodes:
             return self._links.topic(action.topic)
         return self._links.about(action.topic, action.channel, "")
+
+
+def _vanished(planned: Plan, receipt: Receipt) -> list[Step]:
+    """Nodes that were to be asked, but that nobody named any more when it was done: they may come back with what they have."""
+    if planned.action.kind in _CREATIONS or receipt.failure:
+        return []
+    asked = {step.address for step in receipt.steps}
+    return [
+        Step(address=call.address, is_lookupd=False, target=call.target, error="not asked: it has gone meanwhile")
+        for call in planned.calls
+        if not call.is_lookupd and call.address not in asked
+    ]
 
 
 _ANY_PLACE: Final = "…"  # stands for the place while it is not chosen

@@ -22,6 +22,7 @@ TOP: Final = 8
 RIGHT: Final = 4
 SPARK_WIDTH: Final = 88
 SPARK_HEIGHT: Final = 22
+LEAST_COUNT: Final = 2.0  # half of it is a whole number, too
 LAST: Final = 10  # values in the table for those who cannot see the chart
 
 Values = Sequence[float | None]
@@ -63,6 +64,8 @@ def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str
     """All lines on one axis that starts at zero."""
     all_values = [_values(series, line.metric) for line in lines]
     top = nice_top(max((it for values in all_values for it in values if it is not None), default=0.0))
+    if form == "count":
+        top = max(top, LEAST_COUNT)
     write = numbers.FORMS[form]
     step = series.step if series is not None else 1.0
     end = series.end if series is not None else 0.0

@@ -249,8 +249,8 @@ def _delivery(channel: Channel) -> str:
     region = sum(row.region_local_count for row in channel.nodes)
     far = sum(row.global_count for row in channel.nodes)
     total = near + region + far
-    if not total:
-        return ""
+    if not near + region:
+        return ""  # nobody has said where he is
     return f"Delivered in the same zone {numbers.percent(near / total)}, same region {numbers.percent(region / total)}, elsewhere {numbers.percent(far / total)}"
 
 

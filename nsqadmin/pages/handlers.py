@@ -22,6 +22,7 @@ from nsqadmin.model import (
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
+from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.standing import Standing
 
@@ -38,7 +39,8 @@ _TABS_OF_CHANNEL: Final = ("overview", "consumers", "nodes", "messages", "settin
 
 def routes(services: Services) -> list[Route]:
     painter = Painter(services)
-    pages = _Pages(services, painter)
+    messages = MessagePages(services, painter)
+    pages = _Pages(services, painter, messages)
     return [
         Route("GET", "/", pages.overview),
         Route("GET", "/topics", pages.topics),
@@ -54,14 +56,16 @@ def routes(services: Services) -> list[Route]:
         Route("GET", "/jump", pages.jump, logged=False),
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),
+        *messages.routes(),
         *ActionPages(services, painter).routes(),
     ]
 
 
 class _Pages:
-    def __init__(self, services: Services, painter: Painter) -> None:
+    def __init__(self, services: Services, painter: Painter, messages: MessagePages) -> None:
         self._services = services
         self._painter = painter
+        self._messages = messages
         self._links = painter.links
 
     async def overview(self, request: Request) -> Response:
@@ -121,6 +125,7 @@ class _Pages:
             tab=tab,
             page=details.topic_details(snapshot, topic),
             charts=self._topic_charts(request, name) if tab == "overview" else (),
+            m=await self._messages.of_topic(request, snapshot, topic) if tab == "messages" else None,
         )
 
     async def channel(self, request: Request) -> Response:
@@ -146,6 +151,7 @@ class _Pages:
             group=request.query_params.get("group", ""),
             page=details.channel_details(topic, channel, Standing(snapshot.findings)),
             charts=self._channel_charts(request, name, channel_name) if tab == "overview" else (),
+            m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
         )
 
     async def consumers(self, request: Request) -> Response:
@@ -220,7 +226,7 @@ class _Pages:
             "activity.html",
             snapshot,
             current="Activity",
-            scope="activity",
+            scope="overview",
             page=rows[:500],
             wanted=wanted,
             kind=kind,

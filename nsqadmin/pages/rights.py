@@ -23,7 +23,7 @@ ACTION_WORDS: Final = {
 }
 _OTHERS: Final = {
     "publish": Right.PUBLISH,
-    "replay": Right.ADMIN,
+    "replay": Right.PUBLISH,
     "peek": Right.PAYLOAD,
     "tail": Right.PAYLOAD,
     "create": Right.OPERATE,

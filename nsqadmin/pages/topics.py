@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqadmin.model import Channel, Paused, Snapshot, Topic
 from nsqadmin.pages import numbers
@@ -13,6 +13,8 @@ from nsqadmin.pages.standing import State
 if TYPE_CHECKING:
     from nsqadmin.pages.filters import Filter
     from nsqadmin.pages.standing import Standing
+
+T = TypeVar("T")
 
 PER_PAGE: Final = 100  # topics
 MOST_CHANNELS: Final = 20  # of one topic in the list; its own page shows all
@@ -58,9 +60,6 @@ class TopicsPage:
     page: int
     pages: int
     deepest: int  # of all channels that are shown: what a full bar means
-    paused: int
-    in_trouble: int
-    inactive: int
 
 
 _CHANNEL_NUMBERS: Final[Mapping[str, Callable[[Channel], float | None]]] = {
@@ -119,35 +118,54 @@ def topics_page(
     snapshot: Snapshot, standing: Standing, wanted: Filter, *, sort: str = "name", page: int = 1
 ) -> TopicsPage:
     """`sort` is a name of SORT_NAMES, with a dash before it: the greatest first."""
-    rows = [row for topic in snapshot.topics if (row := _row(topic, standing, wanted)) is not None]
-    _sort(rows, sort)
-    pages = max(1, -(-len(rows) // PER_PAGE))
-    page = min(max(1, page), pages)
-    shown = tuple(_cut(row, sort) for row in rows[(page - 1) * PER_PAGE : page * PER_PAGE])
-    channels = [channel for topic in snapshot.topics for channel in topic.channels]
+    word = sort.removeprefix("-")
+    if wanted.is_empty and word in _BY_TOPIC:
+        found, page, pages = _page_of(_sorted(snapshot.topics, _BY_TOPIC[word], sort), page)
+        # Of ten thousand channels only those that are shown become rows.
+        rows = [_whole_row(topic, standing) for topic in found]
+        matching = len(snapshot.topics)
+    else:
+        every = [row for topic in snapshot.topics if (row := _row(topic, standing, wanted)) is not None]
+        rows, page, pages = _page_of(_sorted(every, _row_key(word), sort), page)
+        matching = len(every)
     return TopicsPage(
-        rows=shown,
-        matching=len(rows),
+        rows=tuple(_cut(row, sort) for row in rows),
+        matching=matching,
         total=len(snapshot.topics),
         page=page,
         pages=pages,
         deepest=max((it.total_depth for it in snapshot.topics), default=0),
-        paused=sum(it.paused is not Paused.NO for it in channels)
-        + sum(it.paused is not Paused.NO for it in snapshot.topics),
-        in_trouble=len({(it.topic, it.channel) for it in snapshot.findings if it.topic and it.severity != "info"}),
-        inactive=sum(it.is_inactive for it in snapshot.topics),
     )
+
+
+def _page_of(rows: Sequence[T], page: int) -> tuple[list[T], int, int]:
+    """The rows of the page, its number, and how many there are."""
+    pages = max(1, -(-len(rows) // PER_PAGE))
+    page = min(max(1, page), pages)
+    return list(rows[(page - 1) * PER_PAGE : page * PER_PAGE]), page, pages
+
+
+def _sorted(rows: Iterable[T], key: Callable[[T], float | str | None], sort: str) -> list[T]:
+    """Unknown is last, whichever way: it is neither much nor little."""
+    values = [(key(row), row) for row in rows]
+    known: list[tuple[Any, T]] = [pair for pair in values if pair[0] is not None]
+    known.sort(key=lambda pair: pair[0], reverse=sort.startswith("-"))
+    return [row for _, row in known] + [row for value, row in values if value is None]
 
 
 def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
     """A topic is shown with those channels that match; with all of them when it matches itself."""
+    row = _whole_row(topic, standing)
+    if wanted.matches(row):
+        return row
+    matching = tuple(it for it in row.channels if wanted.matches(it))
+    return replace(row, channels=matching) if matching else None
+
+
+def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     channels = tuple(_channel_row(channel, standing) for channel in topic.channels)
     state = _with_channels(standing.topic(topic), channels)
-    row = TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels)
-    if wanted.is_empty or wanted.matches(row):
-        return row
-    matching = tuple(it for it in channels if wanted.matches(it))
-    return TopicRow(topic, state, topic.name, row.states, matching) if matching else None
+    return TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels)
 
 
 def _with_channels(own: State, channels: tuple[ChannelRow, ...]) -> State:
@@ -174,46 +192,29 @@ def _states(state: State, paused: Paused, is_inactive: bool = False) -> frozense
     return frozenset(states)
 
 
-def _sort(rows: list[TopicRow], sort: str) -> None:
-    name, descending = sort.removeprefix("-"), sort.startswith("-")
-    if name == "name":
-        rows.sort(key=lambda row: row.topic.name, reverse=descending)
-        return
-    key = _topic_key(name)
-    values = [(key(row), row) for row in rows]
-    # Unknown is last, whichever way: it is neither much nor little.
-    known = [(value, row) for value, row in values if value is not None]
-    known.sort(key=lambda pair: pair[0], reverse=descending)
-    rows[:] = [row for _, row in known] + [row for value, row in values if value is None]
+_BY_TOPIC: Final[Mapping[str, Callable[[Topic], float | str | None]]] = {
+    "name": lambda it: it.name,
+    "depth": lambda it: it.total_depth,
+    "in": lambda it: it.rates.incoming,
+}
 
 
-def _topic_key(name: str) -> Callable[[TopicRow], float | None]:
+def _row_key(name: str) -> Callable[[TopicRow], float | str | None]:
+    if name in _BY_TOPIC:
+        of_topic = _BY_TOPIC[name]
+        return lambda row: of_topic(row.topic)
     if name == "state":
         return lambda row: max(_STATE_ORDER.get(it.kind, 0) for it in (row.state, *(ch.state for ch in row.channels)))
-    if name == "in":
-        return lambda row: row.topic.rates.incoming
-    if name == "depth":
-        return lambda row: row.topic.total_depth
     key = SORTS[name]
     return lambda row: max((it for ch in row.channels if (it := key(ch.channel)) is not None), default=None)
 
 
 def _cut(row: TopicRow, sort: str) -> TopicRow:
+    """Its channels in the same order, and not more of them than fit."""
+    name = sort.removeprefix("-")
     channels = list(row.channels)
-    name, descending = sort.removeprefix("-"), sort.startswith("-")
     if name in SORTS:
         key = SORTS[name]
-        channels.sort(
-            key=lambda it: (
-                (value := key(it.channel)) is None,
-                (-value if descending else value) if value is not None else 0,
-            )
-        )
-    return TopicRow(
-        row.topic,
-        row.state,
-        row.path,
-        row.states,
-        tuple(channels[:MOST_CHANNELS]),
-        max(0, len(channels) - MOST_CHANNELS),
-    )
+        channels = _sorted(channels, lambda it: key(it.channel), sort)
+    left_out = max(0, len(channels) - MOST_CHANNELS)
+    return replace(row, channels=tuple(channels[:MOST_CHANNELS]), left_out=left_out)

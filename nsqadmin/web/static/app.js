@@ -81,13 +81,14 @@ const Numbers = (() => {
       time.title = at.toLocaleString();
     }
     for (const block of $$("[data-copy]", part)) {
-      if (block.nextElementSibling?.matches(".copy")) continue;
+      const buttons = block.nextElementSibling?.matches(".buttons") ? block.nextElementSibling : null;
+      if ($(".copy", buttons ?? block.parentElement) && (buttons || block.nextElementSibling?.matches(".copy"))) continue;
       const button = document.createElement("button");
       button.type = "button";
       button.className = "small copy";
       button.textContent = "Copy";
       button.addEventListener("click", () => copy(block.textContent));
-      block.after(button);
+      if (buttons) buttons.prepend(button); else block.after(button);
     }
     for (const row of $$("tbody", part)) if (folded.has(nameOf(row))) fold(row, true);
     for (const input of $$("[data-must]", part)) {
@@ -123,7 +124,7 @@ const Numbers = (() => {
 
   const interval = Math.max(1, Number(body.dataset.interval) || 5);
   const isStill = "still" in body.dataset;
-  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, failures: 0, lastEvent: Date.now() };
+  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, failures: 0, lastEvent: Date.now() };
 
   function put(key, value) {
     for (const cell of $$(`[data-k="${CSS.escape(key)}"]`)) {
@@ -143,7 +144,11 @@ const Numbers = (() => {
     for (const [key, value] of Object.entries(set)) put(key, value);
     Charts.append(t, set);
     live.samples += 1;
-    if (live.samples % 3 === 0) refresh();
+    // What is not a number (who is connected, what is wrong, which rows there are) comes with the page itself.
+    const isOther = live.samples > 1 && Object.keys(set).some((key) => /\/(clients|paused|channels|nodes|topics|health)$/.test(key));
+    live.isOther ||= isOther;
+    live.since += 1;
+    if ((live.isOther && live.since > 1) || live.since >= 6) { live.isOther = false; live.since = 0; refresh(); }
   }
 
   // The page is fetched again, and those parts of it that have changed are put in place of the old ones; but not
@@ -190,17 +195,20 @@ const Numbers = (() => {
     Charts.retake(page);
   }
 
+  // Of the list of topics only those rows are wanted that are shown.
+  const only = () => (body.dataset.scope === "topics" ? `&only=${encodeURIComponent($$("tbody").map(nameOf).join(","))}` : "");
+
   function connect() {
     disconnect();
     if (live.isPaused || isStill || document.hidden) return showLive();
     live.lastEvent = Date.now();
     const scope = body.dataset.scope;
     if (scope && "EventSource" in window) {
-      const source = new EventSource(`${base}/events?scope=${encodeURIComponent(scope)}`);
+      const source = new EventSource(`${base}/events?scope=${encodeURIComponent(scope)}${only()}`);
       live.source = source;
       source.addEventListener("cells", (event) => onCells(JSON.parse(event.data)));
       source.addEventListener("health", (event) => onHealth(JSON.parse(event.data)));
-      source.addEventListener("activity", () => { if (scope === "activity") refresh(); });
+      source.addEventListener("activity", () => { if ($('[data-live="activity"]')) refresh(); });
       source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) { live.source = null; poll(); } });
     } else if (scope) poll();
     showLive();
@@ -231,7 +239,7 @@ const Numbers = (() => {
     if (word.textContent !== text) word.textContent = text;
   }
   function tick() {
-    if (isStill || !live.taken) return;
+    if (isStill || !live.taken || !body.dataset.scope) return;
     const age = Math.max(0, Date.now() / 1000 - live.taken), asof = $("#asof");
     asof.textContent = `As of ${age < 1 ? "just now" : `${Numbers.duration(Math.floor(age))} ago`}${live.isPaused ? " (paused)" : ""}`;
     asof.classList.toggle("stale", age > 3 * interval);
@@ -246,7 +254,7 @@ const Numbers = (() => {
     connect();
   });
   document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (!live.isPaused && !isStill) refresh(); } });
-  window.addEventListener("pagehide", disconnect);
+  window.addEventListener("pagehide", () => { disconnect(); tail.source?.close(); });
 
   // Colours
 
@@ -293,22 +301,70 @@ const Numbers = (() => {
     }
   });
   dialog.addEventListener("close", () => { dialog.replaceChildren(); if (isDone) { isDone = false; refresh({ fresh: true }); } });
-  dialog.addEventListener("submit", async (event) => {
-    const form = event.target;
-    event.preventDefault();
-    const button = event.submitter;
-    if (button) button.disabled = true;
+  dialog.addEventListener("submit", (event) => { event.preventDefault(); event.stopPropagation(); send(event.target, event.submitter); });
+  async function send(form, button) {
     const values = new URLSearchParams(new FormData(form, button));
+    if (button) button.disabled = true;
     const isPost = form.method === "post";
     const url = new URL(form.action);
     if (!isPost) url.search = values;
     try {
       await showSheet(await fetch(url, isPost ? { method: "POST", body: values } : {}), url);
     } catch {
-      if (button) button.disabled = false;
       toast("nsqadmin does not answer");
+    } finally {
+      if (button) button.disabled = false;
     }
+  }
+
+  // Forms whose answer is for a dialog, and what one has typed into them before
+  document.addEventListener("submit", (event) => {
+    if (event.target.matches("[data-in-dialog]")) { event.preventDefault(); send(event.target, event.submitter); }
   });
+  for (const area of $$("[data-keep-as]")) {
+    area.value ||= kept.get(area.dataset.keepAs) ?? "";
+    area.addEventListener("change", () => kept.set(area.dataset.keepAs, area.value));
+  }
+
+  // New messages as they come
+
+  const tail = { source: null, count: 0 };
+  const MOST_TAILED = 200; // on the page
+  $("#tail-start")?.addEventListener("click", (event) => {
+    const button = event.currentTarget, state = $("#tail-state"), list = $("#tail-list");
+    const stop = (text) => { tail.source?.close(); tail.source = null; button.textContent = "Start"; state.textContent = text; };
+    if (tail.source) return stop(`Stopped after ${tail.count}`);
+    tail.count = 0;
+    list.replaceChildren();
+    button.textContent = "Stop";
+    state.textContent = "Waiting for messages…";
+    tail.source = new EventSource(button.dataset.tail);
+    tail.source.addEventListener("message", (it) => {
+      if (!it.data) return;
+      tail.count += 1;
+      state.textContent = `${Numbers.count(tail.count)} so far`;
+      list.prepend(tailed(JSON.parse(it.data)));
+      if (list.childElementCount > MOST_TAILED) list.lastElementChild.remove();
+    });
+    tail.source.addEventListener("skipped", (it) => { state.textContent = `${Numbers.count(tail.count)} so far, ${Numbers.count(JSON.parse(it.data).count)} skipped: they come too fast`; });
+    tail.source.addEventListener("trouble", (it) => { const { node, reason } = JSON.parse(it.data); toast(`${node}: ${reason}`); });
+    tail.source.addEventListener("end", () => stop(`Ended after a while, with ${tail.count}`));
+    tail.source.addEventListener("error", () => stop("It cannot be tailed just now"));
+  });
+  function tailed(message) {
+    const item = document.createElement("details"), summary = document.createElement("summary"), inside = document.createElement("div"), body = document.createElement("pre");
+    const part = (text, name) => { const span = document.createElement("span"); span.textContent = text; if (name) span.className = name; return span; };
+    const text = message.body ?? message.body_base64 ?? "";
+    item.className = "message";
+    inside.className = "inside";
+    summary.append(part(new Date(message.timestamp * 1000).toLocaleTimeString([], { hourCycle: "h23" })), part(Numbers.size(message.size), "muted"), part(message.node, "muted"), part(text.slice(0, 160), "preview mono"));
+    let shown = text;
+    try { if (/^\s*[[{]/.test(text)) shown = JSON.stringify(JSON.parse(text), null, 2); } catch {}
+    body.textContent = shown;
+    inside.append(part(`Id ${message.id}${message.body === undefined ? ", shown as Base64" : ""}`, "muted"), body);
+    item.append(summary, inside);
+    return item;
+  }
 
   // Jump to anything
 

@@ -93,7 +93,7 @@ const Charts = (() => {
     draw() {
       const { width } = this, write = Numbers[this.data.form], floor = HEIGHT - BOTTOM;
       const values = this.data.lines.flatMap((it) => it.values).filter((it) => it !== null);
-      const top = niceTop(Math.max(0, ...values));
+      const top = Math.max(niceTop(Math.max(0, ...values)), this.data.form === "count" ? 2 : 0);
       const parts = [];
       for (const level of [0, top / 2, top]) {
         const y = this.y(level, top);

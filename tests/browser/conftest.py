@@ -1,0 +1,171 @@
+"""A cluster under load with one of everything, nsqadmin before it, and one browser for all tests of the folder.
+
+Screenshots go to artefacts/browser (or where NSQ_TEST_ARTEFACTS says), for CI to keep.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.browser import Browser, need_browser, open_browser
+from tests.support.client import Client, Disconnected
+from tests.support.cluster import Cluster, a_cluster, name_of
+from tests.support.demo import demo
+from tests.support.process import ROOT, Daemon, Nsqadmin, eventually, needs_module
+
+ARTEFACTS: Final = Path(os.environ.get("NSQ_TEST_ARTEFACTS", ROOT / "artefacts")) / "browser"
+HTML: Final = b'{"note":"<img src=x onerror=alert(1)><script>document.title=1</script>","customer":"ana","total":12.5}'
+
+
+class Load:
+    """Producers and consumers that go on until the end: orders are billed, nobody looks for fraud, payments hang."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._stopping = threading.Event()
+        self._clients: list[Client] = []
+        self._threads = [threading.Thread(target=self._publish), threading.Thread(target=self._consume)]
+
+    def __enter__(self) -> Load:
+        for node in self._cluster.nodes:
+            for topic, channel in (("orders", "billing"), ("orders", "fraud"), ("payments", "ledger")):
+                node.post(f"/topic/create?topic={topic}")
+                node.post(f"/channel/create?topic={topic}&channel={channel}")
+            node.post("/pub?topic=orders", HTML)
+            node.post("/pub?topic=payments", b"not json, but text: \xf0\x9f\x92\xb6")
+        self._cluster.nodes[0].post("/channel/pause?topic=payments&channel=ledger")
+        self._cluster.nodes[0].post("/pub?topic=archive", b"\x00\x01\xff binary")
+        self._cluster.lookupds[0].post("/topic/create?topic=planned")
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+        for client in self._clients:
+            client.close()
+
+    def _publish(self) -> None:
+        producers = [self._connect(node.tcp, "web-01") for node in self._cluster.nodes]
+        number = 0
+        try:
+            while not self._stopping.wait(0.05):
+                for producer in producers:
+                    number += 1
+                    producer.publish("orders", b'{"order":%d,"customer":"ana"}' % number)
+                    producer.publish("clicks", b"click %d" % number)
+        except (Disconnected, OSError):
+            pass  # a test has stopped the node
+
+    def _consume(self) -> None:
+        consumers = [self._connect(node.tcp, "billing-01") for node in self._cluster.nodes]
+        for consumer in consumers:
+            consumer.subscribe("orders", "billing", ready=5)
+        while not self._stopping.is_set():
+            for consumer in list(consumers):
+                try:
+                    consumer.finish(consumer.message(timeout=1))
+                except (TimeoutError, AssertionError):
+                    pass
+                except (Disconnected, OSError):
+                    consumers.remove(consumer)
+            if not consumers:
+                return
+
+    def _connect(self, address: tuple[str, int], name: str) -> Client:
+        client = Client(address)
+        client.identify(client_id=name, hostname=f"{name}.example", user_agent="tests/1.0")
+        self._clients.append(client)
+        return client
+
+
+@pytest.fixture(scope="session")
+def needs() -> None:
+    needs_module("starlette")
+    needs_module("jinja2")
+    need_browser()
+
+
+@pytest.fixture(scope="session")
+def cluster(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with a_cluster(tmp_path_factory.mktemp("cluster")) as it, Load(it):
+        it.wait_for("orders")
+        yield it
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
+    """Before the cluster, open to everybody, with a sample each second."""
+    options = (*cluster.lookupd_options, "sample-interval=1s", "discovery-interval=2s", "enable-publish")
+    with Nsqadmin(*options) as it:
+        eventually(lambda: b"billing" in it.http("GET", "/topics").body)
+        yield it
+        assert "Traceback" not in it.log
+
+
+@pytest.fixture(scope="session")
+def snapshot_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
+    """What `tests.support.demo` has invented: looks the same each time."""
+    from nsqadmin.recording import encode
+
+    file = tmp_path_factory.mktemp("snapshot") / "demo.json"
+    file.write_bytes(encode(demo()))
+    with Nsqadmin(f"snapshot={file}") as it:
+        yield it
+        assert "Traceback" not in it.log
+
+
+@pytest.fixture(scope="session")
+def chromium(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(chromium: Browser, admin: Nsqadmin) -> Iterator[Browser]:
+    """The browser before the live cluster. At the end nothing may have been complained of, nor asked of others."""
+    yield from prepared(chromium, admin)
+
+
+@pytest.fixture
+def still_page(chromium: Browser, snapshot_admin: Nsqadmin) -> Iterator[Browser]:
+    """The same before the invented cluster."""
+    yield from prepared(chromium, snapshot_admin)
+
+
+def prepared(browser: Browser, admin: Daemon) -> Iterator[Browser]:
+    browser.base = f"http://127.0.0.1:{admin.http_address[1]}"
+    browser.look()
+    browser.allow_scripts(True)
+    browser.complaints()
+    browser.requests()
+    yield browser
+    browser.allow_scripts(True)
+    complaints = browser.complaints()
+    requests = browser.requests()
+    browser.open("/help")
+    browser.run("localStorage.clear()")
+    assert complaints == []
+    foreign = [it for it in requests if not it.startswith((browser.base + "/", "data:", "chrome:", "about:"))]
+    assert foreign == []
+
+
+def address_of(cluster: Cluster, index: int = 0) -> str:
+    return name_of(cluster.nodes[index])
+
+
+def until(condition: object, what: str) -> None:
+    """For what happens in the cluster, not on a page."""
+    deadline = time.monotonic() + 30.0
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, what
+        time.sleep(0.1)

@@ -1,0 +1,164 @@
+"""What is plainly broken in NSQ's own nsqadmin is not broken here: one test for each defect, in the order of the list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import ARTEFACTS, prepared, until
+from tests.support.browser import Browser
+from tests.support.cluster import Cluster, a_cluster
+from tests.support.process import Nsqadmin, Nsqlookupd
+
+pytestmark = pytest.mark.e2e
+
+QUICK = ("sample-interval=1s", "discovery-interval=1s", "http-client-request-timeout=2s")
+
+
+@contextmanager
+def before(browser: Browser, *options: str) -> Iterator[tuple[Browser, Nsqadmin]]:
+    """The browser before another nsqadmin."""
+    with Nsqadmin(*QUICK, *options) as admin:
+        for page in prepared(browser, admin):
+            yield page, admin
+
+
+def test_a_partial_failure_is_told_once_and_the_rest_is_shown(chromium: Browser, tmp_path: Path) -> None:
+    with a_cluster(tmp_path) as cluster:
+        cluster.nodes[0].post("/pub?topic=here", b"1")
+        cluster.nodes[1].post("/pub?topic=there", b"1")
+        with before(chromium, *cluster.nsqd_options) as (page, admin):
+            until(lambda: b"there" in admin.http("GET", "/topics?fresh=1").body, "both are seen")
+            cluster.nodes[1].kill()
+            page.open("/topics?fresh=1")
+            assert page.count("[data-live=notices] .notice") == 1
+            assert f":{cluster.nodes[1].http_address[1]}" in page.text("[data-live=notices]")
+            assert "here" in page.text("main table")
+            page.screenshot(ARTEFACTS / "node-killed.png")
+            page.open("/nodes?fresh=1")
+            page.wait_for_text("Down", "main")
+
+
+def test_an_nsqlookupd_that_does_not_know_a_topic_is_no_error(page: Browser, cluster: Cluster) -> None:
+    page.open("/topics/planned?fresh=1")
+    assert page.count("[data-live=notices] .notice") == 0
+    assert "{" not in page.text("main h1")
+
+
+def test_an_empty_cluster_has_its_first_steps_on_every_page(chromium: Browser) -> None:
+    with (
+        Nsqlookupd() as lookupd,
+        before(chromium, f"lookupd-http-address=127.0.0.1:{lookupd.http_address[1]}") as (
+            page,
+            _,
+        ),
+    ):
+        for path in ("/", "/topics", "/nodes", "/counter", "/consumers", "/lookup"):
+            page.open(path)
+            assert page.count("main h1") == 1
+            assert "UPSTREAM" not in page.text()
+        page.open("/nodes")
+        assert "nsqd --lookupd-tcp-address" in page.text("main")
+        page.screenshot(ARTEFACTS / "empty-cluster.png")
+        page.open("/counter")
+        assert page.text(".odometer") == "0"
+
+
+@pytest.mark.parametrize(
+    ("path", "words"), [("/topics/none", "No such topic"), ("/topics/orders/none", "No such channel")]
+)
+def test_what_is_not_there_is_said_in_words(page: Browser, path: str, words: str) -> None:
+    page.open(path)
+    assert page.text("h1") == words
+    assert "ERROR" not in page.text("main")
+    assert all("404" in it for it in page.complaints())
+
+
+def test_a_failed_deletion_says_so(chromium: Browser, tmp_path: Path) -> None:
+    with a_cluster(tmp_path) as cluster:
+        for node in cluster.nodes:
+            node.post("/topic/create?topic=orders")
+        cluster.wait_for("orders")
+        with before(chromium, *cluster.lookupd_options) as (page, admin):
+            until(lambda: b"orders" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
+            page.open("/topics/orders?fresh=1")
+            cluster.nodes[1].kill()
+            page.click_text("Delete", "main .actions a")
+            page.wait("document.querySelector('#dialog .final')")
+            page.click("#dialog .final")
+            page.wait("document.querySelector('#dialog [data-receipt=partly]')")
+            assert "Done in part" in page.text("#dialog")
+            assert page.text("#dialog").count("✗") == 1
+            assert "it has gone meanwhile" in page.text("#dialog")
+            page.screenshot(ARTEFACTS / "dialog-partly.png")
+
+
+def test_a_partly_paused_topic_offers_both(page: Browser, cluster: Cluster) -> None:
+    cluster.nodes[0].post("/topic/pause?topic=clicks")
+    try:
+        page.open("/topics/clicks?fresh=1")
+        assert "Pause the rest" in page.text("[data-live=actions]")
+        assert "Unpause" in page.text("[data-live=actions]")
+    finally:
+        cluster.nodes[0].post("/topic/unpause?topic=clicks")
+
+
+def test_everything_is_found_below_a_base_path(chromium: Browser, cluster: Cluster) -> None:
+    with before(chromium, *cluster.lookupd_options, "base-path=/nsq/admin") as (page, admin):
+        until(lambda: b"orders" in admin.http("GET", "/nsq/admin/topics?fresh=1").body, "it is seen")
+        page.open("/nsq/admin")
+        page.wait("document.querySelector('#live').dataset.state === 'on'")
+        assert page.run("return getComputedStyle(document.querySelector('.top')).position") == "sticky"
+        for name in ("Topics", "Consumers", "Nodes", "Lookup", "Activity", "Overview"):
+            page.click_text(name, ".menu a")
+            page.wait("document.querySelector('.menu [aria-current]')?.innerText === arguments[0]", name)
+        hrefs = page.run("return [...document.querySelectorAll('a[href]')].map((it) => it.getAttribute('href'))")
+        assert all(it.startswith(("/nsq/admin", "#")) for it in hrefs)
+
+
+def test_links_to_ephemeral_topics_lead_there(still_page: Browser) -> None:
+    for path in ("/lookup", "/nodes/nsqd-1.example%3A4151", "/topics"):
+        still_page.open(path)
+        hrefs = still_page.run("return [...document.querySelectorAll('main a[href*=ephemeral]')].map((it) => it.hash)")
+        assert set(hrefs) <= {""}
+    still_page.open("/topics")
+    still_page.click_text("clicks#ephemeral", "main a")
+    still_page.wait("document.querySelector('h1').innerText === 'clicks#ephemeral'")
+
+
+def test_an_unreachable_notification_endpoint_harms_nobody(chromium: Browser, cluster: Cluster) -> None:
+    options = (*cluster.lookupd_options, "notification-http-endpoint=http://127.0.0.1:1/none")
+    with before(chromium, *options) as (page, admin):
+        until(lambda: b"clicks" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
+        page.open("/topics/clicks")
+        for label in ("Pause", "Unpause"):
+            page.click_text(label, "main .actions a")
+            page.wait("document.querySelector('#dialog form')")
+            page.click("#dialog form button.primary")
+            page.wait("document.querySelector('#dialog [data-receipt=ok]')")
+            page.click_text("Continue", "#dialog a")
+            page.open("/topics/clicks?fresh=1")
+        assert admin.http("GET", "/ping").body == b"OK"
+
+
+def test_the_page_of_topics_is_no_blank_page(page: Browser) -> None:
+    page.open("/topics")
+    assert "orders" in page.text("main")
+
+
+def test_who_may_not_sees_why_and_is_refused(chromium: Browser, cluster: Cluster) -> None:
+    with before(chromium, *cluster.lookupd_options, "admin-user=ana") as (page, admin):
+        until(lambda: b"clicks" in admin.http("GET", "/topics?fresh=1").body, "it is seen")
+        page.open("/topics/clicks")
+        assert page.count("main .actions button:disabled") >= 3
+        assert page.count("main .actions a") == 0
+        assert "right" in page.run("return document.querySelector('main .actions button').title")
+        page.screenshot(ARTEFACTS / "viewer.png")
+        assert admin.http("POST", "/actions/pause_topic", b"topic=clicks").status == 403
+        allowed = admin.http("POST", "/actions/pause_topic", b"topic=clicks", headers={"X-Forwarded-User": "ana"})
+        assert allowed.status == 200
+        for node in cluster.nodes:
+            node.post("/topic/unpause?topic=clicks")

@@ -1,0 +1,319 @@
+"""nsqadmin's pages before two nsqd and two nsqlookupd under load: numbers that move, keys, dialogs, every action."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import pytest
+
+from tests.browser.conftest import ARTEFACTS, address_of, until
+from tests.support.browser import Browser
+from tests.support.cluster import Cluster
+from tests.support.process import Nsqadmin
+
+pytestmark = pytest.mark.e2e
+
+LIVE_PAGES = [
+    "/",
+    "/topics",
+    "/topics/orders",
+    "/topics/orders?tab=producers",
+    "/topics/orders/billing",
+    "/topics/orders/billing?tab=consumers",
+    "/consumers?group=none",
+    "/nodes",
+    "/lookup",
+    "/activity",
+    "/counter",
+]
+
+
+@pytest.fixture
+def topic(cluster: Cluster, admin: Nsqadmin, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One of the test's own on both nodes, with a channel c; three messages on the first node, one on the second."""
+    name = request.node.name.partition("[")[0][-60:]
+    for node in cluster.nodes:
+        node.post(f"/topic/create?topic={name}")
+        node.post(f"/channel/create?topic={name}&channel=c")
+    for number, node in enumerate((*cluster.nodes, cluster.nodes[0], cluster.nodes[0])):
+        node.post(f"/pub?topic={name}", b'{"number":%d}' % number)
+    cluster.wait_for(name)
+    until(lambda: b"c</" in admin.http("GET", f"/topics/{name}/c?fresh=1").body, "nsqadmin knows the topic")
+    yield name
+    for daemon in (*cluster.nodes, *cluster.lookupds):
+        daemon.http("POST", f"/topic/delete?topic={name}")
+
+
+# Numbers that move
+
+
+@pytest.mark.parametrize("path", LIVE_PAGES)
+def test_a_page_of_a_live_cluster_is_whole(page: Browser, path: str) -> None:
+    page.open(path)
+    page.wait("document.querySelector('#live').dataset.state === 'on'")
+    assert page.count("main h1") == 1
+    page.screenshot(ARTEFACTS / f"live{path.replace('/', '-').replace('?', '-')}.png")
+
+
+def test_numbers_and_charts_move_by_themselves(page: Browser) -> None:
+    page.open("/topics/orders/billing")
+    cell = "document.querySelector('[data-k=\"topics/orders/billing@' + arguments[0] + '/message_count\"]')"
+    key = "[data-k^='topics/orders/billing@'][data-k$='/message_count']"
+    before = page.text(key)
+    page.wait("document.querySelector(arguments[0]).textContent !== arguments[1]", key, before)
+    end = "JSON.parse(document.querySelector('[data-chart]').dataset.chart).end"
+    assert page.run(f"return {end}") > 0
+    assert cell
+    page.wait("/As of (just now|[0-9.]+ s ago)/.test(document.querySelector('#asof').textContent)")
+
+
+def test_numbers_stand_still_while_paused_and_go_on_afterwards(page: Browser) -> None:
+    page.open("/counter")
+    page.wait("document.querySelector('#live').dataset.state === 'on'")
+    page.press("p")
+    page.wait_for_text("Paused", "#live")
+    before = page.text(".odometer")
+    page.run("return new Promise((done) => setTimeout(done, 2500))")
+    assert page.text(".odometer") == before
+    page.press("p")
+    page.wait("document.querySelector('.odometer').innerText !== arguments[0]", before)
+
+
+def test_where_no_stream_is_to_be_had_the_page_asks_again(page: Browser) -> None:
+    page.command("Network.enable", {})
+    page.command("Network.setBlockedURLs", {"urls": ["*/events*"]})
+    try:
+        page.open("/counter")
+        before = page.text(".odometer")
+        page.wait("document.querySelector('.odometer').innerText !== arguments[0]", before)
+    finally:
+        page.command("Network.setBlockedURLs", {"urls": []})
+    page.complaints()  # of the stream that was blocked
+
+
+def test_a_page_that_nobody_sees_asks_for_nothing(page: Browser) -> None:
+    page.open("/counter")
+    page.wait("document.querySelector('#live').dataset.state === 'on'")
+    hide = (
+        "Object.defineProperty(document, 'hidden', {value: arguments[0], configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'));"
+    )
+    page.run(hide, True)
+    before = page.text(".odometer")
+    page.run("return new Promise((done) => setTimeout(done, 2500))")
+    assert page.text(".odometer") == before
+    page.run(hide, False)
+    page.wait("document.querySelector('.odometer').innerText !== arguments[0]", before)
+
+
+# Getting about
+
+
+def test_everything_is_reached_with_the_keyboard(page: Browser) -> None:
+    page.open("/")
+    page.press("g", "t")
+    page.wait("location.pathname === '/topics'")
+    page.press("/")
+    page.wait("document.activeElement.id === 'filter'")
+    page.press("orders", "enter")
+    page.wait("location.search.includes('filter=orders')")
+    page.press("j", "j")
+    page.wait("document.activeElement.textContent === 'billing'")
+    page.press("enter")
+    page.wait("location.pathname === '/topics/orders/billing'")
+    page.press("?")
+    page.wait_for_text("Keys", "#dialog")
+    page.press("escape")
+    page.wait("!document.querySelector('#dialog').open")
+
+
+def test_the_palette_jumps_to_a_channel(page: Browser) -> None:
+    page.open("/")
+    page.press("ctrl", "k")
+    page.wait("document.querySelectorAll('#found > li').length > 5")
+    page.press("fraud")
+    page.wait("document.querySelector('#found > li')?.innerText.startsWith('orders/fraud')")
+    page.screenshot(ARTEFACTS / "palette.png")
+    page.press("enter")
+    page.wait("location.pathname === '/topics/orders/fraud'")
+
+
+def test_the_overview_says_what_is_wrong_and_where(page: Browser, cluster: Cluster) -> None:
+    page.open("/")
+    page.wait_for_text("orders/fraud", "[data-live='attention']")
+    page.wait_for_text("payments/ledger", "[data-live='attention']")
+    page.wait_for_text("archive", "[data-live='attention']")
+    page.open("/topics/orders/fraud")
+    page.wait_for_text("consumer", "[data-live='findings']")
+
+
+def test_the_list_of_topics_filters_sorts_and_folds(page: Browser) -> None:
+    page.open("/topics")
+    page.fill("#filter", "consumers=0 fraud")
+    page.click(".filter button")
+    page.wait("location.search.includes('filter=')")
+    assert "billing" not in page.text("main table")
+    page.open("/topics")
+    page.click_text("Depth", "thead a")
+    page.wait("location.search === '?sort=-depth'")
+    assert page.count("th[aria-sort=descending]") == 1
+    page.run("document.querySelector('.fold').click()")
+    assert page.run("return document.querySelector('.fold').getAttribute('aria-expanded')") == "false"
+    assert (
+        page.run("return document.querySelector('.fold').closest('tbody').querySelector('tr.channel').hidden") is True
+    )
+
+
+# Actions
+
+
+def press_and_confirm(page: Browser, label: str, *, typed: str = "") -> str:
+    """Presses a button of the page, confirms in the dialog, and gives back the receipt."""
+    page.click_text(label, "main .actions a, main td a, main .buttons a")
+    page.wait("document.querySelector('#dialog').open")
+    assert page.run("return document.activeElement.textContent.trim()") == "Cancel"
+    if typed:
+        page.fill("#dialog #typed", typed)
+    page.click("#dialog form button:not([type=button])")
+    page.wait("document.querySelector('#dialog [data-receipt]')")
+    return page.text("#dialog")
+
+
+def test_a_channel_is_paused_and_unpaused_on_all_nodes(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.open(f"/topics/{topic}/c")
+    receipt = press_and_confirm(page, "Pause")
+    assert receipt.count("✓ done") == 2
+    assert all(node.channel(topic)["paused"] for node in cluster.nodes)
+    page.click_text("Continue", "#dialog a")
+    page.wait_for_text("Paused", "[data-live='state']")
+    press_and_confirm(page, "Unpause")
+    assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
+
+
+def test_a_channel_that_is_partly_paused_can_be_finished_both_ways(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.open(f"/topics/{topic}/c?tab=nodes")
+    receipt = press_and_confirm(page, "Pause here")
+    assert receipt.count("✓ done") == 1
+    assert sum(node.channel(topic)["paused"] for node in cluster.nodes) == 1
+    page.open(f"/topics/{topic}/c?fresh=1")
+    assert "Partly paused" in page.text("[data-live='state']")
+    assert "Pause the rest" in page.text("[data-live='actions']")
+    press_and_confirm(page, "Unpause")
+    assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
+
+
+def test_emptying_says_first_what_is_lost(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.open(f"/topics/{topic}/c?fresh=1")
+    page.click_text("Empty", "main .actions a")
+    page.wait_for_text("4 messages on 2 nodes", "#dialog h1")
+    page.screenshot(ARTEFACTS / "dialog-empty.png")
+    page.press("enter")  # on Cancel
+    page.wait("!document.querySelector('#dialog').open")
+    assert sum(node.channel(topic)["depth"] for node in cluster.nodes) == 4
+    press_and_confirm(page, "Empty")
+    page.screenshot(ARTEFACTS / "dialog-receipt.png")
+    assert sum(node.channel(topic)["depth"] for node in cluster.nodes) == 0
+
+
+def test_much_is_only_deleted_when_its_name_is_typed(page: Browser, cluster: Cluster, topic: str) -> None:
+    cluster.nodes[0].post(f"/mpub?topic={topic}", b"\n".join(b"%d" % it for it in range(1200)))
+    page.open(f"/topics/{topic}/c?fresh=1")
+    page.click_text("Delete", "main .actions a")
+    page.wait("document.querySelector('#dialog #typed')")
+    assert page.run("return document.querySelector('#dialog .final').disabled") is True
+    page.fill("#dialog #typed", "c")
+    page.click("#dialog .final")
+    page.wait("document.querySelector('#dialog [data-receipt=ok]')")
+    page.click_text("Continue", "#dialog a")
+    page.wait("location.pathname === arguments[0]", f"/topics/{topic}")
+    assert all(node.topic(topic)["channels"] == [] for node in cluster.nodes)
+
+
+def test_a_topic_is_paused_emptied_and_deleted(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.open(f"/topics/{topic}")
+    press_and_confirm(page, "Pause")
+    assert all(node.topic(topic)["paused"] for node in cluster.nodes)
+    page.open(f"/topics/{topic}?fresh=1")
+    press_and_confirm(page, "Unpause")
+    page.open(f"/topics/{topic}?fresh=1")
+    press_and_confirm(page, "Empty")
+    page.open(f"/topics/{topic}?fresh=1")
+    receipt = press_and_confirm(page, "Delete")
+    assert receipt.count("✓ done") == 4
+    page.click_text("Continue", "#dialog a")
+    page.wait("location.pathname === '/topics'")
+    assert not any(node.http("GET", f"/stats?format=json&topic={topic}").json["topics"] for node in cluster.nodes)
+
+
+def test_a_topic_is_removed_from_one_node(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.open(f"/topics/{topic}?tab=nodes")
+    receipt = press_and_confirm(page, "Remove topic from node")
+    assert "✓ done" in receipt
+    left = [len(node.http("GET", f"/stats?format=json&topic={topic}").json["topics"] or ()) for node in cluster.nodes]
+    assert sorted(left) == [0, 1]
+
+
+def test_a_topic_and_a_channel_are_created_on_chosen_nodes(page: Browser, cluster: Cluster) -> None:
+    name = "made.here"
+    page.open("/lookup")
+    page.fill("#create-topic", name)
+    page.fill("#create-channel", "first")
+    page.click("#create ~ form button.primary, section[aria-labelledby=create] button.primary")
+    page.wait("document.querySelector('#sheet form[data-confirm]')")
+    page.click("#sheet button.primary")
+    page.wait("document.querySelector('[data-receipt=ok]')")
+    assert all(node.channel(name, "first")["depth"] == 0 for node in cluster.nodes)
+    page.open(f"/topics/{name}/first?fresh=1")
+    assert page.text("h1") == "first"
+    for each in (*cluster.nodes, *cluster.lookupds):
+        each.http("POST", f"/topic/delete?topic={name}")
+
+
+def test_a_bad_name_is_refused_with_the_reason(page: Browser) -> None:
+    page.open("/actions/create?topic=" + quote("a b"))
+    assert "letters, digits" in page.text("[role=alert]")
+    assert all("400" in it for it in page.complaints())
+
+
+def test_inactive_names_are_chosen_and_deleted_together(page: Browser, cluster: Cluster) -> None:
+    for name in ("left-over-1", "left-over-2"):
+        cluster.lookupds[1].post(f"/topic/create?topic={name}")
+    page.open("/lookup?fresh=1")
+    page.wait_for_text("left-over-2", "[data-live='inactive']")
+    page.run("document.querySelectorAll('[name=topic][value^=left-over]').forEach((it) => it.click())")
+    page.click_text("Delete the chosen", "button")
+    page.wait_for_text("Delete 2 topics", "h1")
+    page.click("#sheet .final")
+    page.wait("document.querySelector('[data-receipt]')")
+    assert set(cluster.lookupds[1].get("/topics")["topics"]).isdisjoint({"left-over-1", "left-over-2"})
+
+
+def test_what_was_done_is_in_the_activity(page: Browser, topic: str) -> None:
+    page.open(f"/topics/{topic}/c")
+    press_and_confirm(page, "Pause")
+    page.open(f"/activity?filter={topic}")
+    page.wait_for_text(f"{topic}/c", "main table")
+    assert "ok" in page.text("main table")
+
+
+def test_actions_work_without_scripts(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.allow_scripts(False)
+    page.open(f"/topics/{topic}/c")
+    page.click("a[href*='pause_channel']")
+    assert "Pause channel" in page.text("h1")
+    page.click("#sheet button.primary")
+    assert page.text("#sheet").count("✓ done") == 2
+    assert all(node.channel(topic)["paused"] for node in cluster.nodes)
+    page.click("a[data-done]")
+    assert page.text("h1") == "c"
+
+
+def test_a_post_from_elsewhere_does_nothing(page: Browser, admin: Nsqadmin, cluster: Cluster, topic: str) -> None:
+    body = f"topic={topic}&channel=c".encode()
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        answer = admin.http("POST", "/actions/pause_channel", body, headers=headers)
+        assert answer.status == 403
+    assert admin.http("GET", f"/actions/pause_channel?topic={topic}&channel=c").status == 200
+    assert not any(node.channel(topic)["paused"] for node in cluster.nodes)
+    assert address_of(cluster)

@@ -1,0 +1,127 @@
+"""nsqadmin's pages over HTTP: how soon the first byte of a very long list is there, and what the answer's headers say.
+
+The figures are shown with `pytest -rP`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.picture import channel, channel_node, snapshot, topic
+from tests.support.process import Nsqadmin, needs_module
+
+needs_module("starlette")
+needs_module("jinja2")
+
+pytestmark = pytest.mark.e2e
+
+TOPICS, CHANNELS = 2000, 5
+PROMISED = 0.3  # seconds to the first byte, on a machine that has nothing else to do
+PATIENCE = 5  # as many times longer where it has
+
+
+@pytest.fixture(scope="module")
+def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
+    """10,000 channels."""
+    from nsqadmin.model import Recording
+    from nsqadmin.recording import encode
+
+    topics = [
+        topic(
+            *(
+                channel(channel_node(depth=at * number % 977), topic=f"topic-{at:04}", name=f"channel-{number}")
+                for number in range(CHANNELS)
+            ),
+            name=f"topic-{at:04}",
+        )
+        for at in range(TOPICS)
+    ]
+    file = tmp_path_factory.mktemp("snapshot") / "large.json"
+    file.write_bytes(encode(Recording(snapshot=snapshot(*topics))))
+    with Nsqadmin(f"snapshot={file}") as it:
+        yield it
+        assert "Traceback" not in it.log
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/topics",
+        "/topics?sort=-depth",
+        "/topics?filter=depth%3E900&sort=-net",
+        "/topics/topic-1000",
+        "/jump?q=topic-19",
+    ],
+)
+def test_ten_thousand_channels_are_no_reason_to_wait(admin: Nsqadmin, path: str) -> None:
+    took = sorted(first_byte(admin, path) for _ in range(5))
+    print(f"{path}: first byte after {took[0] * 1000:.0f} ms at best, {took[2] * 1000:.0f} ms usually")
+    assert took[0] < PROMISED * PATIENCE
+
+
+def first_byte(admin: Nsqadmin, path: str) -> float:
+    connection = http.client.HTTPConnection(*admin.http_address, timeout=30)
+    connection.connect()
+    began = time.perf_counter()
+    connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+    answer = connection.getresponse()
+    took = time.perf_counter() - began
+    assert answer.status == 200
+    answer.read()
+    connection.close()
+    return took
+
+
+def test_a_page_of_topics_has_a_hundred_of_them(admin: Nsqadmin) -> None:
+    body = admin.http("GET", "/topics?page=20").body
+    assert len(re.findall(rb'<tr class="topic"', body)) == 100
+    assert b"Page 20 of 20" in body
+
+
+def test_pages_are_not_kept_and_static_files_are(admin: Nsqadmin) -> None:
+    page = admin.http("GET", "/")
+    assert page.headers["cache-control"] == "no-store"
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "unsafe" not in page.headers["content-security-policy"]
+    names = re.findall(rb'(?:href|src)="(/static/[^"]+)"', page.body)
+    assert len(names) == 5
+    for name in names:
+        asset = admin.http("GET", name.decode())
+        assert asset.status == 200
+        assert "immutable" in asset.headers["cache-control"]
+    assert admin.http("GET", "/static/app.css").headers["cache-control"] == "no-cache"
+    assert admin.http("GET", "/static/..%2fapp.py").status == 404
+
+
+@pytest.mark.parametrize("path", ["/actions/pause_topic?topic=topic-0001", "/actions/delete_topic?topic=topic-0001"])
+def test_asking_for_an_action_does_not_do_it(admin: Nsqadmin, path: str) -> None:
+    answer = admin.http("GET", path)
+    assert answer.status == 200
+    assert b'method="post"' in answer.body
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/actions/none", b"topic=t"), ("/actions/pause_topic", b""), ("/actions/publish", b"topic=t&body=x&count=x")],
+)
+def test_bad_arguments_are_refused(admin: Nsqadmin, path: str, body: bytes) -> None:
+    assert 400 <= admin.http("POST", path, body).status < 500
+
+
+# For all who look into the folder
+def test_the_style_sheet_and_scripts_are_as_small_as_promised() -> None:
+    import gzip
+
+    static = Path(__file__).resolve().parents[2] / "nsqadmin" / "web" / "static"
+    sizes = {file.suffix: 0 for file in static.iterdir()}
+    for file in static.iterdir():
+        sizes[file.suffix] += len(gzip.compress(file.read_bytes()))
+    assert sizes[".js"] < 30_000
+    assert sizes[".css"] < 20_000

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markupsafe import Markup
+
+from nsqadmin.messages.model import Message
+from nsqadmin.pages.bodies import MOST, coloured, form_of, preview, shown
+
+EVIL = b'{"a":"<script>alert(1)</script>","b":[1,-2.5e3,true,null],"<img src=x onerror=x>":"&amp;"}'
+
+
+def message(body: bytes | None) -> Message:
+    return Message(node="n1:4151", id="0" * 16, timestamp=1.0, size=len(body or b""), body=body)
+
+
+@pytest.mark.parametrize(
+    ("body", "form"),
+    [
+        (b'{"a":1}', "json"),
+        (b" [1]", "json"),
+        (b"{not json", "text"),
+        (b"12", "text"),
+        ("grün\n".encode(), "text"),
+        (b"\x00\x01", "hex"),
+        (b"\xff", "hex"),
+        (b"", "text"),
+        (b"[" * 100_000, "text"),
+    ],
+)
+def test_what_a_body_is(body: bytes, form: str) -> None:
+    assert form_of(body) == form
+
+
+def test_html_in_a_body_is_text() -> None:
+    for form in ("auto", "json", "text", "hex", "base64"):
+        text = str(shown(message(EVIL), form).text)
+        assert "<script" not in text
+        assert "<img" not in text
+
+
+def test_json_is_indented_and_coloured() -> None:
+    text = str(shown(message(b'{"a":{"b":[1,"x"]}}')).text)
+    assert '  <span class="json-key">&#34;a&#34;</span>: {' in text
+    assert '<span class="json-number">1</span>' in text
+
+
+@given(st.text())
+def test_colours_lose_nothing(text: str) -> None:
+    for document in (text, {text: [text, 1, None]}):
+        written = json.dumps(document, ensure_ascii=False)
+        without_tags = re.sub(r"</?span[^>]*>", "", str(coloured(written)))
+        assert Markup(without_tags).unescape() == written or "&" in written
+
+
+def test_bytes_are_shown_in_rows() -> None:
+    text = str(shown(message(bytes(range(20)))).text)
+    assert text.splitlines()[1] == "00000010  10 11 12 13                                      ...."
+
+
+def test_a_long_body_is_cut() -> None:
+    it = shown(message(b"x" * (MOST + 1)))
+    assert it.is_cut
+    assert len(it.text) == MOST
+
+
+def test_a_body_that_may_not_be_seen_is_not_shown() -> None:
+    it = shown(message(None))
+    assert (it.form, str(it.text), it.preview) == ("", "", "")
+
+
+def test_a_preview_is_one_line_without_control_characters() -> None:
+    assert preview(b"a\n  b\x1b[31m") == "a b [31m"

@@ -1,0 +1,175 @@
+"""What pages show beyond the model: the overview, details, who sees what, the palette, links."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsqadmin.authz import Identity, Right, Role
+from nsqadmin.model import Finding, Health, Lookupd, Paused, Producer, Rates, Severity
+from nsqadmin.pages.details import channel_details, client_rows, consumers_page, lookup_page, no_history, topic_details
+from nsqadmin.pages.jump import find
+from nsqadmin.pages.links import Links
+from nsqadmin.pages.overview import overview, verdict
+from nsqadmin.pages.rendering import Static, breakable, drain
+from nsqadmin.pages.standing import Standing, seen_by
+from tests.support.picture import channel, channel_node, client, node, snapshot, topic
+
+LINKS = Links("/nsq")
+
+
+def a_finding(severity: Severity, **about: str) -> Finding:
+    return Finding(rule="D3", severity=severity, verdict="v", advice="a", **about)  # type: ignore[arg-type]
+
+
+# The overview
+
+
+def test_the_verdict_counts_what_is_wrong() -> None:
+    findings = (a_finding(Severity.PROBLEM), a_finding(Severity.WARNING), a_finding(Severity.INFO))
+    assert verdict(snapshot(findings=findings)) == "1 problem, 1 warning"
+    assert verdict(snapshot()) == "All is well"
+    assert verdict(snapshot(index=0)) == "Waiting for the first answers"
+
+
+def test_remarks_need_no_attention() -> None:
+    page = overview(snapshot(findings=(a_finding(Severity.INFO, topic="t"),)), lambda *_: None)
+    assert (page.kind, page.findings, len(page.remarks)) == ("ok", (), 1)
+
+
+def test_the_tops_rank_channels() -> None:
+    rates = Rates(incoming=10.0, finished=4.0, requeued=1.0, timed_out=0.0)
+    picture = snapshot(
+        topic(
+            channel(channel_node(depth=5), name="a"),
+            channel(channel_node(depth=50), name="b", rates=rates),
+            channel(channel_node(depth=0), name="c"),
+        )
+    )
+    tops = overview(picture, lambda *_: None).tops
+    assert [[row.name for row in top.rows] for top in tops] == [["b", "a"], ["b"], ["b"], ["b"]]
+    assert tops[3].rows[0].value == "20 %"
+
+
+# Consumers
+
+
+def test_a_consumer_that_lags_behind_its_peers_with_full_hands_is_slow() -> None:
+    def one(number: int, rate: float, in_flight: int = 5) -> object:
+        return client(client_id=f"c{number}", finish_rate=rate, in_flight_count=in_flight, ready_count=5)
+
+    clients = (one(1, 10.0), one(2, 11.0), one(3, 1.0), one(4, 0.0, in_flight=0))
+    rows = client_rows(channel(channel_node(clients=clients)))
+    assert rows is not None
+    assert [row.client.client_id for row in rows if row.is_slow] == ["c3"]
+
+
+def test_consumers_that_were_not_asked_for_are_unknown() -> None:
+    assert client_rows(channel(channel_node(clients=None, client_count=2), ready_count=None)) is None
+    assert client_rows(channel(channel_node(clients=()))) == ()
+
+
+def test_consumers_are_grouped_and_searched() -> None:
+    clients = (client(client_id="a1", hostname="a"), client(client_id="a2", hostname="a"), client(hostname="b"))
+    picture = snapshot(topic(channel(channel_node(clients=clients))))
+    by_host = consumers_page(picture, wanted="", group="host").groups
+    assert [(it.host, it.connections) for it in by_host] == [("a", 2), ("b", 1)]
+    assert len(consumers_page(picture, wanted="A2", group="none").rows) == 1
+
+
+# Details
+
+
+def test_a_topic_knows_its_producers_the_busiest_first() -> None:
+    def producer(name: str, rate: float) -> Producer:
+        counts = (("t", 5, rate), ("other", 1, None))
+        return Producer(node="n1:4151", client_id=name, hostname=name, remote_address="r", counts=counts)
+
+    picture = snapshot(topic(), producers=(producer("slow", 1.0), producer("fast", 9.0)))
+    found = topic_details(picture, picture.topics[0]).producers
+    assert found is not None
+    assert [row.producer.hostname for row in found] == ["fast", "slow"]
+
+
+def test_why_there_is_no_history() -> None:
+    assert no_history(topic()) == ""
+    assert "ephemeral" in no_history(topic(name="t#ephemeral"))
+    assert "no node" in no_history(topic(nodes=()))
+
+
+def test_a_calm_channel_says_so() -> None:
+    calm = channel(channel_node(depth=9, clients=(client(),)), drain_time=2.0)
+    assert "gone in 2 s" in channel_details(topic(calm), calm, Standing(())).calm
+    assert drain(calm) == "2 s"
+    assert drain(channel(channel_node(depth=1), rates=Rates(incoming=2.0, finished=1.0))) == "growing"
+
+
+def test_the_directory_shows_what_not_all_know() -> None:
+    lookupds = (
+        Lookupd(address="l1:4161", health=Health.OK, topics=("t", "u"), nodes=("n1:4151",)),
+        Lookupd(address="l2:4161", health=Health.OK, topics=("t",), nodes=("n1:4151",)),
+        Lookupd(address="l3:4161", health=Health.DOWN),
+    )
+    picture = snapshot(topic(), topic(name="u", nodes=()), lookupds=lookupds, nodes=(node(tombstones=("t",)),))
+    page = lookup_page(picture, LINKS)
+    assert [(it.name, it.known) for it in page.disagreements] == [("u", (True, False))]
+    assert [it.name for it in page.inactive] == ["u"]
+    assert page.tombstones == (("t", "n1:4151"),)
+
+
+# Who sees what, and where it is
+
+
+def test_what_one_may_not_see_is_nowhere() -> None:
+    role = Role(name="r", can=frozenset((Right.VIEW,)), topics=("orders*",))
+    picture = snapshot(
+        topic(name="orders"), topic(name="secret"), findings=(a_finding(Severity.PROBLEM, topic="secret"),)
+    )
+    seen = seen_by(picture, Identity(roles=(role,)))
+    assert [it.name for it in seen.topics] == ["orders"]
+    assert seen.topic("secret") is None
+    assert seen.findings == ()
+
+
+def test_a_state_is_the_worst_that_is_known() -> None:
+    standing = Standing((a_finding(Severity.WARNING, topic="t", channel="c"),))
+    assert standing.channel(channel()).word == "Warning"
+    assert standing.channel(channel(paused=Paused.YES)).word == "Paused"
+    assert standing.channel(channel(name="d")).word == "OK"
+
+
+@pytest.mark.parametrize(
+    ("path", "href"),
+    [
+        (LINKS.topic("x#ephemeral"), "/nsq/topics/x%23ephemeral"),
+        (LINKS.channel("t", "a/b"), "/nsq/topics/t/a%2Fb"),
+        (LINKS.to("/"), "/nsq"),
+        (LINKS.to("/topics", filter="depth>1", sort="", page=None), "/nsq/topics?filter=depth%3E1"),
+        (
+            LINKS.action("pause_topic", topic="t", node=("n:1", "m:2")),
+            "/nsq/actions/pause_topic?topic=t&node=n%3A1&node=m%3A2",
+        ),
+        (Links("").to("/"), "/"),
+    ],
+)
+def test_links_arrive_where_they_are_meant(path: str, href: str) -> None:
+    assert path == href
+
+
+def test_the_palette_finds_what_begins_so_before_what_has_it_inside() -> None:
+    picture = snapshot(topic(channel(name="log"), name="catalog"), topic(name="log"), topic(name="logins"))
+    assert [it.name for it in find(picture, LINKS, "log")][:3] == ["log", "logins", "catalog"]
+    assert find(picture, LINKS, "nothing like it") == ()
+
+
+def test_names_may_be_wrapped_and_are_escaped() -> None:
+    assert breakable("a.b<c>") == "a.<wbr>b&lt;c&gt;"
+
+
+def test_static_files_are_found_by_hash_and_nothing_else_is() -> None:
+    static = Static()
+    name = static.name("app.css")
+    assert static.find(name) is not None
+    assert static.find(name)[2] is True  # type: ignore[index]
+    assert static.find("app.000000000000.css")[2] is False  # type: ignore[index]
+    for bad in ("../app.py", "app.py", "none.css", ".css", "app..css"):
+        assert static.find(bad) is None
