@@ -14,6 +14,7 @@ from typing import Final
 
 from bench import (
     builds,
+    client,
     deferred,
     drain,
     everything,
@@ -45,6 +46,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         lookup.BENCHMARK,
         history.BENCHMARK,
         streams.BENCHMARK,
+        client.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"

@@ -230,7 +230,7 @@ class Producer:
             await self._publish_to_all(topic, command, count)
             return
         tries = len(self._nodes) * _ROUNDS
-        pauses = Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+        pauses: Reconnect | None = None
         while True:
             number, node = self._pick()
             started = trio.current_time() if self._only is None else 0.0
@@ -242,7 +242,8 @@ class Producer:
             tries -= 1
             if not tries or not self._may_be_retried(error):
                 raise error
-            if self._only is not None or tries % len(self._nodes) == 0:
+            if tries % len(self._nodes) == 0:
+                pauses = pauses or Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
                 await trio.sleep(pauses.pause())
 
     async def _try(self, node: _Node, topic: str, command: bytes, count: int) -> Exception | None:

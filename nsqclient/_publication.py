@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MOST_PENDING_BYTES: Final = 8 << 20
 MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
 
+_SIZE: Final = 4
 _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
 _pack_size: Final = Struct(">i").pack
@@ -199,16 +200,29 @@ def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
 def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
     """As few MPUBs as hold them, each with the number of its messages."""
     name = _named(b"MPUB", topic)
-    pieces: list[bytes] = []
-    size, count = 4, 0
-    for body in bodies:
-        if not body:
-            raise ValueError("an empty message")
-        if count and size + 4 + len(body) > MOST_AT_ONCE:
-            yield b"%b\n%b%b" % (name, _pack_sizes(size, count), b"".join(pieces)), count
-            pieces, size, count = [], 4, 0
-        pieces += (_pack_size(len(body)), body)
-        size += 4 + len(body)
-        count += 1
-    if count:
-        yield b"%b\n%b%b" % (name, _pack_sizes(size, count), b"".join(pieces)), count
+    left = bodies if isinstance(bodies, list) else list(bodies)
+    sizes = list(map(len, left))
+    if 0 in sizes:
+        raise ValueError("an empty message")
+    at = 0
+    while at < len(left):
+        end = _end_of_mpub(sizes, at)
+        chosen = sizes[at:end]
+        size = _SIZE * (1 + len(chosen)) + sum(chosen)
+        pieces = [b"%b\n%b" % (name, _pack_sizes(size, len(chosen)))] * (2 * len(chosen) + 1)
+        pieces[1::2] = map(_pack_size, chosen)
+        pieces[2::2] = left[at:end]
+        yield b"".join(pieces), len(chosen)
+        at = end
+
+
+def _end_of_mpub(sizes: list[int], at: int) -> int:
+    """How far those from `at` on fit into one; at least one does."""
+    room = MOST_AT_ONCE - _SIZE
+    if sum(sizes) + _SIZE * len(sizes) <= room:
+        return len(sizes)
+    end = at
+    while end < len(sizes) and (end == at or sizes[end] + _SIZE <= room):
+        room -= sizes[end] + _SIZE
+        end += 1
+    return end

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from nsqclient._config import Config
     from nsqclient._connection import Connection
 
+_DEADLINES: Final = 16  # in the time of one
 _GOODBYE: Final = 0.5  # seconds for the other side to see the end, and say so
 
 
@@ -86,16 +87,19 @@ class Pump:
 
     async def _read(self, connection: Connection, transport: Transport, scope: trio.CancelScope) -> None:
         timeout = self._config.read_timeout
+        slack = timeout / _DEADLINES  # moving a deadline costs as much as a message
+        now = moved_at = trio.current_time()
         try:
-            with trio.CancelScope() as waiting:
+            with trio.CancelScope(deadline=now + timeout + slack) as waiting:
                 while True:
-                    waiting.deadline = trio.current_time() + timeout
                     data = await transport.receive()
                     if not data:
                         raise Disconnected("connection closed by nsqd")
-                    connection.receive(data, trio.current_time())
-                    # What was read has to be handled, too, and what was handled answered.
-                    await trio.lowlevel.checkpoint()
+                    now = trio.current_time()
+                    if now > moved_at + slack:
+                        moved_at = now
+                        waiting.deadline = now + timeout + slack
+                    connection.receive(data, now)
             if waiting.cancelled_caught:
                 raise Disconnected("IO error - read: i/o timeout")
         except NSQError as error:

@@ -1,0 +1,71 @@
+"""The same loads, each carried out by another Python client: `python -m bench.clients.NAME PORT MODE TOPIC SECONDS`.
+
+    one    publish, the next when the last is answered
+    many   publish, 64 in flight
+    mpub   publish 200 at once, 4 times in flight
+    sub    consume and finish, 200 in flight, a handler that does nothing else
+
+Each in the way that its own documentation shows: tasks, greenlets or callbacks. Prints `msgs=... msgs_per_s=... cpu_us=...`, the last
+being the client's own processor time for a message.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from typing import Final
+
+BODY: Final = b"x" * 200
+IN_FLIGHT: Final = {"one": 1, "many": 64, "mpub": 4}  # publishes without an answer
+AT_ONCE: Final = 200
+MAX_IN_FLIGHT: Final = 200
+CHANNEL: Final = "ch"
+LIMIT: Final = 30.0  # seconds, for whatever does not come
+
+
+@dataclass(frozen=True)
+class Task:
+    port: int
+    mode: str
+    topic: str
+    seconds: float
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+def task() -> Task:
+    port, mode, topic, seconds = sys.argv[1:]
+    return Task(int(port), mode, topic, float(seconds))
+
+
+class Meter:
+    """From the first message on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.messages = 0
+        self._seconds = seconds
+        self._began = self._processor = 0.0
+        self._ends = float("inf")
+
+    def start(self) -> None:
+        self._began, self._processor = time.perf_counter(), time.process_time()
+        self._ends = self._began + self._seconds
+
+    @property
+    def is_over(self) -> bool:
+        return time.perf_counter() >= self._ends
+
+    def count(self) -> bool:
+        """Another one; says whether that was enough."""
+        if not self.messages:
+            self.start()
+        self.messages += 1
+        # The clock is looked at now and then, as it costs the quick ones more than the slow ones.
+        return self.messages % 64 == 0 and self.is_over
+
+    def report(self) -> None:
+        elapsed, used = time.perf_counter() - self._began, time.process_time() - self._processor
+        print(f"msgs={self.messages} msgs_per_s={self.messages / elapsed:.1f} cpu_us={used * 1e6 / self.messages:.3f}")
