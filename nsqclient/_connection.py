@@ -173,18 +173,19 @@ class Connection:
                 self._wake()
         return b""  # the layer has it
 
-    def _receive_through_layers(self, data: bytes, now: float) -> None:
+    def _receive_through_layers(self, data: bytes, now: float, *, first: int = 0) -> None:
+        """`first`: those before it have seen `data` already."""
         again = True
         while again:
             try:
-                for layer in self._layers:
+                for layer in self._layers[first:]:
                     data = layer.decode(data)
             except StreamError as error:
                 raise Disconnected(str(error)) from error
             if data:
                 self._cut(data, now)
             again = any(layer.has_more for layer in self._layers)
-            data = b""
+            data, first = b"", 0
         if self._tls is not None and (pending := self._tls.pending()):
             self._raw += pending
             self._wake()
@@ -225,12 +226,14 @@ class Connection:
                 self._send(commands.nop())
                 self._heartbeat(now)
                 continue
-            upgrades = len(self._layers), self._shaking_hands
+            layers = len(self._layers)
             self._expect(kind, content, now)
-            if upgrades != (len(self._layers), self._shaking_hands):
-                # What follows is of the next layer; it comes through `receive` again.
-                if at < end:
+            if self._shaking_hands or len(self._layers) > layers:
+                # What follows is of the next layer.
+                if self._shaking_hands:
                     self.receive(data[at:], now)
+                elif at < end:
+                    self._receive_through_layers(data[at:], now, first=layers)
                 return
         else:
             self._needed = _PREFIX_SIZE

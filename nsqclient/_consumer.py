@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import trio
 
-from common.wire.names import is_valid_name
 from nsqclient._config import Config
-from nsqclient._consumption import Consumption
+from nsqclient._consumption import Consumption, check_names
 from nsqclient._delivery import Delivery, only_one
 from nsqclient._dial import Target, check_target, dial
 from nsqclient._discovery import Discovery
@@ -182,7 +181,8 @@ class Consumer:
         drop_unlisted_after: float | None,
         logger: logging.Logger,
     ) -> None:
-        _check(topic, channel, nsqd, lookupd, config)
+        check_names(topic, channel, config)
+        _check(nsqd, lookupd)
         self.topic = topic
         self.channel = channel
         self.config = config
@@ -599,16 +599,9 @@ def _targets(nsqd: Sequence[Target] | Target) -> Sequence[Target]:
     return nsqd if isinstance(nsqd, Sequence) and not isinstance(nsqd, str) else [nsqd]
 
 
-def _check(topic: str, channel: str, nsqd: Sequence[Target], lookupd: Sequence[str], config: Config) -> None:
-    """Raises ConfigError, before anything is asked of the network."""
-    if not is_valid_name(topic):
-        raise ConfigError("topic", topic, "invalid topic name")
-    if not is_valid_name(channel):
-        raise ConfigError("channel", channel, "invalid channel name")
+def _check(nsqd: Sequence[Target], lookupd: Sequence[str]) -> None:
     if not nsqd and not lookupd:
         raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd to ask")
-    if config.heartbeat_interval is None:
-        raise ConfigError("heartbeat_interval", None, "a consumer needs heartbeats")
     for target in nsqd:
         check_target(target)
 
@@ -620,4 +613,4 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(handler: Callable[[Message], Any], limiter: trio.CapacityLimiter | None, message: Message) -> None:
-    await trio.to_thread.run_sync(handler, for_thread(message), limiter=limiter)
+    await trio.to_thread.run_sync(handler, for_thread(message, trio.from_thread.run_sync), limiter=limiter)

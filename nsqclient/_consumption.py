@@ -18,10 +18,11 @@ from random import Random
 from typing import TYPE_CHECKING, Final
 
 from common.wire import commands
+from common.wire.names import is_valid_name
 from nsqclient._backoff import Backoff, Signal, Step
 from nsqclient._connection import Connection, Identity
 from nsqclient._delivery import Delivery
-from nsqclient._errors import AuthError, NSQError, ProtocolError, TLSRefused
+from nsqclient._errors import AuthError, ConfigError, NSQError, ProtocolError, TLSRefused
 from nsqclient._flow import Flow, Seat
 from nsqclient._stats import ConnectionStats, ConsumerStats
 from nsqclient.events import (
@@ -309,6 +310,16 @@ class Consumption:
             ),
             oldest_queued_age=now - self.queue[0].received_at if self.queue else 0.0,
         )
+
+
+def check_names(topic: str, channel: str, config: Config) -> None:
+    """Raises ConfigError, before anything is asked of the network."""
+    if not is_valid_name(topic):
+        raise ConfigError("topic", topic, "invalid topic name")
+    if not is_valid_name(channel):
+        raise ConfigError("channel", channel, "invalid channel name")
+    if config.heartbeat_interval is None:
+        raise ConfigError("heartbeat_interval", None, "a consumer needs heartbeats")
 
 
 class ConsumerConnection(Connection):

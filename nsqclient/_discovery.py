@@ -5,23 +5,26 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
 from common.http_client import HttpClient, HttpFailed
-from nsqclient._listings import BadAnswer, Listings, Lookupd, parse_lookupd, read_answer
+from nsqclient._listings import (
+    TRIES,
+    WAIT,
+    BadAnswer,
+    Listings,
+    Lookupd,
+    Pace,
+    groups_of,
+    headers_of,
+    read_answer,
+)
 from nsqclient.events import DiscoveryRound, Event, LookupFailed
 
 if TYPE_CHECKING:
     from nsqclient._config import Config
-
-ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
-WAIT: Final = 60.0  # seconds, of a question that waits
-FIRST_RETRY: Final = 1.0
-TRIES: Final = 3  # in a round, where one nsqlookupd is asked after the other
-_MOST_DOUBLINGS: Final = 16  # beyond any interval
-_VARIES: Final = 0.1  # an interval by so much, so that a fleet does not ask in step
 
 
 class Discovery:
@@ -46,13 +49,11 @@ class Discovery:
         limit = config.lookupd_poll_timeout
         self._asking = HttpClient(connect_timeout=limit, timeout=limit)
         self._waiting = HttpClient(connect_timeout=limit, timeout=limit + WAIT)
-        self._headers = [ACCEPT]
-        if config.auth_secret and config.lookupd_authorization:
-            self._headers.append(("Authorization", f"Bearer {config.auth_secret}"))
-        places = list(dict.fromkeys(map(parse_lookupd, lookupds)))
-        groups = [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
+        self._headers = headers_of(config)
+        groups = groups_of(lookupds, config)
         self._followers = [_Follower(self, group, config, random) for group in groups]
-        self._tls = config.ssl_context or ssl.create_default_context() if _wants_tls(places) else None
+        wants_tls = any(place.scheme == "https" for group in groups for place in group)
+        self._tls = config.ssl_context or ssl.create_default_context() if wants_tls else None
 
     async def run(self) -> None:
         try:
@@ -103,9 +104,8 @@ class _Follower:
         self._discovery = discovery
         self._lookupds = lookupds
         self._config = config
-        self._random = random
+        self._pace = Pace(config, random)
         self._at = 0
-        self._failures = 0  # in a row
         self._nap: trio.CancelScope | None = None
         self._is_hurried = False
 
@@ -125,7 +125,7 @@ class _Follower:
                 # A question that waits takes the place of the pause, as long as it can be asked.
                 while index and self._config.lookupd_wait and len(self._lookupds) == 1:
                     index = await self._ask(index)
-                await trio.sleep(self._pause())
+                await trio.sleep(self._pace.pause())
             self._nap = None
 
     async def _round(self) -> str | None:
@@ -140,18 +140,6 @@ class _Follower:
 
     async def _ask(self, index: str = "") -> str | None:
         found = await self._discovery.ask(self._lookupds[self._at], index=index)
-        self._failures = self._failures + 1 if found is None else 0
+        self._pace.asked(has_answered=found is not None)
         self._at = (self._at + 1) % len(self._lookupds)
         return found
-
-    def _pause(self) -> float:
-        interval = self._config.lookupd_poll_interval
-        if self._failures:
-            return min(interval, FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
-        if self.rounds == 1:
-            return interval * (1 + self._config.lookupd_poll_jitter * self._random.random())
-        return interval * (1 - _VARIES + 2 * _VARIES * self._random.random())
-
-
-def _wants_tls(places: Sequence[Lookupd]) -> bool:
-    return any(place.scheme == "https" for place in places)

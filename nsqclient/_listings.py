@@ -5,13 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import SplitResult, quote, urlsplit
 
 from nsqclient._errors import ConfigError
 
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+
 _OK: Final = 200
 _NOT_FOUND: Final = 404
+_FIRST_RETRY: Final = 1.0  # seconds
+_MOST_DOUBLINGS: Final = 16  # beyond any interval
+_VARIES: Final = 0.1  # an interval by so much, so that a fleet does not ask in step
+
+ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
+WAIT: Final = 60.0  # seconds, of a question that waits
+TRIES: Final = 3  # in a round, where one nsqlookupd is asked after the other
 
 
 class BadAnswer(Exception):
@@ -62,6 +73,18 @@ def parse_lookupd(text: str) -> Lookupd:
     return Lookupd(parts.scheme, host, port, f"{path}?{parts.query}" if parts.query else path)
 
 
+def groups_of(texts: Sequence[str], config: Config) -> list[list[Lookupd]]:
+    """Those that are asked side by side; those of one group one after the other."""
+    places = list(dict.fromkeys(map(parse_lookupd, texts)))
+    return [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
+
+
+def headers_of(config: Config) -> list[tuple[str, str]]:
+    """What every question says of who asks."""
+    secret = config.auth_secret if config.lookupd_authorization else None
+    return [ACCEPT, ("Authorization", f"Bearer {secret}")] if secret else [ACCEPT]
+
+
 def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
     """The nsqds that it names; none where nsqlookupd knows no such topic. Raises BadAnswer."""
     if status == _NOT_FOUND:
@@ -81,6 +104,28 @@ def _listed(producer: Mapping[str, Any]) -> Listed:
     host, port = str(producer["broadcast_address"]), int(producer["tcp_port"])
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     return Listed(address, str(producer.get("hostname", "")), str(producer.get("remote_address", "")))
+
+
+class Pace:
+    """How long to wait until nsqlookupd is asked again."""
+
+    def __init__(self, config: Config, random: Random) -> None:
+        self._interval = config.lookupd_poll_interval
+        self._jitter = config.lookupd_poll_jitter
+        self._random = random
+        self._rounds = 0
+        self._failures = 0  # in a row
+
+    def asked(self, *, has_answered: bool) -> None:
+        self._rounds += 1
+        self._failures = 0 if has_answered else self._failures + 1
+
+    def pause(self) -> float:
+        if self._failures:
+            return min(self._interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
+        if self._rounds == 1:
+            return self._interval * (1 + self._jitter * self._random.random())
+        return self._interval * (1 - _VARIES + 2 * _VARIES * self._random.random())
 
 
 class Listings:

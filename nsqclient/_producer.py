@@ -261,13 +261,11 @@ class Producer:
 
     async def _submit(self, node: _Node, topic: str, command: bytes, count: int) -> Receipt:
         self._check_running()
-        connection = node.connection
-        if connection is None:
-            connection = await node.connected()
+        connection = node.usable or await node.connected()
         while not connection.has_room:
             await node.room.park()
             self._check_running()
-            connection = await node.connected()
+            connection = node.usable or await node.connected()
         receipt = Receipt(topic, count=count, size=len(command))
         if connection.pending:
             connection.publish(command, receipt)
@@ -390,13 +388,20 @@ class _Node:
 
     async def connected(self) -> ProducerConnection:
         """As soon as there is a connection. Raises ConnectError if the next try fails."""
-        if self.connection is None:
+        if self.usable is None:
             over = self._try
             self._demand.set()
             await over.wait()
-            if self.connection is None:
-                raise self._error
-        return self.connection
+        connection = self.usable
+        if connection is None:
+            raise self._error
+        return connection
+
+    @property
+    def usable(self) -> ProducerConnection | None:
+        """The connection, unless its end has come."""
+        connection = self.connection
+        return None if connection is None or connection.is_closed else connection
 
     async def keep_connected(self) -> None:
         try:

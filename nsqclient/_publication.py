@@ -162,7 +162,9 @@ class ProducerConnection(Connection):
             raise error
         outcome = self.pending.popleft()
         self.pending_bytes -= outcome.size
+        self.is_closed = True  # by nsqd, in a moment: nobody shall publish here any more
         self._settle(outcome, PublishRejected(error.code, error.text))
+        raise error
 
     def _settle(self, outcome: Outcome, error: Exception | None) -> None:
         if error is None:

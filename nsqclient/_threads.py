@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
-import trio
-
 if TYPE_CHECKING:
     from nsqclient._delivery import Delivery, Source
 
-T = TypeVar("T")
 DeliveryT = TypeVar("DeliveryT", bound="Delivery")
 
 
-def for_thread(message: DeliveryT, token: trio.lowlevel.TrioToken | None = None) -> DeliveryT:
-    """The same message for use in a thread: one of trio's, or any with a `token`."""
+InLoop = Callable[[Callable[[], bool]], bool]  # calls a function in the loop, waits, and returns its result
+
+
+def for_thread(message: DeliveryT, in_loop: InLoop) -> DeliveryT:
+    """The same message for use in a thread."""
     return type(message)(
-        _FromThread(message, token),
+        _FromThread(message, in_loop),
         message.timestamp_ns,
         message.attempts,
         message._id,
@@ -29,10 +29,10 @@ def for_thread(message: DeliveryT, token: trio.lowlevel.TrioToken | None = None)
 class _FromThread:
     """Implements `Source` by asking the real one, in its loop."""
 
-    def __init__(self, message: Delivery, token: trio.lowlevel.TrioToken | None) -> None:
+    def __init__(self, message: Delivery, in_loop: InLoop) -> None:
         self._message = message
         self._source: Source = message._source
-        self._token = token
+        self._in_loop = in_loop
 
     @property
     def topic(self) -> str:
@@ -64,7 +64,7 @@ class _FromThread:
         return self._ask(delivery, self._message.touch)
 
     def _ask(self, delivery: Delivery, answer: Callable[[], bool]) -> bool:
-        had_effect = trio.from_thread.run_sync(answer, trio_token=self._token)
+        had_effect = self._in_loop(answer)
         delivery.answered = self._message.answered
         delivery._deadline = self._message._deadline
         return had_effect

@@ -1,0 +1,494 @@
+"""A consumer on asyncio: the tasks around `Consumption`."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+
+from nsqclient._aio_discovery import Discovery
+from nsqclient._aio_link import Link, dial
+from nsqclient._aio_producer import Producer
+from nsqclient._config import Config
+from nsqclient._consumption import Consumption, check_names
+from nsqclient._delivery import Delivery, only_one
+from nsqclient._dial import check_target
+from nsqclient._errors import ConfigError, ConnectError, GiveUp, NSQError, Requeue
+from nsqclient._identity import our_identity
+from nsqclient._log import LOGGER, logging_events
+from nsqclient._pump import tls_maker
+from nsqclient._reconnect import Reconnect
+from nsqclient._threads import for_thread
+from nsqclient.events import Connected, ConnectFailed, Disconnected, Event
+
+if TYPE_CHECKING:
+    from nsqclient._consumption import ConsumerConnection
+    from nsqclient._listings import Listings
+    from nsqclient._stats import ConsumerStats
+
+_TURN: Final = 0.001  # seconds for which messages are handed out without a look at other tasks
+_FAREWELL: Final = 1.0  # seconds that a cancelled consumer takes to give back what it has
+_DEAD_LETTER_TIMEOUT: Final = 30.0
+_SHORTEST_TOUCH: Final = 0.1
+
+
+class Message(Delivery):
+    """A message on asyncio."""
+
+    __slots__ = ()
+
+    @asynccontextmanager
+    async def keep_alive(self, *, margin: float = 1.0) -> AsyncIterator[Self]:
+        """Touches it as long as the block runs; TimeoutError `margin` seconds before nsqd takes it back anyway."""
+        touching = asyncio.create_task(self._touch_for_ever())
+        try:
+            async with asyncio.timeout_at(self.hard_deadline - margin):
+                yield self
+        finally:
+            touching.cancel()
+
+    async def _touch_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self.answered == "no" and loop.time() < self.hard_deadline:
+            self.touch()
+            await asyncio.sleep(max(_SHORTEST_TOUCH, (self.deadline - loop.time()) / 2))
+
+
+AsyncHandler = Callable[[Message], Awaitable[None]]
+Handler = AsyncHandler | Callable[[Message], None]
+DeadLetter = str | AsyncHandler
+
+
+@asynccontextmanager
+async def open_consumer(
+    topic: str,
+    channel: str,
+    *,
+    nsqd: Sequence[str] | str = (),
+    lookupd: Sequence[str] | str = (),
+    config: Config = Config(),
+    resolve: Callable[[str], str] | None = None,
+    discovery_filter: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    dead_letter: DeadLetter | None = None,
+    startup: Literal["background", "require"] = "background",
+    logger: logging.Logger = LOGGER,
+) -> AsyncIterator[Consumer]:
+    """As nsqclient.open_consumer, whose page says more."""
+    consumer = Consumer(
+        topic,
+        channel,
+        nsqd=[nsqd] if isinstance(nsqd, str) else nsqd,
+        lookupd=[lookupd] if isinstance(lookupd, str) else lookupd,
+        config=config,
+        resolve=resolve,
+        discovery_filter=discovery_filter,
+        dead_letter=dead_letter,
+        logger=logger,
+    )
+    try:
+        consumer._start()
+        if startup == "require":
+            await consumer._wait_for_start()
+        yield consumer
+        consumer.stop()
+        try:
+            async with asyncio.timeout(config.drain_timeout):
+                await consumer._wait_until_drained()
+        except TimeoutError:
+            pass
+    finally:
+        await consumer._leave()
+
+
+class Consumer:
+    """Made by `open_consumer`. Iterating it gives messages, whoever iterates; it ends after `stop`, and raises what makes
+    it hopeless: ProtocolError, AuthError."""
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        nsqd: Sequence[str],
+        lookupd: Sequence[str],
+        config: Config,
+        resolve: Callable[[str], str] | None,
+        discovery_filter: Callable[[Sequence[str]], Sequence[str]] | None,
+        dead_letter: DeadLetter | None,
+        logger: logging.Logger,
+    ) -> None:
+        check_names(topic, channel, config)
+        _check(nsqd, lookupd)
+        self.topic = topic
+        self.channel = channel
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        self._nsqd = list(dict.fromkeys(nsqd))
+        self._resolve = resolve
+        self._filter = discovery_filter
+        self._dead_letter = dead_letter
+        self._logger = logger
+        self._log = logging_events(logger, f"[{topic}/{channel}] ")
+        self._random = Random()
+        self._core = Consumption(
+            topic,
+            channel,
+            config,
+            our_identity(),
+            clock=self._loop.time,
+            notify=self._notify,
+            emit=self._emit,
+            random=self._random,
+            delivery=Message,
+            has_dead_letters=dead_letter is not None,
+        )
+        self._queue = self._core.queue
+        self._arrivals: deque[asyncio.Future[None]] = deque()
+        self._turn_ends = 0.0
+        self._ticks = asyncio.Event()
+        self._burials = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._nodes: dict[str, _Node] = {}
+        self._undertakers: dict[str, Producer] = {}  # of dead letters, by nsqd
+        self._discovery = (
+            Discovery(topic, lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
+            if lookupd
+            else None
+        )
+
+    # Messages
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        # The loop is asked now and then, not for each message.
+        if self._queue and monotonic() < self._turn_ends:
+            message = self._queue.popleft()
+            if message.answered == "no":
+                return cast(Message, message)
+        return await self._next()
+
+    async def _next(self) -> Message:
+        await asyncio.sleep(0)
+        while (message := self._core.take()) is None:
+            if self._core.failure is not None:
+                raise self._core.failure
+            if self._core.is_stopping:
+                raise StopAsyncIteration
+            arrival = self._loop.create_future()
+            self._arrivals.append(arrival)
+            try:
+                await arrival
+            except asyncio.CancelledError:
+                if arrival.done() and not arrival.cancelled():
+                    self._notify()  # it was meant for somebody
+                raise
+        self._turn_ends = monotonic() + _TURN
+        return cast(Message, message)
+
+    async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
+        """Calls `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
+
+        A plain function runs in a thread. When the handler returns, the message is
+        finished; Requeue, GiveUp or any other exception says what becomes of it otherwise.
+        """
+        if concurrency < 1:
+            raise ValueError(f"concurrency of {concurrency}")
+        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+        call = cast(AsyncHandler, handler if is_async else partial(_in_thread, handler))
+        try:
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(concurrency):
+                    workers.create_task(self._work(call))
+        except* NSQError as group:
+            raise only_one(group) or group from None
+
+    async def _work(self, call: AsyncHandler) -> None:
+        async for message in self:
+            try:
+                await call(message)
+            except Exception as error:
+                self._failed(message, error)
+            except BaseException as error:
+                message.answer_for(error)
+                raise
+            else:
+                if message.auto_response:
+                    message.finish()
+
+    def _failed(self, message: Message, error: Exception) -> None:
+        alone = only_one(error)
+        if isinstance(alone, GiveUp):
+            self._core.give_up(message, alone.reason or "its handler says so")
+            return
+        if not isinstance(alone, Requeue):
+            text = "[%s/%s] Handler returned error (%s) for msg %s"
+            self._logger.error(text, self.topic, self.channel, error, message.id, exc_info=error)
+        message.answer_for(error)
+
+    # Faster, slower, stop
+
+    def stop(self) -> None:
+        """Begins to drain: iteration and `run` end when what is being handled is done. May be called again."""
+        self._core.stop()
+        for node in self._nodes.values():
+            node.stop()
+
+    def pause(self) -> None:
+        """No new messages, until `resume`."""
+        self._core.pause()
+
+    def resume(self) -> None:
+        self._core.resume()
+
+    @property
+    def max_in_flight(self) -> int:
+        return self._core.max_in_flight
+
+    def set_max_in_flight(self, count: int) -> None:
+        self._core.set_max_in_flight(count)
+
+    def is_starved(self) -> bool:
+        """Whether some nsqd sends nothing more until it is answered."""
+        return self._core.is_starved()
+
+    def stats(self) -> ConsumerStats:
+        return self._core.stats()
+
+    # --- from the core
+
+    def _notify(self) -> None:
+        core = self._core
+        wake_all = core.is_stopping or core.failure is not None
+        left = len(self._arrivals) if wake_all else min(len(core.queue), len(self._arrivals))
+        while left and self._arrivals:
+            arrival = self._arrivals.popleft()
+            if not arrival.done():
+                arrival.set_result(None)
+                left -= 1
+        if core.dead:
+            self._burials.set()
+        if core.backoff.until is not None:
+            self._ticks.set()
+
+    def _emit(self, event: Event) -> None:
+        if isinstance(event, Connected) and event.address in self._nodes:
+            self._nodes[event.address].first_try.set()
+        self._log(event)
+
+    # --- services
+
+    def _start(self) -> None:
+        self._spawn(self._keep_time())
+        if self._dead_letter is not None:
+            self._spawn(self._bury(self._dead_letter))
+        self._core.expect(set(self._nsqd))
+        for address in self._nsqd:
+            self._follow(address)
+        if self._discovery is not None:
+            self._discovery.start(self._spawn)
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _wait_for_start(self) -> None:
+        for node in list(self._nodes.values()):
+            await node.first_try.wait()
+            if node.error is not None:
+                raise node.error
+        if self._discovery is not None:
+            await self._discovery.first_round.wait()
+            if not self._discovery.listings.has_begun:
+                raise ConnectError("no nsqlookupd could be asked")
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._ticks.clear()
+            try:
+                async with asyncio.timeout_at(self._core.next_tick()):
+                    await self._ticks.wait()
+            except TimeoutError:
+                pass
+            self._core.tick(self._loop.time())
+
+    async def _wait_until_drained(self) -> None:
+        while self._nodes or self._core.connections:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def _leave(self) -> None:
+        """The end, whatever led to it."""
+        self.stop()
+        self._core.abandon()
+        try:
+            async with asyncio.timeout(_FAREWELL):
+                await self._wait_until_drained()
+        except TimeoutError:
+            pass
+        finally:
+            tasks = list(self._tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for producer in self._undertakers.values():
+                await producer._leave()
+
+    async def _bury(self, dead_letter: DeadLetter) -> None:
+        bury = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
+        while True:
+            await self._burials.wait()
+            self._burials.clear()
+            while self._core.dead:
+                message, _ = self._core.dead.popleft()
+                try:
+                    await bury(cast(Message, message))
+                except Exception as error:
+                    text = "[%s/%s] no dead letter of msg %s"
+                    self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
+                    message.requeue()
+                else:
+                    self._core.bury(message)
+
+    async def _publish_dead(self, topic: str, message: Message) -> None:
+        """To the nsqd that it has come from."""
+        producer = self._undertakers.get(message.nsqd)
+        if producer is None:
+            producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
+            self._undertakers[message.nsqd] = producer
+        await producer.publish(topic, message.body, timeout=_DEAD_LETTER_TIMEOUT)
+
+    # --- nsqds
+
+    def _apply(self, listings: Listings) -> None:
+        listed = list(listings.nsqds)
+        chosen = listed if self._filter is None else list(self._filter(listed))
+        for address in chosen:
+            self._follow(address)
+        for address, node in self._nodes.items():
+            node.is_wanted = address in self._nsqd or address in chosen
+        self._core.expect({*self._nsqd, *chosen})
+
+    def _follow(self, address: str) -> None:
+        if address not in self._nodes and not self._core.is_stopping:
+            self._nodes[address] = node = _Node(address)
+            self._spawn(self._keep_connected(node))
+
+    async def _keep_connected(self, node: _Node) -> None:
+        reconnect = Reconnect(self.config, self._random)
+        try:
+            while node.is_wanted and not self._core.is_stopping:
+                node.error = await self._connect_once(node, reconnect)
+                node.first_try.set()
+                if self._discovery is not None:
+                    self._discovery.hurry()
+                if not self._core.is_stopping:
+                    await node.interruptible(asyncio.sleep(reconnect.pause()))
+        finally:
+            del self._nodes[node.address]
+            self._changed.set()
+
+    async def _connect_once(self, node: _Node, reconnect: Reconnect) -> NSQError | None:
+        """From the dial to the end of the connection; what has ended it, unless it was we."""
+        address = self._target(node.address)
+        error: NSQError | None = None
+        link: Link | None = None
+        connection: ConsumerConnection | None = None
+        try:
+            link = await node.interruptible(dial(address, self.config))
+            if link is None:
+                return None
+            connection = self._core.connect(node.address, make_tls=tls_maker(address, self.config), wake=link.wake)
+            node.connection = connection
+            link.begin(connection)
+            await link.ended.wait()
+            error = link.error
+        except NSQError as caught:
+            error = caught
+        finally:
+            node.connection = None
+            if link is not None:
+                link.abort()
+            if connection is not None:
+                self._core.closed(connection, error)
+            self._changed.set()
+        if connection is not None and connection.is_open:
+            reconnect.worked(connection.opened_at, self._loop.time())
+            node.failures = 0
+            self._emit(Disconnected(node.address, str(error or ""), len(self._core.connections)))
+        elif error is not None:
+            node.failures += 1
+            self._emit(ConnectFailed(node.address, str(error), node.failures))
+        return error
+
+    def _target(self, address: str) -> str:
+        return self._resolve(address) if self._resolve is not None else address
+
+
+class _Node:
+    """One nsqd, and how it goes with it."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.is_wanted = True
+        self.first_try = asyncio.Event()  # connected, or failed
+        self.error: NSQError | None = None  # of the last try
+        self.failures = 0  # in a row
+        self.connection: ConsumerConnection | None = None
+        self._wait: asyncio.Task[Any] | None = None  # a dial, or the pause before it
+        self._is_stopped = False
+
+    async def interruptible(self, work: Any) -> Any:
+        """Its result; None where `stop` has ended it."""
+        self._wait = asyncio.ensure_future(work)
+        try:
+            return await self._wait
+        except asyncio.CancelledError:
+            if not self._is_stopped or self._was_cancelled():
+                self._wait.cancel()
+                raise
+            return None
+        finally:
+            self._wait = None
+
+    def _was_cancelled(self) -> bool:
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+
+    def stop(self) -> None:
+        """Ends what may take long and serves nobody."""
+        self._is_stopped = True
+        if self._wait is not None:
+            self._wait.cancel()
+        if self.connection is not None and not self.connection.is_open:
+            self.connection.close()
+
+
+async def _in_thread(handler: Callable[[Message], Any], message: Message) -> None:
+    loop = asyncio.get_running_loop()
+
+    def in_loop(answer: Callable[[], bool]) -> bool:
+        done: Future[bool] = Future()
+        loop.call_soon_threadsafe(lambda: done.set_result(answer()))
+        return done.result()
+
+    await asyncio.to_thread(handler, for_thread(message, in_loop))
+
+
+def _check(nsqd: Sequence[str], lookupd: Sequence[str]) -> None:
+    if not nsqd and not lookupd:
+        raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd to ask")
+    for target in nsqd:
+        check_target(target)

@@ -1,0 +1,159 @@
+"""Asks nsqlookupd, on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+
+from common.net import join_host_port
+from nsqclient._listings import (
+    TRIES,
+    WAIT,
+    BadAnswer,
+    Listings,
+    Lookupd,
+    Pace,
+    groups_of,
+    headers_of,
+    read_answer,
+)
+from nsqclient.events import DiscoveryRound, Event, LookupFailed
+
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+
+_READ_SIZE: Final = 64 * 1024
+
+
+class Discovery:
+    """Whenever the picture may have changed, `apply` gets it."""
+
+    def __init__(
+        self,
+        topic: str,
+        lookupds: Sequence[str],
+        config: Config,
+        *,
+        random: Random,
+        emit: Callable[[Event], None],
+        apply: Callable[[Listings], None],
+    ) -> None:
+        self.listings = Listings()
+        self.first_round = asyncio.Event()
+        self._topic = topic
+        self._config = config
+        self._random = random
+        self._emit = emit
+        self._apply = apply
+        self._groups = groups_of(lookupds, config)
+        self._missing = len(self._groups)  # of the first round
+        self._hurry = asyncio.Event()
+        wants_tls = any(place.scheme == "https" for group in self._groups for place in group)
+        self._tls = config.ssl_context or ssl.create_default_context() if wants_tls else None
+
+    def hurry(self) -> None:
+        """Asks all at once, as something was lost."""
+        hurry, self._hurry = self._hurry, asyncio.Event()
+        hurry.set()
+
+    def start(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        for group in self._groups:
+            spawn(self._follow(group))
+
+    async def _follow(self, lookupds: Sequence[Lookupd]) -> None:
+        """One nsqlookupd, or some of them in turn: without end."""
+        pace, at, is_first = Pace(self._config, self._random), 0, True
+        while True:
+            hurry = self._hurry
+            for _ in range(min(TRIES, len(lookupds))):
+                index = await self._ask(lookupds[at], pace)
+                at = (at + 1) % len(lookupds)
+                if index is not None:
+                    break
+            self._missing -= is_first
+            is_first = False
+            if not self._missing:
+                self.first_round.set()
+            waiting = asyncio.ensure_future(self._wait(lookupds, pace, index))
+            hurried = asyncio.ensure_future(hurry.wait())
+            try:
+                await asyncio.wait((waiting, hurried), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
+                hurried.cancel()
+                await asyncio.gather(waiting, hurried, return_exceptions=True)
+
+    async def _wait(self, lookupds: Sequence[Lookupd], pace: Pace, index: str | None) -> None:
+        # A question that waits takes the place of the pause, as long as it can be asked.
+        while index and self._config.lookupd_wait and len(lookupds) == 1:
+            index = await self._ask(lookupds[0], pace, index)
+        await asyncio.sleep(pace.pause())
+
+    async def _ask(self, lookupd: Lookupd, pace: Pace, index: str = "") -> str | None:
+        """The index of the answer, if it has one; None: it failed. With an index it waits for another one."""
+        target = lookupd.asking(self._topic, wait=WAIT if index else 0, index=index)
+        limit = self._config.lookupd_poll_timeout + (WAIT if index else 0)
+        try:
+            async with asyncio.timeout(limit):
+                answer = await _get(lookupd, target, headers_of(self._config), self._tls)
+            listed = read_answer(answer.status, b"".join(answer.pieces))
+        except (OSError, ValueError, httptools.HttpParserError, BadAnswer) as error:
+            pace.asked(has_answered=False)
+            self.listings.failed(lookupd)
+            self._emit(LookupFailed(str(lookupd), str(error) or "timeout"))
+            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
+            return None
+        pace.asked(has_answered=True)
+        if self.listings.answered(lookupd, listed):
+            self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
+        self._apply(self.listings)
+        return answer.index
+
+
+async def _get(
+    lookupd: Lookupd, target: str, headers: Sequence[tuple[str, str]], tls: ssl.SSLContext | None
+) -> _Answer:
+    """One question on a connection of its own. Raises OSError, HttpParserError, BadAnswer."""
+    secure = tls if lookupd.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(lookupd.host, lookupd.port, ssl=secure)
+    try:
+        host = join_host_port(lookupd.host, lookupd.port)
+        lines = [f"GET {target} HTTP/1.1", f"Host: {host}", "Connection: close"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        writer.write("\r\n".join([*lines, "", ""]).encode())
+        answer = _Answer()
+        while not answer.is_whole:
+            data = await reader.read(_READ_SIZE)
+            if not data:
+                raise BadAnswer("connection closed within the response")
+            answer.parser.feed_data(data)
+        return answer
+    finally:
+        writer.close()
+
+
+class _Answer:
+    """What begins with `on_` is what httptools calls back."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.index = ""
+        self.is_whole = False
+        self.status = 0
+        self.parser = httptools.HttpResponseParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"x-nsq-index":
+            self.index = value.decode("latin-1")
+
+    def on_body(self, body: bytes) -> None:
+        self.pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        self.status = self.parser.get_status_code()
+        self.is_whole = True

@@ -1,0 +1,9 @@
+"""The library for asyncio: `from nsqclient import aio`. The same settings, messages, errors and flow control.
+
+It leaves out what few need: `batches`, `events`, `drop_unlisted_after`, `ping`, and the strategies "all" and `quorum`.
+"""
+
+from nsqclient._aio_consumer import Consumer, Message, open_consumer
+from nsqclient._aio_producer import Producer, Receipt, open_producer
+
+__all__ = ["Consumer", "Message", "Producer", "Receipt", "open_consumer", "open_producer"]

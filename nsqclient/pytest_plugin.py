@@ -1,0 +1,116 @@
+"""The pytest plugin `nsq`: a real broker for a test, in this process, on free ports, its data in a temporary folder.
+
+    def test_what_is_published_is_there(nsq_broker):
+        with nsqclient.sync.producer(nsq_broker.tcp_address) as producer:
+            producer.publish("orders", b"one")
+
+Each test that asks for `nsq_broker` has its own. It needs the broker installed, which comes in the same distribution.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+if TYPE_CHECKING:
+    from nsqd.drain import Drain
+    from nsqd.listeners import Listening
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where it listens: host:port, for TCP and for HTTP."""
+
+    tcp_address: str
+    http_address: str
+
+
+@pytest.fixture
+def nsq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real nsqd of this test's own."""
+    with running_broker(tmp_path_factory.mktemp("nsqd")) as broker:
+        yield broker
+
+
+@contextmanager
+def running_broker(folder: Path) -> Iterator[Broker]:
+    """A real nsqd in a thread, with its data in `folder`."""
+    life = _Life(folder)
+    thresholds, thread = gc.get_threshold(), threading.Thread(target=life.run, name="nsq_broker", daemon=True)
+    thread.start()
+    try:
+        yield life.started()
+    finally:
+        life.end()
+        thread.join()
+        gc.set_threshold(*thresholds)  # a broker has its own
+        gc.unfreeze()
+    if life.error is not None:
+        raise life.error
+
+
+class _Life:
+    def __init__(self, folder: Path) -> None:
+        self.error: BaseException | None = None
+        self._folder = folder
+        self._is_settled = threading.Event()
+        self._broker: Broker | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._end = trio.Event()
+
+    def started(self) -> Broker:
+        self._is_settled.wait()
+        if self._broker is None:
+            assert self.error is not None
+            raise self.error
+        return self._broker
+
+    def end(self) -> None:
+        if self._token is not None:
+            try:
+                self._token.run_sync_soon(self._end.set)
+            except trio.RunFinishedError:
+                pass
+
+    def run(self) -> None:
+        try:
+            trio.run(self._live)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._is_settled.set()
+
+    async def _live(self) -> None:
+        # Not before it is asked for: whoever installs the plugin does not want a broker loaded in each run of pytest.
+        from common.options import parse
+        from nsqd.daemon import run
+        from nsqd.options import Options
+
+        flags = [f"--data-path={self._folder}", "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"]
+        options = parse(Options, flags, {}, "nsqd")
+        self._token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            serve: Any = partial(run, options, wait_for_shutdown=self._end.wait, heed_drain_signal=_never)
+            listening: Listening = await nursery.start(serve)
+            assert listening.http is not None
+            self._broker = Broker(*(_name(it) for it in (listening.tcp, listening.http)))
+            self._is_settled.set()
+
+
+async def _never(drain: Drain) -> None:
+    """A thread hears no signals."""
+    await trio.sleep_forever()
+
+
+def _name(listener: Any) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{host}:{port}"

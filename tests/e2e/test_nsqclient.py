@@ -1,0 +1,518 @@
+"""Our client library and a real nsqd: on trio, on asyncio, in scripts, and in users' tests."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import nsqclient
+import nsqclient.sync
+from nsqclient import Config, ConnectError, Message, NSQError, Requeue, aio, events, open_consumer, open_producer
+from nsqclient.pytest_plugin import Broker, running_broker
+from tests.support.certificates import make_certificates
+from tests.support.process import Nsqd, Nsqlookupd, eventually
+
+pytestmark = pytest.mark.e2e
+
+LIMIT = 60.0  # seconds for a test
+BIG = 1 << 20  # as large as nsqd takes
+
+
+def in_trio(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        with trio.fail_after(LIMIT):
+            await test()
+
+    trio.run(limited)
+
+
+def in_asyncio(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(LIMIT):
+            await test()
+
+    asyncio.run(limited())
+
+
+LOOPS: dict[str, tuple[Any, Callable[[Callable[[], Awaitable[None]]], None]]] = {
+    "trio": (nsqclient, in_trio),
+    "asyncio": (aio, in_asyncio),
+}
+on_each_loop = pytest.mark.parametrize(("library", "run"), LOOPS.values(), ids=LOOPS)
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+
+def address_of(nsqd: Nsqd) -> str:
+    return f"{nsqd.tcp[0]}:{nsqd.tcp[1]}"
+
+
+# Both loops
+
+
+@on_each_loop
+def test_there_and_back(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    async def test() -> None:
+        async with library.open_producer(address_of(nsqd)) as producer:
+            await producer.publish(topic, b"one")
+            await producer.publish_many(topic, [b"two", b"three"])
+            await producer.publish(topic, b"later", delay=0.2)
+            receipt = await producer.submit(topic, b"four")
+            assert (await receipt.wait()).error is None
+            with pytest.raises(nsqclient.PublishRejected, match="E_BAD_MESSAGE PUB message too big"):
+                await producer.publish(topic, b"x" * (BIG + 1))
+            await producer.publish(topic, b"after")
+            assert producer.stats().published == 6
+        got: list[bytes] = []
+        config = Config(max_in_flight=10)
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+
+            async def handle(message: Message) -> None:
+                if message.body == b"two" and message.attempts == 1:
+                    raise Requeue(0.1, backoff=False)
+                got.append(message.body)
+                if len(got) == 6:
+                    consumer.stop()
+
+            await consumer.run(handle, concurrency=3)
+        assert sorted(got) == sorted([b"one", b"two", b"three", b"later", b"four", b"after"])
+        stats = consumer.stats()
+        assert (stats.received, stats.finished, stats.requeued) == (7, 6, 1)
+
+    run(test)
+    channel = nsqd.channel(topic)
+    assert (channel["depth"], channel["in_flight_count"], channel["deferred_count"]) == (0, 0, 0)
+
+
+@on_each_loop
+def test_iteration_and_what_is_left_comes_to_others_at_once(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    async def test() -> None:
+        async with library.open_producer(address_of(nsqd)) as producer:
+            await producer.publish_many(topic, [b"%d" % number for number in range(20)])
+        with pytest.raises(KeyError):
+            async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=Config(max_in_flight=20)) as it:
+                async for message in it:
+                    async with message:
+                        if message.body == b"5":
+                            raise KeyError
+
+    run(test)
+    channel = nsqd.channel(topic)
+    assert channel["in_flight_count"] == 0
+    assert channel["depth"] + channel["deferred_count"] == 15
+
+
+@on_each_loop
+def test_a_task_that_is_cancelled_gives_everything_back(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    nsqd.connect().publish(topic, b"one")
+
+    async def consume() -> None:
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+            await consumer.run(stuck)
+
+    async def stuck(message: Message) -> None:
+        busy.append(message)
+        await (await trio.sleep_forever() if library is nsqclient else asyncio.sleep(1000))
+
+    async def test() -> None:
+        if library is nsqclient:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consume)
+                while not busy:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+                nursery.cancel_scope.cancel()
+        else:
+            task = asyncio.create_task(consume())
+            while not busy:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert len(asyncio.all_tasks()) <= 2  # this one and the limit's
+
+    busy: list[Message] = []
+    run(test)
+    channel = nsqd.channel(topic)
+    assert (channel["depth"], channel["in_flight_count"]) == (1, 0)
+
+
+@on_each_loop
+@pytest.mark.parametrize("compression", ["none", "snappy", "deflate"])
+@pytest.mark.parametrize("tls", ["off", "require"])
+def test_every_stream_carries_the_largest_messages(
+    secured: tuple[Nsqd, ssl.SSLContext], topic: str, library: Any, run: Run, compression: Any, tls: Any
+) -> None:
+    nsqd, context = secured
+    seed = random.randrange(1 << 32)
+    noise = random.Random(seed)
+    bodies = [noise.randbytes(BIG), b"a" * BIG, noise.randbytes(10)]
+    config = Config(compression=compression, tls=tls, ssl_context=context, max_in_flight=3)
+
+    async def test() -> None:
+        async with library.open_producer(address_of(nsqd), config=config) as producer:
+            for body in bodies:
+                await producer.publish(topic, body)
+        got = []
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+            async for message in consumer:
+                got.append(message.body)
+                message.finish()
+                if len(got) == len(bodies):
+                    client = nsqd.channel(topic)["clients"][0]
+                    shown = (client["tls"], client["snappy"], client["deflate"])
+                    assert shown == (tls == "require", compression == "snappy", compression == "deflate")
+                    consumer.stop()
+        assert sorted(got) == sorted(bodies)
+
+    run(test)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("secured")
+    made = make_certificates(folder)
+    with Nsqd(folder / "data", f"tls-cert={made.certificate}", f"tls-key={made.key}") as nsqd:
+        yield nsqd, ssl.create_default_context(cafile=str(made.authority))
+
+
+@on_each_loop
+def test_a_certificate_that_nobody_vouches_for(secured: tuple[Nsqd, ssl.SSLContext], library: Any, run: Run) -> None:
+    async def test() -> None:
+        async with library.open_producer(address_of(secured[0]), config=Config(tls="require")) as producer:
+            with pytest.raises(nsqclient.TLSRefused):
+                await producer.publish("t", b"one")
+
+    run(test)
+
+
+@on_each_loop
+def test_the_http_port_by_mistake(nsqd: Nsqd, library: Any, run: Run) -> None:
+    async def test() -> None:
+        async with library.open_producer("{}:{}".format(*nsqd.http_address)) as producer:
+            with pytest.raises(ConnectError, match="unexpected HTTP response, a nsqd TCP endpoint is required"):
+                await producer.publish("t", b"one")
+
+    run(test)
+
+
+@on_each_loop
+def test_nsqds_are_found_as_soon_as_they_are_there(tmp_path: Path, library: Any, run: Run) -> None:
+    """By the question that waits; beside an nsqlookupd that is down."""
+    with Nsqlookupd() as lookupd, Nsqlookupd() as dead:
+        flags = f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1"
+        lookupds = [f"127.0.0.1:{it.http_address[1]}" for it in (dead, lookupd)]
+        dead.kill()
+        with Nsqd(tmp_path / "a", *flags) as first, Nsqd(tmp_path / "b", *flags) as second:
+
+            async def test() -> None:
+                got: list[bytes] = []
+                async with library.open_consumer("found", "c", lookupd=lookupds) as consumer:
+                    for nsqd in (first, second):  # nobody knows the topic yet
+                        async with library.open_producer(address_of(nsqd)) as producer:
+                            await producer.publish("found", b"one")
+                        message = await anext(consumer)
+                        got.append(message.body)
+                        message.finish()
+                    assert len(consumer.stats().connections) == 2
+
+            run(test)
+
+
+@on_each_loop
+def test_an_nsqd_that_comes_back_is_found_again(tmp_path: Path, library: Any, run: Run) -> None:
+    with Nsqlookupd() as lookupd:
+        nsqd = Nsqd(tmp_path / "a", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1")
+        with nsqd:
+            nsqd.connect().publish("found", b"one")
+
+            async def test() -> None:
+                lookupds = [f"http://127.0.0.1:{lookupd.http_address[1]}/"]
+                async with library.open_consumer("found", "c", lookupd=lookupds, startup="require") as consumer:
+                    (await anext(consumer)).finish()
+                    nsqd.kill()
+                    nsqd.start()  # at another port
+                    nsqd.connect().publish("found", b"two")
+                    message = await anext(consumer)
+                    while message.body == b"one":  # its FIN may not have been saved
+                        message.finish()
+                        message = await anext(consumer)
+                    assert message.body == b"two"
+                    message.finish()
+
+            run(test)
+
+
+@on_each_loop
+def test_a_plain_function_answers_from_its_thread(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    nsqd.connect().publish(topic, b"one")
+    threads = []
+
+    async def test() -> None:
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+
+            def handle(message: Message) -> None:
+                threads.append(threading.current_thread())
+                assert message.touch()
+                assert message.finish()
+                stop.set()
+
+            if library is nsqclient:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(consumer.run, handle)
+                    await trio.to_thread.run_sync(stop.wait)
+                    consumer.stop()
+            else:
+                task = asyncio.create_task(consumer.run(handle))
+                await asyncio.to_thread(stop.wait)
+                consumer.stop()
+                await task
+
+    stop = threading.Event()
+    run(test)
+    assert threads[0] is not threading.main_thread()
+    assert nsqd.channel(topic)["depth"] == 0
+
+
+@on_each_loop
+def test_dead_letters(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    nsqd.connect().publish(topic, b"bad")
+
+    async def fails(message: Message) -> None:
+        raise RuntimeError("no")
+
+    async def test() -> None:
+        config = Config(max_attempts=2, default_requeue_delay=0.01, backoff="none")
+        dead = f"{topic[:50]}.dead"
+        async with library.open_consumer(
+            topic, "c", nsqd=address_of(nsqd), config=config, dead_letter=dead
+        ) as consumer:
+            if library is nsqclient:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(consumer.run, fails)
+                    await trio.to_thread.run_sync(eventually, lambda: is_buried(dead))
+                    consumer.stop()
+            else:
+                task = asyncio.create_task(consumer.run(fails))
+                await asyncio.to_thread(eventually, lambda: is_buried(dead))
+                consumer.stop()
+                await task
+
+    def is_buried(dead: str) -> bool:
+        found = nsqd.topic(dead)
+        return found is not None and found["message_count"] == 1
+
+    run(test)
+    assert nsqd.channel(topic)["in_flight_count"] == 0
+
+
+@on_each_loop
+def test_what_cannot_be_is_said_at_once(nsqd: Nsqd, library: Any, run: Run) -> None:
+    async def test() -> None:
+        with pytest.raises(nsqclient.ConfigError, match="invalid topic name"):
+            async with library.open_consumer("x$", "c", nsqd=address_of(nsqd)):
+                pass
+        with pytest.raises(ConnectError, match="connection refused"):
+            async with library.open_consumer("t", "c", nsqd="127.0.0.1:1", startup="require"):
+                pass
+
+    run(test)
+
+
+# Faults
+
+
+@on_each_loop
+@pytest.mark.slow
+def test_nothing_is_lost_by_errors_restarts_and_a_new_consumer(tmp_path: Path, library: Any, run: Run) -> None:
+    """10,000 messages, a tenth of the handlers fails, two nsqds are restarted (one killed), the consumer is renewed."""
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    count = 10_000
+    flags = "msg-timeout=2s", "max-msg-timeout=10s"
+    nsqds = [Nsqd(tmp_path / name, *flags) for name in "ab"]
+    handled: Counter[bytes] = Counter()
+    wanted = {b"%d" % number for number in range(count)}
+
+    async def handle(message: Message) -> None:
+        if chance.random() < 0.1:
+            raise Requeue(0.01, backoff=False)
+        handled[message.body] += 1
+
+    for nsqd in nsqds:
+        nsqd.start()
+        port = nsqd.tcp[1]  # the same after each start
+        nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{port}")
+    try:
+        addresses = [address_of(nsqd) for nsqd in nsqds]
+
+        async def publish() -> None:
+            async with library.open_producer(addresses, strategy="round_robin", retry="always") as producer:
+                bodies = sorted(wanted)
+                for start in range(0, count, 100):
+                    await producer.publish_many("t", bodies[start : start + 100])
+
+        async def consume_until(enough: int) -> None:
+            config = Config(max_in_flight=200, max_attempts=0, backoff="none")
+            async with library.open_consumer("t", "c", nsqd=addresses, config=config) as consumer:
+
+                async def until(message: Message) -> None:
+                    assert sum(it.rdy for it in consumer.stats().connections) <= 200
+                    await handle(message)
+                    if len(handled) >= enough:
+                        consumer.stop()
+
+                await consumer.run(until, concurrency=20)
+
+        async def in_thread(call: Callable[[], object]) -> None:
+            await (trio.to_thread.run_sync(call) if library is nsqclient else asyncio.to_thread(call))
+
+        async def trouble() -> None:
+            for nsqd, how in zip(nsqds, (signal.SIGTERM, signal.SIGKILL), strict=True):
+                await in_thread(lambda: eventually(lambda: len(handled) > count // 20, 30))
+                await in_thread(nsqd.kill if how == signal.SIGKILL else nsqd.stop)
+                await in_thread(nsqd.start)
+
+        async def test() -> None:
+            await publish()
+            if library is nsqclient:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(trouble)
+                    nursery.start_soon(consume_until, count // 2)
+            else:
+                await asyncio.gather(trouble(), consume_until(count // 2))
+            await consume_until(count)
+
+        run(test)
+        assert set(handled) == wanted
+        for nsqd in nsqds:
+            eventually(lambda nsqd=nsqd: nsqd.channel("t")["in_flight_count"] == 0)
+    finally:
+        for nsqd in nsqds:
+            nsqd.kill()
+
+
+def test_a_producer_through_kills_has_published_what_it_says(tmp_path: Path) -> None:
+    nsqd = Nsqd(tmp_path / "a").start()
+    nsqd.options = (*nsqd.options, f"tcp-address=127.0.0.1:{nsqd.tcp[1]}")
+    confirmed: list[bytes] = []
+    try:
+
+        async def publish() -> None:
+            async with open_producer(address_of(nsqd)) as producer:
+                for number in range(3000):
+                    body = b"%d" % number
+                    try:
+                        await producer.publish("t", body)
+                        confirmed.append(body)
+                    except NSQError:
+                        await trio.sleep(0.05)
+
+        async def trouble() -> None:
+            for _ in range(2):
+                await trio.sleep(0.3)
+                await trio.to_thread.run_sync(nsqd.kill)
+                await trio.to_thread.run_sync(nsqd.start)
+
+        async def test() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publish)
+                nursery.start_soon(trouble)
+
+        in_trio(test)
+        got: Counter[bytes] = Counter()
+
+        async def consume() -> None:
+            async with open_consumer("t", "c", nsqd=address_of(nsqd), config=Config(max_in_flight=500)) as consumer:
+                async for message in consumer:
+                    got[message.body] += 1
+                    message.finish()
+                    if set(confirmed) <= set(got):
+                        return
+
+        in_trio(consume)
+        assert max(got.values()) == 1
+    finally:
+        nsqd.kill()
+
+
+def test_what_happens_is_told(nsqd: Nsqd, topic: str) -> None:
+    async def test() -> None:
+        async with open_consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+            event = await anext(consumer.events())
+            assert event == events.Connected(address_of(nsqd), "1.3.0")
+
+    in_trio(test)
+
+
+# Scripts and tests
+
+
+def test_a_script(nsqd: Nsqd, topic: str) -> None:
+    with nsqclient.sync.producer(address_of(nsqd)) as producer:
+        producer.publish(topic, b"one", timeout=10)
+        producer.publish_many(topic, [b"two", b"three"])
+        with pytest.raises(ValueError, match="an empty message"):
+            producer.publish(topic, b"")
+    with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+        got = []
+        for message in consumer.messages(idle_timeout=1.0):
+            got.append(message.body)
+            assert message.finish()
+            assert message.answered == "finished"
+    assert got == [b"one", b"two", b"three"]
+    assert nsqd.channel(topic)["depth"] == 0
+    assert not [it for it in threading.enumerate() if it.name == "nsqclient"]
+
+
+def test_a_script_stops_and_what_it_has_goes_back(nsqd: Nsqd, topic: str) -> None:
+    nsqd.connect().publish(topic, b"one")
+    with nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+        for message in consumer.messages():
+            message.requeue(0, backoff=False)
+            consumer.stop()
+    assert nsqd.channel(topic)["depth"] == 1
+    with pytest.raises(KeyError), nsqclient.sync.consumer(topic, "c", nsqd=address_of(nsqd)) as consumer:
+        for _ in consumer.messages():
+            raise KeyError
+    assert nsqd.channel(topic)["in_flight_count"] == 0
+
+
+def test_a_script_hears_what_keeps_it_from_starting() -> None:
+    with pytest.raises(ConnectError), nsqclient.sync.producer("127.0.0.1:1", connect="require"):
+        pass
+    with pytest.raises(nsqclient.ConfigError), nsqclient.sync.consumer("x$", "c", nsqd="127.0.0.1:1"):
+        pass
+
+
+def test_a_broker_for_a_test(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        with nsqclient.sync.producer(broker.tcp_address) as producer:
+            producer.publish("orders", b"one")
+        with nsqclient.sync.consumer("orders", "c", nsqd=broker.tcp_address) as consumer:
+            message = next(consumer.messages(idle_timeout=10))
+            assert message.body == b"one"
+            message.finish()
+        assert isinstance(broker, Broker)
+    assert not [it for it in threading.enumerate() if it.name == "nsq_broker"]
+
+
+def test_the_plugin_gives_it_to_whoever_asks(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import nsqclient.sync
+
+        def test_it(nsq_broker):
+            with nsqclient.sync.producer(nsq_broker.tcp_address) as producer:
+                producer.publish("t", b"one")
+        """
+    )
+    pytester.runpytest_subprocess().assert_outcomes(passed=1)
