@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from common.options import seconds
 from nsqadmin.answers import identity_of, json_answer
 from nsqadmin.app import Route
 from nsqadmin.authz import Right
@@ -22,6 +23,7 @@ from nsqadmin.model import (
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
+from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.standing import Standing
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.pages.graphite import Pictures
     from nsqadmin.services import Services
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
@@ -125,6 +128,7 @@ class _Pages:
             tab=tab,
             page=details.topic_details(snapshot, topic),
             charts=self._topic_charts(request, name) if tab == "overview" else (),
+            graphite=self._graphite(request, "topic", name) if tab == "overview" else (),
             m=await self._messages.of_topic(request, snapshot, topic) if tab == "messages" else None,
         )
 
@@ -151,6 +155,7 @@ class _Pages:
             group=request.query_params.get("group", ""),
             page=details.channel_details(topic, channel, Standing(snapshot.findings)),
             charts=self._channel_charts(request, name, channel_name) if tab == "overview" else (),
+            graphite=self._graphite(request, "channel", name, channel_name) if tab == "overview" else (),
             m=await self._messages.of_channel(request, topic, channel) if tab == "messages" else None,
         )
 
@@ -197,6 +202,7 @@ class _Pages:
             node=node,
             page=details.node_details(snapshot, node),
             charts=self._node_charts(request, address),
+            graphite=self._graphite(request, "node", address),
         )
 
     async def lookup(self, request: Request) -> Response:
@@ -290,6 +296,27 @@ class _Pages:
         return self._painter.failure(request, snapshot, failure)
 
     # Charts
+
+    def _graphite(self, request: Request, of: str, *names: str) -> Pictures:
+        """Graphite's, where there is one; read at each request, as /config may change it."""
+        options = self._services.options
+        if not options.graphite_url:
+            return ()
+        graphite = Graphite(
+            url=options.prefix if options.proxy_graphite else options.graphite_url.rstrip("/"),
+            statsd_prefix=options.statsd_prefix,
+            counter_format=options.statsd_counter_format,
+            gauge_format=options.statsd_gauge_format,
+            interval=seconds(options.statsd_interval),
+        )
+        timeframe = word_of(request, "t", TIMEFRAMES)
+        if of == "node":
+            return graphite.of_node(names[0], timeframe)
+        return (
+            graphite.of_channel(names[0], names[1], timeframe)
+            if of == "channel"
+            else graphite.of_topic(names[0], timeframe)
+        )
 
     def _series(self, request: Request, key: str) -> Series | None:
         return self._services.view.series(key, Span(span_of(request)))

@@ -119,6 +119,19 @@ def test_everything_is_found_below_a_base_path(chromium: Browser, cluster: Clust
         assert all(it.startswith(("/nsq/admin", "#")) for it in hrefs)
 
 
+def test_pictures_of_a_proxied_graphite_are_below_the_base_path(chromium: Browser, cluster: Cluster) -> None:
+    options = ("base-path=/nsq", "graphite-url=http://127.0.0.1:1", "proxy-graphite")
+    with before(chromium, *cluster.lookupd_options, *options) as (page, admin):
+        until(lambda: b"orders" in admin.http("GET", "/nsq/topics?fresh=1").body, "it is seen")
+        page.open("/nsq/topics/orders/billing")
+        sources = page.run("return [...document.querySelectorAll('main img')].map((it) => it.getAttribute('src'))")
+        assert len(sources) == 7
+        assert all(it.startswith("/nsq/render?") for it in sources)
+        page.open("/nsq/topics/orders/billing?t=off")
+        assert page.count("main img") == 0
+        assert all("/nsq/render" in it for it in page.complaints())  # there is no graphite here
+
+
 def test_links_to_ephemeral_topics_lead_there(still_page: Browser) -> None:
     for path in ("/lookup", "/nodes/nsqd-1.example%3A4151", "/topics"):
         still_page.open(path)
