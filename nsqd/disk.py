@@ -43,6 +43,7 @@ def opened_store(options: Options) -> Iterator[Store]:
             ack=options.ack,
             disk_reserve=options.disk_reserve,
             topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
+            idempotence_window=options.idempotence_window,
             retention=Retention(options.retention_time, options.retention_bytes),
             topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
         ),
@@ -84,6 +85,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         max_msg_timeout=seconds(options.max_msg_timeout),
         random_percent=partial(random.Random().randrange, 100),
         latency=_latency_of(options),
+        idempotence_window=options.idempotence_window,
         prefers_near_consumers=options.prefers_near_consumers,
     )
     broker.health = lambda: store.health

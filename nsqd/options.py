@@ -262,6 +262,12 @@ class Options(BaseOptions):
         "another retention for one topic, also while it has no channel: TOPIC=DURATION or TOPIC=SIZE, or both in turn",
         kind=TOPIC_RETENTIONS,
     )
+    idempotence_window: Nanoseconds = option(
+        0,
+        "how long the `key` of an /mpub is remembered, so that it is not published twice; 0: not",
+        kind=DURATION,
+        at_least=0,
+    )
     queue_scan_worker_pool_max: int = option(4, "no effect: deadlines are kept exactly, not found by scanning")
     queue_scan_selection_count: int = option(20, "no effect: deadlines are kept exactly, not found by scanning")
 

@@ -73,7 +73,7 @@ class Http:
                 if response.status == 200:
                     return connection, response
                 refused = refusal(address, response)
-                if not self._learn_secure(address, refused):
+                if not self.learn_secure(address, refused):
                     raise refused
             except BaseException:
                 connection.close()
@@ -101,7 +101,8 @@ class Http:
                 self._context.load_cert_chain(access.cert_file, access.key_file or None)
         return self._context
 
-    def _learn_secure(self, address: str, refused: Refused) -> bool:
+    def learn_secure(self, address: str, refused: Refused) -> bool:
+        """Whether the refusal tells, and told nobody yet, where TLS is spoken."""
         port = refused.details.get("https_port")
         if refused.status != 403 or not isinstance(port, int) or address in self._secure:
             return False

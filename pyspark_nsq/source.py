@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from uuid import uuid4
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_nsq.batch_source import NsqBatchReader
-from pyspark_nsq.options import source_options
+from pyspark_nsq.errors import BadOption
+from pyspark_nsq.options import SinkOptions, sink_options, source_options
+from pyspark_nsq.packing import check_columns
 from pyspark_nsq.schema import arrow_schema, default_schema
+from pyspark_nsq.sink import NsqStreamWriter, NsqWriter
 from pyspark_nsq.stream_source import NsqStreamReader
 
 
@@ -26,3 +38,18 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return NsqStreamReader(source_options(self.options), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise BadOption('a topic cannot be overwritten: use mode("append")')
+        options = self._sink_options(schema)
+        # Tasks that are run again within this write have the same; a write that is run again needs `writeId` for that.
+        return NsqWriter(options, options.write_id or uuid4().hex)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return NsqStreamWriter(self._sink_options(schema))  # type: ignore[return-value,unused-ignore]
+
+    def _sink_options(self, schema: StructType) -> SinkOptions:
+        options = sink_options(self.options)
+        check_columns(to_arrow_schema(schema, timezone="UTC"), topic=options.topic)
+        return options

@@ -28,18 +28,20 @@ class Receipt:
     None or the operating system's text.
     """
 
-    __slots__ = ("_waiting", "error", "settled")
+    __slots__ = ("_waiting", "error", "settled", "stays")
 
     def __init__(self) -> None:
         self.settled = False
         self.error: str | None = None
+        self.stays = False  # in the log, whatever the error is
         self._waiting: list[Callable[[], None]] | None = None
 
-    def settle(self, error: str | None = None) -> None:
+    def settle(self, error: str | None = None, *, stays: bool = False) -> None:
         if self.settled:
             return
         self.settled = True
         self.error = error
+        self.stays = stays
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             for callback in waiting:
@@ -58,7 +60,7 @@ class Receipt:
 class Batch:
     """Messages that were published together. `offsets` has count + 1 entries: where each size prefix starts, and the end."""
 
-    __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "offsets", "payload", "timestamp")
+    __slots__ = ("base_id", "base_sequence", "count", "delay_ms", "key", "offsets", "payload", "timestamp")
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Batch:
         payload: bytes,
         offsets: Sequence[int],
         delay_ms: int = 0,
+        key: bytes = b"",
     ) -> None:
         self.base_sequence = base_sequence
         self.base_id = base_id
@@ -75,6 +78,7 @@ class Batch:
         self.payload = payload
         self.offsets = offsets
         self.delay_ms = delay_ms  # 0: not deferred
+        self.key = key  # by which a publisher's second try is known, while this is new; not read back with the batch
         self.count = len(offsets) - 1
 
     @property

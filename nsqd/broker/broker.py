@@ -63,6 +63,7 @@ class Broker:
         random_percent: Callable[[], int],
         latency: LatencySettings | None = None,
         prefers_near_consumers: bool = False,
+        idempotence_window: int = 0,
     ) -> None:
         self.store = store
         self.ids = ids
@@ -74,6 +75,7 @@ class Broker:
         self.max_msg_timeout = max_msg_timeout
         self.random_percent = random_percent  # 0..99
         self.prefers_near_consumers = prefers_near_consumers
+        self.idempotence_window = idempotence_window  # nanoseconds that a key is remembered; 0: none is
         self.latency = latency  # None: nobody wants to know how long messages take
         self.health: Callable[[], str] = lambda: "OK"
         self.note: Callable[[str], None] = lambda text: None  # something for the log, which only a shell can write

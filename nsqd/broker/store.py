@@ -6,6 +6,7 @@ buffer, a read answers from memory or says "not now", and a shell moves bytes be
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class TopicLog(BatchSource, Protocol):
     @property
     def cached_from(self) -> int:
         """Every sequence in [cached_from, tail) is in memory; what lies before is only on disk."""
+
+    @property
+    def keys(self) -> Iterable[tuple[bytes, int]]:
+        """Keys of batches that lie in it, and when they were published; the oldest first. Asked for once, at the start."""
 
     def has_room(self, count: int, size: int) -> bool:
         """Whether so many messages of so many bytes should be appended. Only logs that live in memory ever say no."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.channel import Channel, microseconds
+from nsqd.broker.keys import KeyMemory
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
@@ -36,9 +37,9 @@ class Refused(Exception):
         self.cause = cause
 
 
-# A batch to be, its place in the log not yet known: payload, offsets, delay in ms, receipt. A tuple, because every
+# A batch to be, its place in the log not yet known: payload, offsets, delay in ms, receipt, key. A tuple, because every
 # single publish makes one, and an object with names would cost it half a microsecond.
-_Draft = tuple[bytes, Sequence[int], int, Receipt]
+_Draft = tuple[bytes, Sequence[int], int, Receipt, bytes]
 
 
 class Topic:
@@ -60,6 +61,7 @@ class Topic:
         self._singles_bytes = 0
         self._singles_receipt = Receipt()
         self._drafts: list[_Draft] = []
+        self._keys = KeyMemory(broker.idempotence_window, log.keys)
         self._sealed: list[tuple[Batch, Receipt]] = []
         self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
 
@@ -94,16 +96,32 @@ class Topic:
             self._close_singles()
         return receipt
 
-    def publish(self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0) -> Receipt:
+    def publish(self, payload: bytes, offsets: Sequence[int], delay_ms: int = 0, key: bytes = b"") -> Receipt:
+        """What was published with the same key not long ago is not published again: it has the receipt of that time."""
         if self.closing:
             raise Refused("exiting")
+        if key and (known := self._known(key)) is not None:
+            return known
         self._close_singles()
         receipt = Receipt()
-        self._drafts.append((payload, offsets, delay_ms, receipt))
+        if key:
+            self._keys.add(key, self.broker.timestamp, receipt)
+        self._drafts.append((payload, offsets, delay_ms, receipt, key))
         self.broker.unsealed[self] = None
         if delay_ms:
             self.broker.deferring[self] = None
         return receipt
+
+    def _known(self, key: bytes) -> Receipt | None:
+        receipt = self._keys.find(key, self.broker.timestamp)
+        if receipt is None or not receipt.settled or receipt.error is None:
+            return receipt
+        if not receipt.stays:  # it never got into the log
+            return None
+        # It is in the log, but was not durable. When the log takes messages again, that has been proven.
+        answer = Receipt()
+        answer.settle(self.log.refusal())
+        return answer
 
     def _close_singles(self) -> None:
         singles = self._singles
@@ -121,7 +139,7 @@ class Topic:
             for sized_body in singles:
                 end += len(sized_body)
                 offsets.append(end)
-        self._drafts.append((payload, offsets, 0, self._singles_receipt))
+        self._drafts.append((payload, offsets, 0, self._singles_receipt, b""))
 
     def seal(self, timestamp: int) -> None:
         """Gives this turn's publishes their place in the log's buffer."""
@@ -131,10 +149,10 @@ class Topic:
         if self.ephemeral and not self.flowing:
             drafts = self._fitted(drafts)
         log = self.log
-        for payload, offsets, delay_ms, receipt in drafts:
+        for payload, offsets, delay_ms, receipt, key in drafts:
             base_sequence = log.tail
             count = len(offsets) - 1
-            batch = Batch(base_sequence, self.broker.ids.take(count), timestamp, payload, offsets, delay_ms)
+            batch = Batch(base_sequence, self.broker.ids.take(count), timestamp, payload, offsets, delay_ms, key)
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))
 
@@ -143,16 +161,16 @@ class Topic:
 
         The log must have taken the one before when the next is asked for.
         """
-        for payload, offsets, delay_ms, receipt in drafts:
+        for payload, offsets, delay_ms, receipt, key in drafts:
             count = fitting = len(offsets) - 1
             if not self.log.has_room(count, len(payload)):
                 fitting = bisect_left(range(1, count + 1), True, key=lambda n: not self.log.has_room(n, offsets[n]))
                 self.message_count += count - fitting
                 self.message_bytes += len(payload) - offsets[fitting] - 4 * (count - fitting)
             if fitting == count:
-                yield payload, offsets, delay_ms, receipt
+                yield payload, offsets, delay_ms, receipt, key
             elif fitting:
-                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt
+                yield payload[: offsets[fitting]], offsets[: fitting + 1], delay_ms, receipt, key
             else:
                 receipt.settle()
 
@@ -166,7 +184,7 @@ class Topic:
             return
         self._close_singles()
         sequence = self.log.tail
-        for _, offsets, delay_ms, _ in self._drafts:
+        for _, offsets, delay_ms, _, _ in self._drafts:
             count = len(offsets) - 1
             if delay_ms and self.flowing:
                 self._record("defer", sequence, count, timestamp // 1_000_000 + delay_ms + 1)
@@ -178,9 +196,9 @@ class Topic:
         """Fails this turn's publishes. What was announced of them is taken back when the journal works again."""
         self._close_singles()
         drafts, self._drafts = self._drafts, []
-        if any(delay_ms for _, _, delay_ms, _ in drafts):
+        if any(delay_ms for _, _, delay_ms, _, _ in drafts):
             self._record("cut", self.log.tail)
-        for _, _, _, receipt in drafts:
+        for _, _, _, receipt, _ in drafts:
             receipt.settle(cause)
 
     def hand_over(self, now: float) -> None:
@@ -364,7 +382,7 @@ class Topic:
         self._singles.clear()
         self._singles_bytes = 0
         self._singles_receipt.settle("exiting")
-        for _, _, _, receipt in self._drafts:
+        for _, _, _, receipt, _ in self._drafts:
             receipt.settle("exiting")
         self._drafts.clear()
         self.broker.unsealed.pop(self, None)

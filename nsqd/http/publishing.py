@@ -4,7 +4,7 @@ Both ways in use it: the short path on the poller (`quick.py`) and the ASGI appl
 from outside, since requests with two faults are answered for the first:
 
     /pub    length → body empty → query → topic (made here) → defer → publish
-    /mpub   length → query → topic (made here) → body → publish
+    /mpub   length → query → topic (made here) → defer and key → body → publish
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ _is_decimal: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _BINARY_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 _MOST_QUERIES: Final = 4096  # remembered; of those that are longer than this many bytes none is:
 _LONGEST_QUERY: Final = 512
+_LONGEST_KEY: Final = 255
 
 MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
 BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
+INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
+INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
 EXITING: Final = HttpError(503, "EXITING")
 UNREADABLE: Final = HttpError(500, "INTERNAL_ERROR", close=True)  # the peer has ended before its body has
@@ -50,6 +53,7 @@ class _Target:
     topic: str = ""
     delay_ms: int = 0
     binary: bool = False
+    key: bytes = b""
     early: HttpError | None = None
     late: HttpError | None = None
 
@@ -103,13 +107,15 @@ class Publishing:
             return target.early
         try:
             topic = self._broker.topic(target.topic)
+            if target.late is not None:
+                return target.late
             cut = self._cut_binary(body) if target.binary else self._cut_lines(body)
             if isinstance(cut, HttpError):
                 return cut
             payload, offsets = cut
             if not payload:
                 return _nothing_to_do()
-            return topic.publish(payload, offsets)
+            return topic.publish(payload, offsets, target.delay_ms, target.key)
         except Refused:
             return EXITING
 
@@ -149,28 +155,42 @@ class Publishing:
         return _keep(self._pub_targets, query, self._pub_target(query))
 
     def _learn_mpub(self, query: bytes) -> _Target:
-        return _keep(self._mpub_targets, query, _mpub_target(query))
+        return _keep(self._mpub_targets, query, self._mpub_target(query))
 
     def _pub_target(self, query: bytes) -> _Target:
         topic = _topic(query)
         if isinstance(topic, HttpError):
             return _Target(early=topic)
-        defer = parse_query(query).get("defer")
+        delay_ms = self._delay_ms(parse_query(query))
+        return _Target(topic, late=INVALID_DEFER) if delay_ms is None else _Target(topic, delay_ms=delay_ms)
+
+    def _mpub_target(self, query: bytes) -> _Target:
+        """NSQ's /mpub knows neither `defer` nor `key`."""
+        topic = _topic(query)
+        if isinstance(topic, HttpError):
+            return _Target(early=topic)
+        arguments = parse_query(query)
+        word = arguments.get("binary", "false")
+        if word not in _BINARY_WORDS:
+            _log.warning("deprecated value '%s' used for /mpub binary param", word.encode(errors="replace").decode())
+        delay_ms = self._delay_ms(arguments)
+        if delay_ms is None:
+            return _Target(topic, late=INVALID_DEFER)
+        key = arguments.get("key")
+        if key is not None and not self._takes_key(key):
+            return _Target(topic, late=INVALID_KEY)
+        return _Target(topic, delay_ms, _BINARY_WORDS.get(word, True), (key or "").encode())
+
+    def _delay_ms(self, arguments: dict[str, str]) -> int | None:
+        """None: the argument makes no sense."""
+        defer = arguments.get("defer")
         if defer is None:
-            return _Target(topic)
-        if not _is_decimal(defer) or len(defer) > 20 or not 0 <= int(defer) <= self._max_defer_ms:
-            return _Target(topic, late=HttpError(400, "INVALID_DEFER"))
-        return _Target(topic, delay_ms=int(defer))
+            return 0
+        is_valid = _is_decimal(defer) and len(defer) <= 20 and 0 <= int(defer) <= self._max_defer_ms
+        return int(defer) if is_valid else None
 
-
-def _mpub_target(query: bytes) -> _Target:
-    topic = _topic(query)
-    if isinstance(topic, HttpError):
-        return _Target(early=topic)
-    word = parse_query(query).get("binary", "false")
-    if word not in _BINARY_WORDS:
-        _log.warning("deprecated value '%s' used for /mpub binary param", word.encode(errors="replace").decode())
-    return _Target(topic, binary=_BINARY_WORDS.get(word, True))
+    def _takes_key(self, key: str) -> bool:
+        return self._broker.idempotence_window > 0 and 0 < len(key.encode()) <= _LONGEST_KEY
 
 
 def _topic(query: bytes) -> str | HttpError:

@@ -19,6 +19,8 @@ class MemoryLog:
     and drops what does not fit.
     """
 
+    keys = ()
+
     def __init__(self, topic: str, settings: LogSettings) -> None:
         self.topic = topic
         self.first = 0

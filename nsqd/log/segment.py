@@ -95,7 +95,7 @@ class Index:
 
 
 class Segment:
-    __slots__ = ("base", "index", "newest", "path", "size")
+    __slots__ = ("base", "index", "keyed", "newest", "path", "size")
 
     def __init__(self, path: Path, base: int, size: int, index: Index | None = None) -> None:
         self.path = path
@@ -103,6 +103,7 @@ class Segment:
         self.size = size  # whole records only
         self.index = index  # None: not loaded
         self.newest = 0  # when its newest message was published, in nanoseconds
+        self.keyed = 0  # the same for the newest that has a key, as far as keys are remembered; 0: there is none
 
     @property
     def index_path(self) -> Path:

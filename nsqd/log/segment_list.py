@@ -68,15 +68,15 @@ class SegmentList:
         """The sealed ones that end at or before the sequence, each with where it ends."""
         return [(one, following.base) for one, following in pairwise(self._segments) if following.base <= sequence]
 
-    def unwanted_before(self, retention: Retention, timestamp: int) -> int:
-        """Where the first segment begins that retention wants, or the active one."""
+    def unwanted_before(self, retention: Retention, timestamp: int, *, keyed_since: int) -> int:
+        """Where the first segment begins that retention wants, or that has keys since then, or the active one."""
         active = self.active
         if active is None:
             return 0
         bytes_behind = self._sealed_bytes + active.size
         for segment in islice(self._segments, len(self._segments) - 1):
             bytes_behind -= segment.size
-            if retention.wants(segment.newest, bytes_behind, timestamp):
+            if segment.keyed > keyed_since or retention.wants(segment.newest, bytes_behind, timestamp):
                 return segment.base
         return active.base
 

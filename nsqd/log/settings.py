@@ -38,13 +38,18 @@ class LogSettings:
     def ack_of(self, topic: str) -> Ack:
         return Ack(self.topic_ack.get(topic, self.ack))
 
+    idempotence_window: int = 0  # nanoseconds that keys are remembered
+
     @property
     def retention_interval(self) -> float | None:
         """Seconds between two looks for what has become too old; None: nothing ever does."""
         given = [retention for retention in (self.retention, *self.topic_retention.values()) if retention]
-        if not given:
+        if not given and not self.idempotence_window:
             return None
-        shortest = min((retention.time / 1e9 for retention in given if retention.time), default=inf)
+        times = [retention.time for retention in given if retention.time]
+        if self.idempotence_window:
+            times.append(self.idempotence_window)
+        shortest = min((time / 1e9 for time in times), default=inf)
         return min(max(shortest / 10, _SHORTEST_INTERVAL), _LONGEST_INTERVAL)
 
     def retention_of(self, topic: str) -> Retention:

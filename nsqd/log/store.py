@@ -36,6 +36,7 @@ from nsqd.log.data_path import (
 from nsqd.log.files import Files, error_text
 from nsqd.log.journal import ROTATION, Journal, JournalContents
 from nsqd.log.journal_reader import LOST
+from nsqd.log.keys import keys_in
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.packed_changes import PackedChanges
 from nsqd.log.recovery import Checkpoint, Damage, recover_log
@@ -227,6 +228,7 @@ class Store:
             self.journal.record_quietly([cut])
         self.damage += damage
         self._find_ages(topic, state)
+        self._find_keys(state)
         topic_log = self.logs[topic] = DiskLog(topic, self.data_path.topic_folder(topic), self, state)
         if checkpoint is None or checkpoint.log_id != topic_log.log_id:
             self.journal.record_quietly([self._checkpoint_of(topic_log)])
@@ -292,6 +294,23 @@ class Store:
             for segment in state.segments:
                 # Where it cannot be told, it is kept for as long as if it were of today.
                 segment.newest = newest_in(self.files, segment) or now
+
+    def _find_keys(self, state: LogState) -> None:
+        """Reads what is younger than the time for which keys are remembered: only segments tell of them."""
+        window = self.settings.idempotence_window
+        if not window:
+            return
+        now = self.age_clock()
+        young = []
+        for segment in reversed(state.segments):
+            if (newest_in(self.files, segment) or now) <= now - window:
+                break  # so are those before
+            young.append(segment)
+        for segment in reversed(young):
+            found = keys_in(self.files, segment, now - window)
+            if found:
+                segment.keyed = max(timestamp for _, timestamp in found)
+                state.keys += found
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Syncs, loads and tidies until cancelled. A sync that is going on is waited for; then call `close`."""

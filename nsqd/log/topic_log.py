@@ -94,6 +94,7 @@ class LogState:
     tail: int = 0
     synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start
     holes: list[Hole] = field(default_factory=list)
+    keys: list[tuple[bytes, int]] = field(default_factory=list)  # and when they came, the oldest first
     carried: list[CarriedFile] = field(default_factory=list)
     unsynced_files: list[Path] = field(default_factory=list)
     unsynced_folders: list[Path] = field(default_factory=list)
@@ -119,6 +120,8 @@ class DiskLog:
         self._max_bytes = settings.max_bytes_per_file
         self.retention = settings.retention_of(topic)
         self._is_retention_own = topic in settings.topic_retention
+        self._key_window = settings.idempotence_window
+        self.keys = state.keys
 
         # What was appended and not yet written: two buffers for each batch.
         self._buffers: list[bytes] = []
@@ -193,12 +196,15 @@ class DiskLog:
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
         payload = batch.payload
-        refusal = self._refuses(HEADER_SIZE + len(payload))
+        refusal = self._refuses(HEADER_SIZE + len(payload) + len(batch.key))
         if refusal is not None:
             receipt.settle(refusal)
             return
+        key = batch.key
+        if key:
+            payload = key + payload
         buffers = self._buffers
-        buffers.append(encode_header(batch, payload))
+        buffers.append(encode_header(batch, payload, len(key)))
         buffers.append(payload)
         self._buffered += HEADER_SIZE + len(payload)
         self._unwritten.append(batch)
@@ -268,7 +274,7 @@ class DiskLog:
             room = self._max_bytes - segment.size if segment is not None else 0
             count = size = 0
             for batch in self._unwritten:
-                record = HEADER_SIZE + len(batch.payload)
+                record = _record_size(batch)
                 if size + record > room and (size or segment is None or segment.size):
                     break
                 size += record
@@ -297,6 +303,8 @@ class DiskLog:
             self._add_to_index(segment, batches)
         segment.size += size
         segment.newest = max(segment.newest, batches[-1].timestamp)
+        if self._key_window and any(batch.key for batch in batches):
+            segment.keyed = max(segment.keyed, batches[-1].timestamp)
         self._used = True
         if self._error is not None:
             self._repaired()
@@ -322,7 +330,7 @@ class DiskLog:
             if position - self._indexed_at >= INDEX_INTERVAL:
                 index.add(batch.base_sequence, position)
                 self._indexed_at = position
-            position += HEADER_SIZE + len(batch.payload)
+            position += _record_size(batch)
 
     def _last_index_offset(self) -> int:
         index = self._segments.active.index if self._segments.active is not None else None
@@ -372,14 +380,14 @@ class DiskLog:
         self._cache.forget_before(sequence)
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
-        timestamp = self._host.age_clock() if self.retention.time else 0
+        timestamp = self._age_now()
         if sequence == self.tail and self._is_active_unwanted(timestamp):
             # Everything is finished. A new, empty segment keeps the tail, and the space of this one is free again.
             try:
                 self._roll(self.tail)
             except OSError:
                 pass
-        unwanted = self._segments.unwanted_before(self.retention, timestamp)
+        unwanted = self._unwanted_before(timestamp)
         self._remove_segments_before(min(sequence, unwanted))
         self._pass(sequence if passed is None else passed)
         if self._carried and sequence >= self.first:
@@ -405,11 +413,18 @@ class DiskLog:
         if not (self._is_retention_own and self.retention):
             return 0
         timestamp = self._host.age_clock()
-        unwanted = self._segments.unwanted_before(self.retention, timestamp)
+        unwanted = self._unwanted_before(timestamp)
         active = self._segments.active
         if active is not None and unwanted == active.base and self._is_active_unwanted(timestamp):
             return self.tail
         return unwanted
+
+    def _age_now(self) -> int:
+        return self._host.age_clock() if self.retention.time or self._key_window else 0
+
+    def _unwanted_before(self, timestamp: int) -> int:
+        """A segment with keys stays until these may be forgotten: after a start they are known from it alone."""
+        return self._segments.unwanted_before(self.retention, timestamp, keyed_since=timestamp - self._key_window)
 
     def _remove_segments_before(self, sequence: int) -> None:
         gone = self._segments.take_before(sequence)
@@ -428,8 +443,7 @@ class DiskLog:
         """What is to be looked at; the plan is to be told of every message that waits. None: there is nothing."""
         if self.dropped or self._error is not None:
             return None
-        timestamp = self._host.age_clock() if self.retention.time else 0
-        unwanted = self._segments.unwanted_before(self.retention, timestamp)
+        unwanted = self._unwanted_before(self._age_now())
         front = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
         if not front and not self._carried:
             return None
@@ -620,7 +634,7 @@ class DiskLog:
         self._break(text)
         waiting = self._unsynced_receipts
         while waiting:
-            waiting.popleft()[1].settle(text)
+            waiting.popleft()[1].settle(text, stays=True)
 
     def _break(self, text: str) -> None:
         self._error = text
@@ -711,6 +725,10 @@ class DiskLog:
         self._host.repaired(self)
         for receipt in receipts:
             receipt.settle(reason)
+
+
+def _record_size(batch: Batch) -> int:
+    return HEADER_SIZE + len(batch.key) + len(batch.payload)
 
 
 def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:

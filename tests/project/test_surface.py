@@ -51,6 +51,9 @@ SHOWN_BY = {
     "tests/e2e/test_history.py": {
         "retention-time": "what_retention_keeps_is_delivered_again",
     },
+    "tests/e2e/test_idempotence.py": {
+        "idempotence-window": "a_second_try_publishes_nothing",
+    },
     "tests/integration/log/test_retention.py": {
         "retention-bytes": "bytes_keep_as_much_as_fits_behind",
         "topic-retention": "only_a_topic_with_its_own_retention_has_outdated_messages",

@@ -18,6 +18,8 @@ START = 1_700_000_000
 
 
 class FakeLog:
+    keys: tuple[tuple[bytes, int], ...] = ()
+
     def __init__(self, store: FakeStore) -> None:
         self._store = store
         self.first = 0

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 
 class FakeLog:
+    keys: tuple[tuple[bytes, int], ...] = ()
+
     def __init__(self, topic: str, store: FakeStore) -> None:
         self.topic = topic
         self.first = 0

@@ -65,6 +65,7 @@ class Node:
         mem_queue_bytes: int = 1 << 20,
         latency: LatencySettings | None = None,
         prefers_near_consumers: bool = False,
+        idempotence_window: int = 0,
         **rules: Any,
     ) -> None:
         self.mem_queue_size = mem_queue_size
@@ -77,6 +78,7 @@ class Node:
         self.percents: list[int] = []  # what the broker will draw
         self.latency = latency
         self.prefers_near_consumers = prefers_near_consumers
+        self.idempotence_window = idempotence_window
         self.now = 1000.0
         self.broker = self._new_broker()
         self.clients: list[Client] = []
@@ -95,6 +97,7 @@ class Node:
             random_percent=lambda: self.percents.pop(0),
             latency=self.latency,
             prefers_near_consumers=self.prefers_near_consumers,
+            idempotence_window=self.idempotence_window,
         )
 
     def _timestamp(self) -> int:

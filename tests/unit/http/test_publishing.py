@@ -47,6 +47,9 @@ def test_pub_answers_ok_and_keeps_the_body(nsqd: Nsqd) -> None:
         ("/mpub?topic=;", b"", 400, "INVALID_REQUEST"),
         ("/mpub?topic=?", b"", 400, "INVALID_TOPIC"),
         ("/mpub?topic=t", b"a\n" + b"x" * 101, 413, "MSG_TOO_BIG"),
+        ("/mpub?topic=t&defer=x", b"", 400, "INVALID_DEFER"),
+        ("/mpub?topic=t&key=", b"x", 400, "INVALID_KEY"),
+        ("/mpub?topic=t&key=k", b"x", 400, "INVALID_KEY"),  # without --idempotence-window
         ("/mpub?topic=t&binary=true", b"", 413, "BAD_BODY"),
         ("/mpub?topic=t&binary=1", b"\0\0\0\0", 413, "BAD_BODY"),
         ("/mpub?topic=t&binary=True", b"\0\0\0\1\0\0\0\0", 413, "BAD_MESSAGE"),
@@ -168,3 +171,16 @@ def test_publishes_are_not_logged(nsqd: Nsqd, caplog: pytest.LogCaptureFixture) 
         nsqd.post("/pub?topic=t", b"x")
         ask(nsqd.app, "POST", "/mpub?topic=t", b"x")
     assert caplog.messages == []
+
+
+def test_mpub_with_a_key_publishes_once(nsqd: Nsqd) -> None:
+    nsqd.broker.idempotence_window = 60_000_000_000
+    for _ in range(2):
+        assert nsqd.post("/mpub?topic=t&key=q/1/0", b"a\nb").status == 200
+    assert nsqd.bodies("t") == [b"a", b"b"]
+    assert nsqd.post(f"/mpub?topic=t&key={'x' * 256}", b"a").body == error("INVALID_KEY")
+
+
+def test_mpub_can_be_deferred(nsqd: Nsqd) -> None:
+    assert nsqd.post("/mpub?topic=t&defer=5000", b"a\nb").status == 200
+    assert [batch.delay_ms for batch in nsqd.store.logs["t"].batches] == [5000]

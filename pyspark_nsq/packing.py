@@ -1,0 +1,123 @@
+"""Rows as bodies of `POST /mpub`, without touching single messages in Python.
+
+    count   4
+    (size 4, body) * count          all numbers big-endian
+
+Arrow joins the sizes, turned to big-endian, with the bodies; a request's body is then a slice of the joined buffer.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from sys import byteorder
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.wire.names import is_valid_name
+from pyspark_nsq.errors import BadOption, NsqError
+
+BODY: Final = "body"
+TOPIC: Final = "topic"
+DEFER: Final = "defer_ms"
+
+_pack_count: Final = Struct(">I").pack
+_SIZE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    most_messages: int
+    most_bytes: int  # of a request, unless a single message is bigger
+    longest_message: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One request."""
+
+    topic: str
+    defer_ms: int
+    count: int
+    body: bytes
+
+
+def check_columns(schema: pa.Schema, *, topic: str) -> None:
+    """Raises when rows of this schema cannot be published."""
+    if BODY not in schema.names:
+        raise BadOption(f"the rows have no column {BODY}: binary or string, what is published")
+    if not topic and TOPIC not in schema.names:
+        raise BadOption(f"neither the option topic nor a column {TOPIC} says where to")
+    for name, kinds, what in (
+        (BODY, (pa.types.is_binary, pa.types.is_string), "binary or string"),
+        (TOPIC, (pa.types.is_string,), "string"),
+        (DEFER, (pa.types.is_integer,), "an integer"),
+    ):
+        if name in schema.names and not any(kind(schema.field(name).type) for kind in kinds):
+            raise BadOption(f"column {name} is to be {what}, not {schema.field(name).type}")
+
+
+def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits) -> Iterator[Part]:
+    """The requests for these rows, in their order within each topic and delay. All are checked before the first is given."""
+    checked = _checked(rows, limits)
+    if not topic:
+        for name in pc.unique(checked[TOPIC]).to_pylist():
+            if not is_valid_name(name):
+                raise NsqError(f"a row's topic: {name!r} is no valid name of a topic")
+    for name, of_topic in _by(checked, TOPIC) if not topic else ((topic, checked),):
+        for defer_ms, bodies in _by(of_topic, DEFER) if DEFER in rows.schema.names else ((0, of_topic),):
+            yield from _parts(str(name), int(defer_ms), bodies[BODY], limits)
+
+
+def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
+    for name in (BODY, TOPIC):
+        if name in rows.schema.names and rows[name].null_count:
+            raise NsqError(f"a row has no {name}: it is null")
+    sizes = pc.binary_length(rows[BODY])
+    longest, shortest = pc.max(sizes).as_py() or 0, pc.min(sizes).as_py()
+    if shortest == 0:
+        raise NsqError("a row has an empty body, and NSQ knows no empty messages")
+    if longest > limits.longest_message:
+        raise NsqError(f"a row has a body of {longest} bytes, and nsqd takes {limits.longest_message} (--max-msg-size)")
+    if DEFER in rows.schema.names:
+        delays = pc.fill_null(rows[DEFER], 0)
+        if (pc.min(delays).as_py() or 0) < 0:
+            raise NsqError(f"a row has a negative {DEFER}")
+        rows = rows.set_column(rows.schema.get_field_index(DEFER), DEFER, delays)
+    body = rows[BODY].cast(pa.binary())
+    return rows.set_column(rows.schema.get_field_index(BODY), BODY, body)
+
+
+def _by(rows: pa.RecordBatch, column: str) -> Iterator[tuple[str | int, pa.RecordBatch]]:
+    """The rows of each value, the values as they appear."""
+    values = pc.unique(rows[column]).to_pylist()
+    for value in values:
+        yield value, rows if len(values) == 1 else rows.filter(pc.equal(rows[column], value))
+
+
+def _parts(topic: str, defer_ms: int, bodies: pa.Array, limits: Limits) -> Iterator[Part]:
+    packed, offsets = _packed(bodies)
+    first = 0
+    while first < len(bodies):
+        fitting = bisect_right(offsets, offsets[first] + limits.most_bytes - _SIZE, first) - 1
+        end = max(first + 1, min(fitting, first + limits.most_messages))
+        yield Part(
+            topic, defer_ms, end - first, _pack_count(end - first) + packed[offsets[first] : offsets[end]].tobytes()
+        )
+        first = end
+
+
+def _packed(bodies: pa.Array) -> tuple[memoryview, memoryview]:
+    """Sized bodies one after the other, and where each begins and the last one ends."""
+    sizes = array("i", pc.binary_length(bodies).to_pylist())
+    if byteorder == "little":
+        sizes.byteswap()
+    words = pa.Array.from_buffers(pa.binary(_SIZE), len(bodies), [None, pa.py_buffer(sizes)]).cast(pa.binary())
+    joined = pc.binary_join_element_wise(words, bodies, b"")
+    _, offsets, data = joined.buffers()
+    return memoryview(data), memoryview(offsets).cast("B").cast("i")[joined.offset :]

@@ -1,0 +1,186 @@
+"""`df.write.format("nsq")` and `df.writeStream.format("nsq")`: each task publishes its rows with `POST /mpub`.
+
+At least once: a part whose answer does not come is sent again, to another nsqd if there is one. Exactly once: each part has a
+key that is the same whenever its task is run again, goes to the same nsqd, and is remembered there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from typing import Final
+from urllib.parse import quote
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from pyspark_nsq.cluster import nodes
+from pyspark_nsq.errors import NsqError, Refused, Unreachable
+from pyspark_nsq.http import Http, refusal
+from pyspark_nsq.options import SinkOptions
+from pyspark_nsq.packing import DEFER, Limits, Part, parts
+
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
+_PATIENCE: Final = 60.0  # seconds without an OK
+_DEFAULT_MESSAGE: Final = 1 << 20
+_DEFAULT_BODY: Final = 5 << 20
+
+
+@dataclass
+class Published(WriterCommitMessage):
+    messages: int
+
+
+class NsqWriter(DataSourceArrowWriter):
+    def __init__(self, options: SinkOptions, write_id: str) -> None:
+        self._options = options
+        self._write_id = write_id
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _publish(iterator, self._options, self._write_id)
+
+
+class NsqStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = _task()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        return _publish(iterator, self._options, f"{query}/{batch}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Everything was published when the tasks ended."""
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What was published stays published."""
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "this runs in a task"
+    return context
+
+
+def _publish(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: str) -> Published:
+    context = _task()
+    publisher = _Publisher(options, write_id, context.partitionId(), context.attemptNumber())
+    count = 0
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                count += publisher.publish(batch)
+    finally:
+        publisher.close()
+    return Published(count)
+
+
+class _Publisher:
+    """One task's."""
+
+    def __init__(self, options: SinkOptions, write_id: str, partition: int, attempt: int) -> None:
+        self._options = options
+        self._http = Http(options.access)
+        self._key_prefix = f"{write_id}/{partition}"
+        self._partition = partition
+        self._turn = partition if options.exactly_once else partition + attempt
+        self._part = 0
+        self._addresses: list[str] = []
+        self._limits: Limits | None = None
+        self._connection: HTTPConnection | None = None
+
+    def publish(self, rows: pa.RecordBatch) -> int:
+        if self._limits is None:
+            self._addresses = list(nodes(self._options.where, self._http, None))
+            if not self._addresses:
+                raise NsqError(f"{', '.join(self._options.where.lookupd)} know of no nsqd")
+            self._limits = self._ask_limits(needs_defer=DEFER in rows.schema.names)
+        for part in parts(rows, topic=self._options.topic, limits=self._limits):
+            self._send(part)
+        return int(rows.num_rows)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # What this nsqd can do
+
+    def _ask_limits(self, *, needs_defer: bool) -> Limits:
+        options = self._options
+        if options.exactly_once and not self._setting("idempotence_window"):
+            raise NsqError(
+                f"exactlyOnce: {self._address} remembers no keys: it needs our nsqd with --idempotence-window"
+            )
+        if needs_defer and self._setting("max_defer_timeout") is None:
+            raise NsqError(f"{self._address} cannot defer what is published by MPUB: {DEFER} needs our nsqd")
+        longest = self._setting("max_msg_size") or _DEFAULT_MESSAGE
+        most = self._setting("max_body_size") or _DEFAULT_BODY
+        return Limits(options.most_messages, min(options.most_bytes, most), min(longest, most - 8))
+
+    def _setting(self, name: str) -> int | None:
+        """An option of the nsqd whose turn it is, or of the next one that answers."""
+        began, failures = time.monotonic(), 0
+        while True:
+            try:
+                return int(self._http.json(self._address, f"/config/{name}"))
+            except Refused:
+                return None
+            except Unreachable as failure:
+                failures = self._wait(failure, failures, began)
+
+    # Sending
+
+    @property
+    def _address(self) -> str:
+        return self._addresses[self._turn % len(self._addresses)]
+
+    def _send(self, part: Part) -> None:
+        target = f"/mpub?topic={quote(part.topic)}&binary=true"
+        if part.defer_ms:
+            target += f"&defer={part.defer_ms}"
+        if self._options.exactly_once:
+            target += f"&key={quote(f'{self._key_prefix}/{self._part}', safe='')}"
+        self._part += 1
+        began, failures = time.monotonic(), 0
+        while True:
+            try:
+                self._post(target, part.body)
+                return
+            except Refused as refused:
+                if refused.status != 503:
+                    raise NsqError(f"topic {part.topic}: {refused}") from refused
+                failures = self._wait(refused, failures, began)
+            except Unreachable as failure:
+                failures = self._wait(failure, failures, began)
+
+    def _post(self, target: str, body: bytes) -> None:
+        address = self._address
+        if self._connection is None:
+            self._connection = self._http.connect(address)
+        try:
+            self._connection.request("POST", target, body, headers=self._http.headers)
+            response = self._connection.getresponse()
+            if response.status != 200:
+                refused = refusal(address, response)
+                if self._http.learn_secure(address, refused):
+                    raise Unreachable(f"{address} wants TLS")
+                raise refused
+            response.read()
+        except (OSError, HTTPException) as error:
+            raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+
+    def _wait(self, failure: NsqError, failures: int, began: float) -> int:
+        """Pauses before the next try, at another nsqd if it may be one."""
+        self.close()
+        if time.monotonic() - began > _PATIENCE:
+            raise NsqError(f"nothing could be published for {_PATIENCE:.0f} s: {failure}") from failure
+        if not self._options.exactly_once:
+            self._turn += 1
+        if self._options.exactly_once or failures + 1 >= len(self._addresses):
+            time.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+        return failures + 1

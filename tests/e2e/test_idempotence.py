@@ -1,0 +1,79 @@
+"""What is published with a key is published once, whatever happens between the try and the answer."""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Nsqd, eventually
+
+pytestmark = pytest.mark.e2e
+
+WINDOW = "idempotence-window=1h"
+KEPT = "retention-bytes=1GB"
+
+
+def numbers(nsqd: Nsqd) -> list[int]:
+    eventually(lambda: nsqd.http("GET", "/topic/log?topic=t").json["next"] == nsqd.topic("t")["depth"])
+    lines = nsqd.http("GET", "/topic/read?topic=t").body.splitlines()[:-1]
+    return [int(line.split(b'"body":"')[1].rstrip(b'"}')) for line in lines]
+
+
+def test_a_second_try_publishes_nothing(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", WINDOW, KEPT) as nsqd:
+        for _ in range(2):
+            nsqd.post("/mpub?topic=t&key=a", b"1\n2")
+        nsqd.post("/mpub?topic=t&key=b", b"3")
+        nsqd.kill()
+        nsqd.start()
+        nsqd.post("/mpub?topic=t&key=a", b"1\n2")
+        assert numbers(nsqd) == [1, 2, 3]
+        nsqd.restart()
+        nsqd.post("/mpub?topic=t&key=b", b"3")
+        assert numbers(nsqd) == [1, 2, 3]
+
+
+def test_keys_are_refused_where_they_are_not_remembered(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data") as nsqd:
+        assert nsqd.http("POST", "/mpub?topic=t&key=a", b"1").status == 400
+
+
+@pytest.mark.slow
+def test_kill_9_between_the_try_and_the_answer_makes_no_duplicate(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    draw = random.Random(seed)
+    count, lives = 4000, 6
+    published = threading.Event()
+    done = 0
+
+    def publish() -> None:
+        """Tries each batch until there is an OK, as someone does who knows nothing but that."""
+        nonlocal done
+        for number in range(count):
+            while True:
+                try:
+                    answer = nsqd.http(
+                        "POST", f"/mpub?topic=t&key=q/{number}", b"%d\n%d" % (2 * number, 2 * number + 1)
+                    )
+                except (OSError, http.client.HTTPException):
+                    continue
+                if answer.status == 200:
+                    break
+            done = number + 1
+        published.set()
+
+    with Nsqd(tmp_path / "data", WINDOW, KEPT, "max-bytes-per-file=20000") as nsqd:
+        address = nsqd.http_address
+        nsqd.options = (*nsqd.options, f"http-address={address[0]}:{address[1]}")
+        publisher = threading.Thread(target=publish, daemon=True)
+        publisher.start()
+        for life in range(lives):
+            eventually(lambda: done > count * (life + draw.random() / 2) / (lives + 1), timeout=60)  # noqa: B023
+            nsqd.kill()
+            nsqd.start()
+        assert published.wait(60)
+        assert numbers(nsqd) == list(range(2 * count)), f"seed {seed}"

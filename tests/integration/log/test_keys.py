@@ -1,0 +1,82 @@
+"""The keys of batches lie in the log, and are known again after a start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from nsqd.broker.batch import Batch, Receipt
+from nsqd.log.keys import keys_in
+from nsqd.log.retention import Retention
+from tests.integration.log.harness import OpenStore, opened
+
+SECOND = 1_000_000_000
+WINDOW: dict[str, Any] = {"idempotence_window": 100 * SECOND}
+
+
+def publish(store: OpenStore, key: bytes, body: bytes = b"x" * 100) -> None:
+    log = store.log()
+    payload = len(body).to_bytes(4, "big") + body
+    log.append(Batch(log.tail, 1, store.wall(), payload, (0, len(payload)), 0, key), Receipt())
+    store.store.write_logs()
+
+
+def keys(store: OpenStore) -> list[bytes]:
+    return [key for key, _ in store.log().keys]
+
+
+def test_keys_are_found_again_in_all_young_segments(tmp_path: Path) -> None:
+    settings = {**WINDOW, "max_bytes_per_file": 600}
+    with opened(tmp_path, **settings) as store:
+        publish(store, b"old")
+        store.clock.now += 60
+        for number in range(20):
+            publish(store, b"key-%d" % number if number % 2 else b"")
+        bodies = store.read()
+        store.kill()
+    with opened(tmp_path, **settings) as store:
+        assert keys(store) == [b"old", *(b"key-%d" % number for number in range(1, 20, 2))]
+        assert store.read() == bodies  # a key is no part of a message
+        first = next(iter(store.log()._segments))
+        assert [key for key, _ in keys_in(store.store.files, first, store.wall() + SECOND)] == [b"key-1"]
+        store.kill()
+    with opened(tmp_path) as store:
+        assert keys(store) == []
+
+
+def test_the_index_counts_keys(tmp_path: Path) -> None:
+    with opened(tmp_path, **WINDOW) as store:
+        for number in range(2000):
+            publish(store, b"key-%d" % number)
+        log = store.log()
+        segment = next(iter(log._segments))
+        assert segment.index is not None
+        assert len(segment.index) > 3
+        data = segment.path.read_bytes()
+        assert all(data[offset:].startswith(b"\xf1NS\x01") for offset in segment.index.offsets)
+
+
+def test_a_segment_with_keys_stays_until_they_may_be_forgotten(tmp_path: Path) -> None:
+    settings = {**WINDOW, "max_bytes_per_file": 600}
+    with opened(tmp_path, **settings) as store:
+        publish(store, b"key")
+        for _ in range(12):
+            publish(store, b"")
+        store.log().release(13)
+        store.sync()
+        assert store.log().first == 0
+        store.kill()
+    with opened(tmp_path, **settings) as store:
+        store.log().release(13)
+        assert store.log().first == 0
+        store.clock.now += 101
+        store.log().release(13)
+        assert store.log().first > 0
+
+
+def test_without_keys_nothing_stays_longer(tmp_path: Path) -> None:
+    with opened(tmp_path, **WINDOW, max_bytes_per_file=600, retention=Retention()) as store:
+        for _ in range(13):
+            publish(store, b"")
+        store.log().release(13)
+        assert store.log().first > 0

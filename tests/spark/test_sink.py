@@ -1,0 +1,170 @@
+"""`df.write.format("nsq")` and `df.writeStream.format("nsq")` on real nsqd."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.process import Nsqd, eventually
+from tests.support.spark import KEPT, address, next_of, numbered, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WINDOW = "idempotence-window=1h"
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions).selectExpr("cast(cast(id as string) as binary) as body")
+
+
+def bodies(nsqd: Nsqd, topic: str) -> Counter[int]:
+    """What is in the topic; all of it is synced."""
+    found = nsqd.topic(topic)
+    count = found["message_count"] if found["channels"] else found["depth"]  # the former counts from the start on
+    eventually(lambda: next_of(nsqd, topic) == count)
+    lines = nsqd.http("GET", f"/topic/read?topic={topic}").body.splitlines()[:-1]
+    return Counter(int(line.split(b'"body":"')[1].rstrip(b'"}')) for line in lines)
+
+
+def save(frame: DataFrame, nsqd: Nsqd | str, **options: Any) -> None:
+    where = nsqd if isinstance(nsqd, str) else address(nsqd)
+    frame.write.format("nsq").mode("append").options(nsqd=where, **options).save()
+
+
+def test_each_row_is_a_message(spark: SparkSession, nsqd: Nsqd) -> None:
+    save(numbers(spark, 25_000), nsqd, topic="out")
+    assert bodies(nsqd, "out") == Counter(range(25_000))
+
+
+def test_rows_say_where_and_when(spark: SparkSession, nsqd: Nsqd) -> None:
+    frame = numbers(spark, 100).selectExpr(
+        "body",
+        "case when cast(cast(body as string) as int) % 2 = 0 then 'even' else 'odd' end as topic",
+        "cast(case when cast(cast(body as string) as int) < 10 then 3600000 else 0 end as int) as defer_ms",
+    )
+    for topic in ("even", "odd"):
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    save(frame, nsqd)
+    assert bodies(nsqd, "even") == Counter(range(0, 100, 2))
+    assert bodies(nsqd, "odd") == Counter(range(1, 100, 2))
+    channel = nsqd.channel("even")
+    assert (channel["depth"], channel["deferred_count"]) == (45, 5)
+
+
+def test_a_node_that_is_down_is_passed_over(spark: SparkSession, nsqd: Nsqd) -> None:
+    save(numbers(spark, 100), f"127.0.0.1:1,{address(nsqd)}", topic="out")
+    assert bodies(nsqd, "out") == Counter(range(100))
+
+
+@pytest.mark.parametrize(
+    ("expression", "options", "says"),
+    [
+        ("'x' as value", {"topic": "t"}, "the rows have no column body"),
+        ("'x' as body", {}, "neither the option topic nor a column topic"),
+        ("'x' as body", {"topic": "t", "colour": "red"}, "the sink has no option colour"),
+        ("'' as body", {"topic": "t"}, "a row has an empty body"),
+        ("repeat('x', 2000000) as body", {"topic": "t"}, "a row has a body of 2000000 bytes, and nsqd takes 1048576"),
+        ("'x' as body", {"topic": "t", "exactlyOnce": "true"}, "it needs our nsqd with --idempotence-window"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    spark: SparkSession, nsqd: Nsqd, expression: str, options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(Exception) as caught:
+        save(spark.range(1).selectExpr(expression), nsqd, **options)
+    assert says in str(caught.value)
+    assert not nsqd.topic("t")
+
+
+def test_a_topic_is_not_overwritten(spark: SparkSession, nsqd: Nsqd) -> None:
+    with pytest.raises(Exception, match="a topic cannot be overwritten"):
+        numbers(spark, 1).write.format("nsq").mode("overwrite").options(nsqd=address(nsqd), topic="t").save()
+
+
+def test_a_write_that_is_repeated_with_its_id_publishes_once(spark: SparkSession, tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "a", KEPT, WINDOW) as one, Nsqd(tmp_path / "b", KEPT, WINDOW) as two:
+        where = f"{address(one)},{address(two)}"
+        for _ in range(2):
+            save(numbers(spark, 5000, 4), where, topic="out", exactlyOnce="true", writeId="load-7")
+        assert bodies(one, "out") + bodies(two, "out") == Counter(range(5000))
+        assert min(len(bodies(one, "out")), len(bodies(two, "out"))) > 1000
+        save(numbers(spark, 10), where, topic="out", exactlyOnce="true", writeId="load-8")
+        assert sum((bodies(one, "out") + bodies(two, "out")).values()) == 5010
+
+
+class Copying:
+    """A stream from one topic to another."""
+
+    def __init__(self, spark: SparkSession, nsqd: Nsqd, folder: Path, **options: Any) -> None:
+        self._spark = spark
+        self._nsqd = nsqd
+        self._options = options
+        self.checkpoint = folder / "checkpoint"
+
+    def run(self) -> None:
+        reader = self._spark.readStream.format("nsq").schema("body binary").option("maxRowsPerTrigger", 500)
+        frame = reader.options(nsqd=address(self._nsqd), topic="in").load()
+        writer = frame.writeStream.format("nsq").options(nsqd=address(self._nsqd), topic="out", **self._options)
+        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+
+    def forget_last_commit(self) -> None:
+        """As if the driver had died when everything was published."""
+        last = max(int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*"))
+        for path in (self.checkpoint / "commits").glob(f"*{last}*"):
+            path.unlink()
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path, exactly_once: bool) -> None:
+    with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
+        publish(nsqd, "in", numbered(1200))
+        copying = Copying(spark, nsqd, tmp_path, exactlyOnce=str(exactly_once).lower())
+        for _ in range(3):
+            copying.run()
+            copying.forget_last_commit()
+        copying.run()
+        found = bodies(nsqd, "out")
+        assert set(found) == set(range(1200))
+        repeated = sum(found.values()) - 1200
+        assert repeated == (0 if exactly_once else 3 * 200)
+
+
+@pytest.mark.parametrize("exactly_once", [False, True])
+def test_an_nsqd_that_is_killed_under_the_sink_loses_nothing(
+    spark: SparkSession, tmp_path: Path, exactly_once: bool
+) -> None:
+    count = 40_000
+    with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
+        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+        stop = threading.Event()
+
+        def trouble() -> None:
+            while not stop.wait(0.5):
+                nsqd.kill()
+                nsqd.start()
+
+        save(numbers(spark, 1), nsqd, topic="warm")
+        thread = threading.Thread(target=trouble)
+        thread.start()
+        try:
+            save(
+                numbers(spark, count, 4),
+                nsqd,
+                topic="out",
+                messagesPerPublish=100,
+                exactlyOnce=str(exactly_once).lower(),
+            )
+        finally:
+            stop.set()
+            thread.join()
+        found = bodies(nsqd, "out")
+        assert set(found) == set(range(count))
+        if exactly_once:
+            assert sum(found.values()) == count
