@@ -25,6 +25,8 @@ class NoLog:
     first: int = 0
     cached_from: int = 0
 
+    keys: tuple[tuple[bytes, int], ...] = ()
+
     def __init__(self) -> None:
         self.tail: int = 0
         self.batches: deque[Batch] = deque()

@@ -20,8 +20,9 @@ _SETTLED.settle()
 class KeyMemory:
     """Times are of the wall clock, in nanoseconds. `known`: keys and times as the log has them, the oldest first."""
 
-    def __init__(self, window: int, known: Iterable[tuple[bytes, int]] = ()) -> None:
+    def __init__(self, window: int, known: Iterable[tuple[bytes, int]] = (), *, most: int = MOST_KEYS) -> None:
         self._window = window
+        self._most = most
         self._receipts: dict[bytes, tuple[int, Receipt]] = {key: (timestamp, _SETTLED) for key, timestamp in known}
 
     def __len__(self) -> int:
@@ -39,6 +40,6 @@ class KeyMemory:
         receipts[key] = (timestamp, receipt)
         while receipts:
             oldest = next(iter(receipts))
-            if len(receipts) <= MOST_KEYS and timestamp - receipts[oldest][0] < self._window:
+            if len(receipts) <= self._most and timestamp - receipts[oldest][0] < self._window:
                 return
             del receipts[oldest]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from nsqd.broker import keys
 from nsqd.broker.batch import Receipt
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.topic import Topic
@@ -28,9 +27,8 @@ def test_keys_whose_time_is_over_take_no_room() -> None:
     assert len(memory) == 10
 
 
-def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "MOST_KEYS", 3)
-    memory = KeyMemory(SECOND)
+def test_there_is_a_bound() -> None:
+    memory = KeyMemory(SECOND, most=3)
     for key in (b"a", b"b", b"c", b"a", b"d"):
         memory.add(key, 5, Receipt())
     assert [key for key in (b"a", b"b", b"c", b"d") if memory.find(key, 5)] == [b"a", b"c", b"d"]
