@@ -348,7 +348,7 @@ class Consumer:
     # What can be asked
 
     def is_starved(self) -> bool:
-        """Whether some nsqd sends nothing more until it is answered."""
+        """Whether nothing waits here, and some nsqd sends nothing more until it is answered."""
         return self._core.is_starved()
 
     def stats(self) -> ConsumerStats:

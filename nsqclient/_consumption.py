@@ -276,8 +276,8 @@ class Consumption:
     # What can be asked
 
     def is_starved(self) -> bool:
-        """Whether some nsqd sends nothing more until it is answered."""
-        return any(
+        """Whether nothing waits here, and some nsqd sends nothing more until it is answered."""
+        return not self.queue and any(
             connection.in_flight and len(connection.in_flight) >= int(connection.seat.rdy * _STARVED)
             for connection in self.connections
             if not connection.is_closing

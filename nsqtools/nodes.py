@@ -177,7 +177,7 @@ async def servers_of(
         return [await _beside(asking, parse_server(address)) for address in nsqd_tcp]
     producers, failures = await asking.producers([parse_server(address) for address in lookupd], topic)
     if not producers:
-        raise failures[0] if failures else AskFailed(f"no nsqd has the topic {topic}")
+        raise failures[0] if failures else AskFailed(f"no nsqd has the topic {topic}", status=404)
     return [producer.server for producer in producers]
 
 

@@ -167,8 +167,7 @@ async def prepare(options: Options, asking: Asking) -> Replay:
     servers = await servers_of(
         asking, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
     )
-    logs = [TopicLog(asking, server, options.topic) for server in servers]
-    there = [(log, await log.bounds()) for log in logs]
+    there = [(it, await it.bounds()) for it in (TopicLog(asking, server, options.topic) for server in servers)]
     before = Checkpoint.load(Path(options.checkpoint)) if options.checkpoint else None
     if before is not None:
         return _go_on(options, before, there)
@@ -176,10 +175,10 @@ async def prepare(options: Options, asking: Asking) -> Replay:
         raise ToolFailed(f"a sequence is a place on one nsqd, and {len(there)} have the topic: use --nsqd-http-address")
     now = datetime.now(UTC)
     readers = []
-    for log, bounds in there:
-        first = await log.place(parse_place("from", options.from_, now), bounds)
-        end = await log.place(parse_place("to", options.to, now), bounds)
-        readers.append(SpanReader(log, Span(bounds.node, bounds.log_id, first, max(first, end))))
+    for it, bounds in there:
+        first = await it.place(parse_place("from", options.from_, now), bounds)
+        end = await it.place(parse_place("to", options.to, now), bounds)
+        readers.append(SpanReader(it, Span(bounds.node, bounds.log_id, first, max(first, end))))
     return Replay(options, readers)
 
 
@@ -188,7 +187,7 @@ def _go_on(options: Options, before: Checkpoint, there: Sequence[tuple[TopicLog,
         raise ToolFailed(
             f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
         )
-    logs = {bounds.node: log for log, bounds in there}
+    logs = {bounds.node: it for it, bounds in there}
     if missing := before.places.keys() - logs.keys():
         raise ToolFailed(
             f"checkpoint {options.checkpoint} names nodes that are not there: {', '.join(sorted(missing))}"

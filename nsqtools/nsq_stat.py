@@ -6,10 +6,10 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import quote
 
 import trio
@@ -109,15 +109,18 @@ class Channel:
         return self._known, troubles
 
 
-async def watch(options: Options, output: Output) -> None:
+class Watched(Protocol):
+    async def poll(self) -> tuple[Poll, list[str]]: ...
+
+
+async def watch(channel: Watched, options: Options, write: Callable[[bytes], Awaitable[None]]) -> None:
     """Prints rows until there are enough. Raises ToolFailed when there is nothing to begin with."""
-    channel = Channel(options)
     before, troubles = await channel.poll()
     if not before.nodes:
         raise ToolFailed("; ".join(troubles))
     _report(troubles)
     if not options.json:
-        await output.write(HEADER.encode())
+        await write(HEADER.encode())
     last = options.count
     for number in count(1):
         await trio.sleep_until(before.time + seconds(options.interval))
@@ -125,10 +128,10 @@ async def watch(options: Options, output: Output) -> None:
         _report(troubles)
         row = row_between(before, now)
         if options.json:
-            await output.write(json.dumps(row.document()).encode() + b"\n")
+            await write(json.dumps(row.document()).encode() + b"\n")
         else:
             header = HEADER if number % ROWS_PER_HEADER == 0 else ""
-            await output.write((header + row.line()).encode())
+            await write((header + row.line()).encode())
         if number == last:
             return
         before = now
@@ -141,7 +144,7 @@ def _report(troubles: Sequence[str]) -> None:
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    await run_until(stop, lambda: watch(options, output))
+    await run_until(stop, lambda: watch(Channel(options), options, output.write))
     return 0
 
 

@@ -1,7 +1,7 @@
 """SHELL of nsq_to_file for one topic: messages come, files grow, and a message is finished when it is on the disk.
 
-Messages are gathered in memory, at most as many as may be in flight, and written, synced and finished together: when
-there are that many, when nothing more comes until some are finished, with each tick, and before another file is opened.
+Messages are gathered in memory, and written, synced and finished together: when there are nearly as many as may be in
+flight, when nothing more comes until some are finished, with each tick, and before another file is opened.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import trio
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nsqtools.rotation import FileNames, Rotation
 
 T = TypeVar("T")
+
+_STARVED: Final = 0.85  # of what may be in flight: nsqd sends little more then. NSQ's client has this number
 
 
 class Message(Protocol):
@@ -60,7 +62,7 @@ class TopicArchive:
         self._names = names
         self._layout = layout
         self._rotation = rotation
-        self._capacity = max(capacity, 1)
+        self._full = max(int(capacity * _STARVED), 1)
         self._sync_interval = sync_interval
         self._skip_empty_files = skip_empty_files
         self._wall = wall
@@ -124,7 +126,7 @@ class TopicArchive:
         is_first = await self._rotate_if_due()
         self._batch.append(message)
         self._rotation.grown(len(message.body) + 1)
-        if is_first or self._is_stopping or len(self._batch) >= self._capacity or self._consumer.is_starved():
+        if is_first or self._is_stopping or len(self._batch) >= self._full or self._consumer.is_starved():
             await self._sync()
 
     async def _look_after(self) -> None:

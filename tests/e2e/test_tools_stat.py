@@ -11,6 +11,7 @@ import pytest
 
 from nsqtools.rates import HEADER
 from tests.e2e.conftest import StartNsqd
+from tests.support.certificates import make_certificates
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 from tests.support.tools import Tool, address, last_line, run_tool
 
@@ -116,3 +117,24 @@ def test_a_channel_that_is_not_there(nsqd: Nsqd, topic: str) -> None:
     )
     assert result.returncode == 1
     assert last_line(result.stderr) == (f"ERROR: failed to find channel(nope) in stats metadata for topic({topic})")
+
+
+def test_where_plain_http_is_refused_https_is_asked(tmp_path: Path, start_nsqd: StartNsqd) -> None:
+    made = make_certificates(tmp_path)
+    nsqd = start_nsqd(
+        f"tls-cert={made.certificate}", f"tls-key={made.key}", "tls-required=true", "https-address=127.0.0.1:0"
+    )
+    trusting = {"SSL_CERT_FILE": str(made.authority)}
+    published = run_tool(
+        "to_nsq", "--topic=t", f"--nsqd-tcp-address={address(nsqd.tcp)}", "--producer-opt=tls_v1",
+        f"--producer-opt=tls_root_ca_file,{made.authority}", input=b"one\ntwo",
+    )  # fmt: skip
+    assert published.returncode == 0, published.stderr
+    place = f"--nsqd-http-address={address(nsqd.http_address)}"
+    peeked = run_tool("nsq_tail", "--peek", "--topic=t", place, environ=trusting)
+    assert (peeked.returncode, peeked.stdout) == (0, b"one\ntwo\n"), peeked.stderr
+    shown = run_tool("nsq_stat", "--topic=t", "--channel=c", place, environ=trusting)
+    assert last_line(shown.stderr) == "ERROR: failed to find channel(c) in stats metadata for topic(t)"
+    doubting = run_tool("nsq_stat", "--topic=t", "--channel=c", place)
+    assert doubting.returncode == 1
+    assert "certificate verify failed" in last_line(doubting.stderr)

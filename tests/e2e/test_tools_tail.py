@@ -136,6 +136,7 @@ def test_a_signal_requeues_what_is_not_shown(nsqd: Nsqd, topic: str) -> None:
         nsqd.connect().publish(topic, b"x")
         eventually(lambda: tail.out == b"x\n")
         assert tail.stop(signal.SIGINT) == 0
+        assert "clean close complete" in tail.log  # nsqd has answered its CLS
     assert left(nsqd, topic) == (0, 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -29,6 +31,17 @@ class Options(ToolOptions):
 
 
 seen: list[Options] = []
+
+
+@pytest.fixture(autouse=True)
+def _log_stays_as_it_was() -> Iterator[None]:
+    """A tool has the process for itself, and we do not."""
+    loggers = [logging.getLogger(name) for name in (None, "common", "nsqtools", "nsqclient", "__main__")]
+    before = [(it.handlers[:], it.level, it.propagate) for it in loggers]
+    yield
+    for logger, (handlers, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 async def run(options: Options, stop: trio.Event) -> int:
