@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Final
 
 from bench import (
+    admin,
     builds,
     client,
     deferred,
@@ -47,6 +48,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         history.BENCHMARK,
         streams.BENCHMARK,
         client.BENCHMARK,
+        admin.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"

@@ -6,6 +6,7 @@ answer is the same as before is not read again, which makes idle topics cost nex
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -24,6 +25,7 @@ from nsqadmin.model import (
 
 Json = Mapping[str, Any]
 
+_PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
@@ -40,12 +42,12 @@ class ChannelPart:
 
 @dataclass(frozen=True, slots=True)
 class TopicPart:
-    """A topic on one node. `raw` is its part of the answer."""
+    """A topic on one node. `said` is its part of the answer, packed: it is only compared, and there are many."""
 
     row: TopicNode
     rates: Rates
     channels: Mapping[str, ChannelPart]
-    raw: Json
+    said: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,10 @@ class _TopicReader:
     has_clients: bool
     has_history: bool
 
-    def read(self, raw: Json) -> TopicPart:
+    def read(self, raw: dict[str, Any]) -> TopicPart:
         before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
-        if before is not None and before.raw == raw and before.row.has_log == self.has_history:
+        said = marshal.dumps(raw, _PLAIN)
+        if before is not None and before.said == said and before.row.has_log == self.has_history:
             return _unchanged(before)
         row = TopicNode(
             node=self.node,
@@ -128,7 +131,7 @@ class _TopicReader:
             for it in raw.get("channels") or ()
         }
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
-        return TopicPart(row, rates, channels, raw)
+        return TopicPart(row, rates, channels, said)
 
     def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
         old = before.row if before is not None else None
@@ -162,7 +165,7 @@ def _unchanged(before: TopicPart) -> TopicPart:
     if before.rates is _SILENT and all(part.rates is _STILL for part in channels):
         return before
     still = {name: ChannelPart(_at_rest(part.row), _STILL) for name, part in before.channels.items()}
-    return TopicPart(before.row, _SILENT, still, before.raw)
+    return TopicPart(before.row, _SILENT, still, before.said)
 
 
 def _at_rest(row: ChannelNode) -> ChannelNode:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from time import perf_counter, time
+from time import thread_time, time
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
 from urllib.parse import quote_plus
 
@@ -138,7 +138,7 @@ class Sampler:
         self._looked_at: dict[str, float] = {}
         self._known_rows: dict[str, tuple[Topic, tuple[tuple[str, array[float]], ...]]] = {}
         self._begun = 0  # sweeps
-        self._worked = 0.0  # seconds, in this sweep
+        self._worked = self._worked_before = 0.0  # seconds, in this sweep and in the one before
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self._wake = trio.Event()
         self._swept = trio.Event()
@@ -190,13 +190,15 @@ class Sampler:
                     task_status.started()
                 swept, self._swept = self._swept, trio.Event()
                 swept.set()
-                with trio.move_on_at(began + self._snapshot.interval):
+                # Rates need two samples, and consumers are asked for from the second one on.
+                pause = self._snapshot.interval if self._snapshot.index > 1 else min(1.0, self._snapshot.interval)
+                with trio.move_on_at(began + pause):
                     await self._wake.wait()
                 self._wake = trio.Event()
 
     async def _sweep(self, nursery: trio.Nursery) -> None:
         self._begun += 1
-        self._worked = 0.0
+        self._worked_before, self._worked = self._worked, 0.0
         if trio.current_time() - self._discovered_at >= seconds(self._options().discovery_interval):
             is_first = not self._nodes
             asked = self._start_discovery(nursery)
@@ -215,11 +217,12 @@ class Sampler:
 
     @contextmanager
     def _working(self) -> Iterator[None]:
-        began = perf_counter()
+        # Of the processor, and not of the clock: on a busy machine everything takes longer, and that is no work of ours.
+        began = thread_time()
         try:
             yield
         finally:
-            self._worked += perf_counter() - began
+            self._worked += thread_time() - began
 
     # Who is there
 
@@ -308,6 +311,8 @@ class Sampler:
         return asked
 
     def _wants_all_clients(self) -> bool:
+        if not self._snapshot.index:
+            return False  # how many there are is not known yet
         is_looked_at = trio.current_time() - self._looked_at.get("", -1e9) < _LOOKED_FOR
         return is_looked_at or self._snapshot.totals.client_count <= self._options().sample_clients
 
@@ -400,7 +405,7 @@ class Sampler:
         ]
         topics = self._merger.merge(answers, self._directory(), now=trio.current_time())
         lookupds = tuple(self._lookupd(address, it) for address, it in self._lookupds.items())
-        interval = max(seconds(self._options().sample_interval), self._worked * _SHARE)
+        interval = max(seconds(self._options().sample_interval), self._worked_before * _SHARE)
         drawn = Snapshot(
             index=before.index + 1,
             taken_at=now,

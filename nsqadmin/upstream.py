@@ -43,6 +43,14 @@ class UpstreamError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: bytes
+    date: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Streamed:
     """An answer that is still coming."""
 
@@ -72,8 +80,8 @@ class Upstream:
 
     async def get_dated_json(self, address: str, target: str) -> tuple[Any, float | None]:
         """The document, and when it was made by the other one's clock, where that says so."""
-        response = await self._answered("GET", address, target, b"")
-        return _json(address, response.content), _date_of(response)
+        answer = await self._answered("GET", address, target, b"")
+        return _json(address, answer.body), _date_of(answer.date)
 
     async def post(self, address: str, target: str, body: bytes = b"") -> bytes:
         return await self._ask("POST", address, target, body)
@@ -102,22 +110,27 @@ class Upstream:
         await self._client.aclose()
 
     async def _ask(self, method: str, address: str, target: str, body: bytes) -> bytes:
-        return (await self._answered(method, address, target, body)).content
+        return (await self._answered(method, address, target, body)).body
 
-    async def _answered(self, method: str, address: str, target: str, body: bytes) -> httpx.Response:
+    async def _answered(self, method: str, address: str, target: str, body: bytes) -> _Answer:
         url = f"http://{address}{target}"
-        response = await self._exchange(method, url, body)
-        if response.status_code == _FORBIDDEN:
-            url = _https_url(response, address, target)
-            response = await self._exchange(method, url, body)
-        if response.status_code != _OK:
-            raise UpstreamError(_refusal(response), status=response.status_code, body=response.content)
-        return response
+        answer = await self._exchange(method, url, body)
+        if answer.status == _FORBIDDEN:
+            url = _https_url(answer, address, target)
+            answer = await self._exchange(method, url, body)
+        if answer.status != _OK:
+            raise UpstreamError(_refusal(answer), status=answer.status, body=answer.body)
+        return answer
 
-    async def _exchange(self, method: str, url: str, body: bytes) -> httpx.Response:
+    async def _exchange(self, method: str, url: str, body: bytes) -> _Answer:
+        """httpx's own answers are in cycles, and would keep megabytes until somebody collects them: the body is ours."""
         try:
             with trio.fail_after(self._timeout):
-                return await self._client.request(method, url, content=body or None)
+                async with self._client.stream(method, url, content=body or None) as response:
+                    content = b"".join([piece async for piece in response.aiter_bytes()])
+                    return _Answer(
+                        response.status_code, content, response.headers.get("date", ""), response.reason_phrase
+                    )
         except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError) as error:
             raise _failed(method, url, error) from error
 
@@ -139,28 +152,27 @@ def _json(address: str, body: bytes) -> Any:
         raise UpstreamError(f"{address} answered with no JSON: {error}") from error
 
 
-def _date_of(response: httpx.Response) -> float | None:
+def _date_of(text: str) -> float | None:
     try:
-        return parsedate_to_datetime(response.headers["date"]).timestamp()
-    except (KeyError, ValueError, TypeError):
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError):
         return None
 
 
-def _refusal(response: httpx.Response) -> str:
-    status = response.status_code
+def _refusal(answer: _Answer) -> str:
     try:
-        reason = HTTPStatus(status).phrase
+        reason = HTTPStatus(answer.status).phrase
     except ValueError:
-        reason = response.reason_phrase
-    return f"got response {status} {reason} {quote(response.content).decode('utf-8', 'replace')}"
+        reason = answer.reason
+    return f"got response {answer.status} {reason} {quote(answer.body).decode('utf-8', 'replace')}"
 
 
-def _https_url(response: httpx.Response, address: str, target: str) -> str:
+def _https_url(answer: _Answer, address: str, target: str) -> str:
     """Where an nsqd that speaks TLS only wants to be asked. UpstreamError when it does not say."""
     try:
-        port = int(json.loads(response.content)["https_port"])
+        port = int(json.loads(answer.body)["https_port"])
     except (ValueError, KeyError, TypeError) as error:
-        raise UpstreamError(_refusal(response), status=_FORBIDDEN, body=response.content) from error
+        raise UpstreamError(_refusal(answer), status=_FORBIDDEN, body=answer.body) from error
     return f"https://{address.rpartition(':')[0]}:{port}{target}"
 
 

@@ -1,0 +1,176 @@
+"""nsqadmin before a big cluster: how long a page takes, what being live costs, with and without viewers, and memory."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+from bench.brokers import free_port
+from bench.report import Benchmark, Row, at_most
+from bench.work import HOST, Failed, Work, say, started
+
+START_LIMIT: Final = 60.0
+PAGES: Final = ("/", "/topics", "/topics/topic-7", "/topics/topic-7/channel-0", "/nodes")
+VIEWERS: Final = 50
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument("--topics", type=int, default=2000, help="(default: %(default)s)")
+    parser.add_argument("--channels", type=int, default=3, help="of each topic (default: %(default)s)")
+    parser.add_argument(
+        "--lively",
+        default="0.1,1",
+        metavar="SHARE,...",
+        help="of the topics, whose numbers change (default: %(default)s)",
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement (default: %(default)s)")
+
+
+def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+    rows: list[Row] = []
+    for lively in (float(it) for it in settings.lively.split(",")):
+        with work.new_folder("admin") as folder:
+            rows += _measured(settings, folder, lively)
+    return rows
+
+
+def _measured(settings: argparse.Namespace, folder: Path, lively: float) -> list[Row]:
+    name = f"{lively:.0%} lively"
+    with ExitStack() as stack:
+        lookupd = stack.enter_context(_nodes(settings, lively))
+        port = free_port()
+        pid = stack.enter_context(_nsqadmin(port, lookupd, folder / "log"))
+        _wait_until_sampled(port, settings.topics)
+        pages = {path: _page_times(port, path) for path in PAGES}
+        alone = _share_of_a_core(pid, settings.seconds)
+        with _viewers(port, 1):
+            one = _share_of_a_core(pid, settings.seconds)
+        with _viewers(port, VIEWERS):
+            many = _share_of_a_core(pid, settings.seconds)
+        resident = _peak_resident(pid)
+    say(f"{name}: {alone:.1f} % alone, {one:.1f} % with a viewer, {many:.1f} % with {VIEWERS}, {resident:.0f} MB")
+    return [
+        *(Row(f"{name}: GET {path}", "ms", tuple(times), at_most(1000)) for path, times in pages.items()),
+        Row(f"{name}: nobody looks", "% of a core", (alone,), at_most(25)),
+        Row(f"{name}: one viewer", "% of a core", (one,), at_most(25)),
+        Row(f"{name}: {VIEWERS} viewers", "% of a core", (many,), at_most(30)),
+        Row(f"{name}: peak resident", "MB", (resident,), at_most(300)),
+    ]
+
+
+@contextmanager
+def _nodes(settings: argparse.Namespace, lively: float) -> Iterator[int]:
+    command = [sys.executable, "-m", "bench.admin_nodes"]
+    command += [str(it) for it in (settings.nodes, settings.topics, settings.channels, lively)]
+    with started(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+
+
+@contextmanager
+def _nsqadmin(port: int, lookupd: int, log: Path) -> Iterator[int]:
+    command = [sys.executable, "-m", "nsqadmin", f"--http-address={HOST}:{port}"]
+    command += [f"--lookupd-http-address={HOST}:{lookupd}"]
+    with log.open("wb") as out, started(command, stdout=out, stderr=out) as process:
+        yield process.pid
+
+
+def _wait_until_sampled(port: int, topics: int) -> None:
+    end = time.monotonic() + START_LIMIT
+    while time.monotonic() < end:
+        try:
+            metrics = _get(port, "/metrics").decode()
+        except OSError:
+            time.sleep(0.1)
+            continue
+        samples = re.search(r"^nsqadmin_samples_total (\d+)$", metrics, re.MULTILINE)
+        if samples and int(samples[1]) >= 3 and metrics.count("\nnsq_topic_depth{") >= topics:
+            return
+        time.sleep(0.5)
+    raise Failed(f"nsqadmin has not sampled everything after {START_LIMIT:.0f} seconds")
+
+
+def _get(port: int, path: str) -> bytes:
+    connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise Failed(f"GET {path}: {answer.status}")
+        return body
+    finally:
+        connection.close()
+
+
+def _page_times(port: int, path: str) -> list[float]:
+    times = []
+    for _ in range(7):
+        began = time.perf_counter()
+        _get(port, path)
+        times.append((time.perf_counter() - began) * 1000)
+        time.sleep(0.1)
+    return times
+
+
+def _share_of_a_core(pid: int, seconds: float) -> float:
+    before, began = _cpu_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (_cpu_seconds(pid) - before) / (time.monotonic() - began)
+
+
+@contextmanager
+def _viewers(port: int, count: int) -> Iterator[None]:
+    """Browsers that look at the overview and at a page of a hundred topics."""
+    only = ",".join(f"topic-{number}" for number in range(100))
+    with ExitStack() as stack:
+        for number in range(count):
+            connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT)
+            stack.callback(connection.close)
+            connection.request("GET", f"/events?scope=topics&only={only}" if number % 2 else "/events?scope=overview")
+            response = connection.getresponse()
+            stack.callback(response.close)
+            reader = threading.Thread(target=_drain, args=(response,), daemon=True)
+            reader.start()
+        yield
+
+
+def _drain(response: http.client.HTTPResponse) -> None:
+    try:
+        while response.read1(65536):
+            pass
+    except (OSError, ValueError, AttributeError):  # closed under us: that is how it ends
+        pass
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _peak_resident(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    if found is None:
+        raise Failed("no VmHWM")
+    return int(found[1]) / 1024
+
+
+BENCHMARK: Final = Benchmark(
+    "admin",
+    "What does nsqadmin cost before a big cluster, and how long does a page take?",
+    add_arguments,
+    run,
+    at_most=10,
+)

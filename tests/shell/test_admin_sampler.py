@@ -1,0 +1,206 @@
+"""The sampler before nodes that do as a test tells them: who is slow, hangs, restarts or talks nonsense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from nsqadmin.activity import ActivityLog
+from nsqadmin.model import Health, Snapshot
+from nsqadmin.options import Options
+from nsqadmin.sampler import PATIENCE, Sampler
+from nsqadmin.upstream import opened
+from tests.support.process import needs_module
+
+needs_module("httpx")
+
+SECOND = 1_000_000_000
+
+
+class FakeNode:
+    """An nsqd over HTTP. `before` is awaited before each answer."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.port = 0
+        self.depth = 0
+        self.start_time = 1
+        self.asked = 0
+        self.body: bytes | None = None
+        self.before: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def answer(self, target: str) -> bytes:
+        if target.startswith("/info"):
+            return json.dumps(
+                {"hostname": self.name, "broadcast_address": "127.0.0.1", "http_port": self.port, "tcp_port": 1}
+            ).encode()
+        channel = {"channel_name": "c", "depth": self.depth, "message_count": self.depth, "client_count": 0}
+        topic = {"topic_name": "t", "channels": [channel], "message_count": self.depth}
+        document = {"version": "1.3.0", "health": "OK", "start_time": self.start_time, "topics": [topic]}
+        return self.body if self.body is not None else json.dumps(document).encode()
+
+    async def serve(self, stream: trio.abc.Stream) -> None:
+        async with stream:
+            received = b""
+            while True:
+                data = await stream.receive_some()
+                if not data:
+                    return
+                received += data
+                if b"\r\n\r\n" not in received:
+                    continue
+                target = received.split(b" ", 2)[1].decode()
+                received = b""
+                self.asked += target.startswith("/stats")
+                await self.before()
+                status = b"404 Not Found" if target.startswith("/topic/log") else b"200 OK"
+                body = self.answer(target)
+                await stream.send_all(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+
+
+@asynccontextmanager
+async def sampled(*nodes: FakeNode, **options: Any) -> AsyncIterator[Sampler]:
+    """A sampler that asks them now, and then only when it is told to."""
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            listeners = await nursery.start(_serve, node)
+            node.port = listeners[0].socket.getsockname()[1]
+        chosen = Options(
+            nsqd_http_address=tuple(node.address for node in nodes), sample_interval=3600 * SECOND, **options
+        )
+        async with opened(chosen) as upstream:
+            sampler = Sampler(lambda: chosen, upstream, ActivityLog())
+            await nursery.start(sampler.run)
+            yield sampler
+            nursery.cancel_scope.cancel()
+
+
+async def _serve(node: FakeNode, task_status: trio.TaskStatus[Any]) -> None:
+    async def handle(stream: trio.abc.Stream) -> None:
+        try:
+            await node.serve(stream)
+        except trio.BrokenResourceError:
+            pass
+
+    await trio.serve_tcp(handle, 0, host="127.0.0.1", task_status=task_status)
+
+
+def health(snapshot: Snapshot) -> dict[str, Health]:
+    return {node.hostname: node.health for node in snapshot.nodes}
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        with trio.fail_after(30):
+            await test()
+
+    trio.run(limited)
+
+
+def test_a_node_that_hangs_delays_nobody() -> None:
+    quick, hanging = FakeNode("quick"), FakeNode("hanging")
+
+    async def test() -> None:
+        async with sampled(quick, hanging) as sampler:
+            await sampler.refresh()
+            assert health(sampler.snapshot) == {"quick": Health.OK, "hanging": Health.OK}
+            released = trio.Event()
+            hanging.before = released.wait
+            quick.depth = 7
+            began = trio.current_time()
+            await sampler.refresh()
+            assert trio.current_time() - began < PATIENCE + 2
+            quick.depth = 9
+            began = trio.current_time()
+            shown = await sampler.refresh()  # it is not waited for again
+            assert trio.current_time() - began < PATIENCE
+            assert health(shown) == {"quick": Health.OK, "hanging": Health.SLOW}
+            found = shown.channel("t", "c")
+            assert found is not None
+            assert {row.node: row.depth for row in found.nodes}[quick.address] == 9
+            released.set()
+
+    run(test)
+
+
+def test_a_node_that_does_not_answer_in_time_is_down_and_its_numbers_are_unknown() -> None:
+    quick, silent = FakeNode("quick"), FakeNode("silent")
+
+    async def test() -> None:
+        async with sampled(quick, silent, http_client_request_timeout=SECOND // 5) as sampler:
+            await sampler.refresh()
+            silent.before = trio.sleep_forever
+            shown = await sampler.refresh()
+            assert health(shown) == {"quick": Health.OK, "silent": Health.DOWN}
+            topic = shown.topic("t")
+            assert topic is not None
+            assert [row.node for row in topic.nodes] == [quick.address]
+            (missing,) = shown.unanswered
+            assert missing.where == silent.address
+            assert "Client.Timeout exceeded" in missing.raw
+            assert "hangs" in missing.advice
+            assert [it.what for it in sampler.activity()] == ["node_down"]
+
+    run(test)
+
+
+def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
+    node = FakeNode("one")
+
+    async def test() -> None:
+        async with sampled(node) as sampler:
+            await sampler.refresh()
+            asked = node.asked
+            for _ in range(100):
+                assert sampler.snapshot.topics
+            assert node.asked == asked
+
+    run(test)
+
+
+@pytest.mark.parametrize("body", [b"not json", b"[]", b'{"topics":[{}]}'])
+def test_an_answer_that_is_none_is_a_node_that_is_down(body: bytes) -> None:
+    good, odd = FakeNode("good"), FakeNode("odd")
+    odd.body = body
+
+    async def test() -> None:
+        async with sampled(good, odd) as sampler:
+            assert health(await sampler.refresh()) == {"good": Health.OK, "odd": Health.NEVER}
+
+    run(test)
+
+
+def test_a_restart_is_an_event_and_no_negative_rate() -> None:
+    node = FakeNode("one")
+    node.depth = 100
+
+    async def test() -> None:
+        async with sampled(node) as sampler:
+            await sampler.refresh()
+            node.depth, node.start_time = 3, 2
+            shown = await sampler.refresh()
+            found = shown.channel("t", "c")
+            assert found is not None
+            assert found.rates.incoming is None
+            assert "nsqd_restarted" in {it.what for it in sampler.activity()}
+
+    run(test)
+
+
+def test_who_keeps_no_history_is_known() -> None:
+    node = FakeNode("go")
+
+    async def test() -> None:
+        async with sampled(node) as sampler:
+            assert [it.has_history for it in (await sampler.refresh()).nodes] == [False]
+
+    run(test)
