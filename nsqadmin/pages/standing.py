@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.model import Channel, Finding, Health, Paused, Severity, Snapshot, Topic
+from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.authz import Identity
@@ -59,6 +60,17 @@ class Standing:
         if topic.is_inactive:
             return INACTIVE
         return self._state(self.severity(topic.name), topic.paused)
+
+    def whole_topic(self, topic: Topic) -> State:
+        """The topic's own state; where that is fine, how many of its channels' are not."""
+        own = self.topic(topic)
+        if own.kind != "ok":
+            return own
+        kinds = [self.channel(channel).kind for channel in topic.channels]
+        for kind in ("problem", "warning"):
+            if number := kinds.count(kind):
+                return State(numbers.several(number, kind), kind)
+        return own
 
     @staticmethod
     def _state(severity: Severity | None, paused: Paused) -> State:

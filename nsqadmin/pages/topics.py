@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from nsqadmin.model import Channel, Paused, Snapshot, Topic
-from nsqadmin.pages import numbers
-from nsqadmin.pages.standing import State
 
 if TYPE_CHECKING:
     from nsqadmin.pages.filters import Filter
-    from nsqadmin.pages.standing import Standing
+    from nsqadmin.pages.standing import Standing, State
 
 T = TypeVar("T")
 
@@ -164,18 +162,8 @@ def _row(topic: Topic, standing: Standing, wanted: Filter) -> TopicRow | None:
 
 def _whole_row(topic: Topic, standing: Standing) -> TopicRow:
     channels = tuple(_channel_row(channel, standing) for channel in topic.channels)
-    state = _with_channels(standing.topic(topic), channels)
+    state = standing.whole_topic(topic)
     return TopicRow(topic, state, topic.name, _states(state, topic.paused, topic.is_inactive), channels)
-
-
-def _with_channels(own: State, channels: tuple[ChannelRow, ...]) -> State:
-    """What is wrong in a channel is also seen at its topic, when that is folded."""
-    if own.kind != "ok":
-        return own
-    for kind in ("problem", "warning"):
-        if number := sum(it.state.kind == kind for it in channels):
-            return State(numbers.several(number, kind), kind)
-    return own
 
 
 def _channel_row(channel: Channel, standing: Standing) -> ChannelRow:

@@ -126,6 +126,28 @@ def test_a_first_visit_is_light(still_page: Browser) -> None:
     assert sum(size for name, size in sizes if name.endswith(".css")) <= 20_000
 
 
+def test_with_forced_colours_states_and_charts_are_still_there(still_page: Browser) -> None:
+    features = [{"name": "forced-colors", "value": "active"}]
+    still_page.open("/")
+    still_page.command("Emulation.setEmulatedMedia", {"features": features})
+    assert still_page.run("return matchMedia('(forced-colors: active)').matches")
+    canvas_text = "const it = document.createElement('i'); it.style.color = 'CanvasText'; document.body.append(it);"
+    expected = still_page.run(f"{canvas_text} return getComputedStyle(it).color")
+    assert still_page.run("return getComputedStyle(document.querySelector('.chart .line')).stroke") == expected
+    assert still_page.run("return getComputedStyle(document.querySelector('.finding')).borderLeftWidth") != "0px"
+    shot(still_page, "overview-forced-colours")
+
+
+def test_nothing_moves_for_who_wants_no_motion(still_page: Browser) -> None:
+    still_page.look(still=True)
+    still_page.open("/topics")
+    still_page.run("document.querySelector('[data-k]').classList.add('changed')")
+    name = "return getComputedStyle(document.querySelector('[data-k]')).animationName"
+    assert still_page.run(name) == "none"
+    still_page.look(still=False)
+    assert still_page.run(name) == "tint"
+
+
 def test_colours_are_as_one_chose_also_on_the_next_page(still_page: Browser) -> None:
     still_page.look(scheme="dark")
     still_page.open("/")
