@@ -107,6 +107,35 @@ def test_a_page_that_nobody_sees_asks_for_nothing(page: Browser) -> None:
     page.wait("document.querySelector('.odometer').innerText !== arguments[0]", before)
 
 
+def test_what_one_holds_stays_where_it_is_while_numbers_move(page: Browser, cluster: Cluster) -> None:
+    page.open("/topics")
+    page.run("document.querySelector('tr.channel a').focus(); window.held = document.activeElement")
+    key = "[data-k='topics/clicks/incoming'], [data-k='topics/orders/billing/depth'], [data-k='topics/clicks/total_depth']"
+    before = page.run("return [...document.querySelectorAll(arguments[0])].map((it) => it.textContent).join()", key)
+    page.wait(
+        "[...document.querySelectorAll(arguments[0])].map((it) => it.textContent).join() !== arguments[1]", key, before
+    )
+    cluster.nodes[0].post("/topic/create?topic=aaa.first")  # would be the first row
+    try:
+        page.press("r")
+        page.wait("document.querySelector('#announce').textContent === 'Asked anew'")
+        assert page.run("return window.held.isConnected && document.activeElement === window.held")
+        page.run("document.activeElement.blur()")
+        page.wait("(document.querySelector('tr.topic').innerText.includes('aaa.first'))")
+    finally:
+        for daemon in (*cluster.nodes, *cluster.lookupds):
+            daemon.http("POST", "/topic/delete?topic=aaa.first")
+
+
+def test_only_what_changes_for_the_worse_or_better_is_announced(page: Browser, cluster: Cluster, topic: str) -> None:
+    page.open("/")
+    page.wait("document.querySelector('#live').dataset.state === 'on'")
+    cluster.nodes[0].post(f"/channel/pause?topic={topic}&channel=c")
+    page.wait("/problem|warning/.test(document.querySelector('#announce').textContent)")
+    page.wait_for_text(f"{topic}/c", "[data-live='attention']")
+    assert page.count("[aria-live], [role=status]:not(.hush)") == 0
+
+
 # Getting about
 
 
