@@ -134,6 +134,7 @@ class Option:
     least: float | None = None
     most: float | None = None
     none_for: float | None = None  # the value that NSQ has for what is None here
+    help: str = ""
 
     def read(self, written: str, value: object) -> Any:
         try:
@@ -165,46 +166,139 @@ def _table(*options: Option) -> Mapping[str, Option]:
 
 
 OPTIONS: Final = _table(
-    Option("dial_timeout", "duration", "dial_timeout", 0.0),
-    Option("read_timeout", "duration", "read_timeout", 0.1, 5 * _MINUTE),
-    Option("write_timeout", "duration", "write_timeout", 0.1, 5 * _MINUTE),
-    Option("local_addr", "string", "local_addr"),
-    Option("lookupd_poll_interval", "duration", "lookupd_poll_interval", 0.01, 5 * _MINUTE),
-    Option("lookupd_poll_jitter", "float", "lookupd_poll_jitter", 0, 1),
-    Option("lookupd_poll_timeout", "duration", "lookupd_poll_timeout", 0.0),
-    Option("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR),
-    Option("default_requeue_delay", "duration", "default_requeue_delay", 0.0, _HOUR),
-    Option("backoff_strategy", "string", "backoff"),
-    Option("max_backoff_duration", "duration", "max_backoff_duration", 0.0, _HOUR),
-    Option("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR),
-    Option("max_attempts", "int", "max_attempts", 0, 65535),
-    Option("low_rdy_idle_timeout", "duration", "low_rdy_idle_timeout", 1.0, 5 * _MINUTE),
-    Option("low_rdy_timeout", "duration", "low_rdy_timeout", 1.0, 5 * _MINUTE),
-    Option("rdy_redistribute_interval", "duration", "rdy_redistribute_interval", 0.001, 5.0),
-    Option("client_id", "string", "client_id"),
-    Option("hostname", "string", "hostname"),
-    Option("user_agent", "string", "user_agent"),
-    Option("topology_region", "string", "topology_region"),
-    Option("topology_zone", "string", "topology_zone"),
-    Option("heartbeat_interval", "duration", "heartbeat_interval", 0.0, none_for=_OFF),
-    Option("sample_rate", "int", "sample_rate", 0, 99),
-    Option("tls_v1", "bool", "tls"),
-    Option("tls_root_ca_file", "string", "ssl_context"),
-    Option("tls_cert", "string", "ssl_context"),
-    Option("tls_key", "string", "ssl_context"),
-    Option("tls_insecure_skip_verify", "bool", "ssl_context"),
-    Option("tls_min_version", "string", "ssl_context"),
-    Option("deflate", "bool", "compression"),
-    Option("deflate_level", "int", "deflate_level", 1, 9),
-    Option("snappy", "bool", "compression"),
-    Option("output_buffer_size", "int", "output_buffer_size", -1),
-    Option("output_buffer_timeout", "duration", "output_buffer_timeout", 0.0, none_for=_OFF),
-    Option("max_in_flight", "int", "max_in_flight", 0),
-    Option("msg_timeout", "duration", "msg_timeout", 0.0, none_for=0.0),
-    Option("max_msg_size", "int", "max_msg_size", 0, (1 << 31) - 1),
-    Option("auth_secret", "string", "auth_secret"),
-    # Misnamed by NSQ: true means that the secret is sent.
-    Option("skip_lookupd_authorization", "bool", "lookupd_authorization"),
+    Option("dial_timeout", "duration", "dial_timeout", 0.0, help="TCP connect"),
+    Option(
+        "read_timeout",
+        "duration",
+        "read_timeout",
+        0.1,
+        5 * _MINUTE,
+        help="silence for so long means that nsqd has gone",
+    ),
+    Option(
+        "write_timeout", "duration", "write_timeout", 0.1, 5 * _MINUTE, help="so long without progress of a write, too"
+    ),
+    Option("local_addr", "string", "local_addr", help="`host:0` to dial from"),
+    Option(
+        "lookupd_poll_interval",
+        "duration",
+        "lookupd_poll_interval",
+        0.01,
+        5 * _MINUTE,
+        help="how often nsqlookupd is asked where it cannot tell by itself",
+    ),
+    Option(
+        "lookupd_poll_jitter",
+        "float",
+        "lookupd_poll_jitter",
+        0,
+        1,
+        help="the part of the interval by which the first pause may be longer",
+    ),
+    Option("lookupd_poll_timeout", "duration", "lookupd_poll_timeout", 0.0, help="for one answer of nsqlookupd"),
+    Option("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="the longest delay that is computed"),
+    Option(
+        "default_requeue_delay",
+        "duration",
+        "default_requeue_delay",
+        0.0,
+        _HOUR,
+        help="times the attempts, the delay where none is said",
+    ),
+    Option(
+        "backoff_strategy",
+        "string",
+        "backoff",
+        help="`exponential`, `full_jitter`, or `none`; in code also a function of the level",
+    ),
+    Option(
+        "max_backoff_duration", "duration", "max_backoff_duration", 0.0, _HOUR, help="the longest pause; 0: no backoff"
+    ),
+    Option("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff"),
+    Option(
+        "max_attempts", "int", "max_attempts", 0, 65535, help="deliveries before a message is given up; 0: no limit"
+    ),
+    Option(
+        "low_rdy_idle_timeout",
+        "duration",
+        "low_rdy_idle_timeout",
+        1.0,
+        5 * _MINUTE,
+        help="an nsqd that sends nothing for so long gives up its turn, where there are more nsqds than `max_in_flight`",
+    ),
+    Option(
+        "low_rdy_timeout", "duration", "low_rdy_timeout", 1.0, 5 * _MINUTE, help="the longest turn of one that does"
+    ),
+    Option(
+        "rdy_redistribute_interval",
+        "duration",
+        "rdy_redistribute_interval",
+        0.001,
+        5.0,
+        help="how often turns are looked at",
+    ),
+    Option("client_id", "string", "client_id", help="by default the first part of the host name"),
+    Option("hostname", "string", "hostname", help="by default that of the machine"),
+    Option("user_agent", "string", "user_agent", help="by default `nsqclient/` and the version"),
+    Option("topology_region", "string", "topology_region", help="where we are, for nsqds that care"),
+    Option("topology_zone", "string", "topology_zone", help="the same, closer"),
+    Option(
+        "heartbeat_interval",
+        "duration",
+        "heartbeat_interval",
+        0.0,
+        none_for=_OFF,
+        help="at most `read_timeout`; -1 (None): none, for producers only",
+    ),
+    Option(
+        "sample_rate",
+        "int",
+        "sample_rate",
+        0,
+        99,
+        help="percent of the messages that are delivered, the others are gone; 0: all",
+    ),
+    Option("tls_v1", "bool", "tls", help="TLS, or no connection; in code also `prefer`"),
+    Option("tls_root_ca_file", "string", "ssl_context", help="whom to trust (PEM), instead of the system's"),
+    Option("tls_cert", "string", "ssl_context", help="what to show (PEM), with `tls_key`"),
+    Option("tls_key", "string", "ssl_context", help="its key"),
+    Option("tls_insecure_skip_verify", "bool", "ssl_context", help="trust everybody"),
+    Option("tls_min_version", "string", "ssl_context", help="`ssl3.0`, `tls1.0`, `tls1.1`, `tls1.2`"),
+    Option("deflate", "bool", "compression", help="compress"),
+    Option("deflate_level", "int", "deflate_level", 1, 9, help="how hard"),
+    Option("snappy", "bool", "compression", help="compress, quicker"),
+    Option("output_buffer_size", "int", "output_buffer_size", -1, help="bytes that nsqd may hold back"),
+    Option(
+        "output_buffer_timeout",
+        "duration",
+        "output_buffer_timeout",
+        0.0,
+        none_for=_OFF,
+        help="and for how long; -1 (None): not at all",
+    ),
+    Option(
+        "max_in_flight",
+        "int",
+        "max_in_flight",
+        0,
+        help="messages on their way here or being handled, of all nsqds together",
+    ),
+    Option(
+        "msg_timeout",
+        "duration",
+        "msg_timeout",
+        0.0,
+        none_for=0.0,
+        help="when nsqd takes a message back; 0 (None): as it likes",
+    ),
+    Option("max_msg_size", "int", "max_msg_size", 0, (1 << 31) - 1, help="the largest frame that is accepted; 0: any"),
+    Option("auth_secret", "string", "auth_secret", help="for AUTH"),
+    Option(
+        "skip_lookupd_authorization",
+        "bool",
+        "lookupd_authorization",
+        help="misnamed by NSQ: true shows the secret to nsqlookupd, false does not",
+    ),
 )
 
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = {

@@ -8,6 +8,7 @@ from typing import Final
 
 from common.options import reference_page, reference_table
 from nsqadmin.options import Options as AdminOptions
+from nsqclient import Config
 from nsqclient._config import OPTIONS as CLIENT_OPTIONS
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
@@ -86,6 +87,41 @@ def tools_page() -> str:
     return "\n".join(parts)
 
 
+ABOUT_CLIENT: Final = """\
+# Settings of nsqclient
+
+In code they are fields of `nsqclient.Config`, in seconds; `Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations as Go writes them, `-` and `_` the same, and what is wrong is said in NSQ's words.
+How they are used: [Publish and consume from Python](../how-to/python-client.md).
+
+| option | field | default | from | to | |
+| --- | --- | --- | --- | --- | --- |
+"""
+ABOUT_CODE_ONLY: Final = """
+Only in code:
+
+| field | default | |
+| --- | --- | --- |
+"""
+CODE_ONLY: Final[Mapping[str, str]] = {
+    "server_hostname": "whom the certificate must name, if not the host that was dialled",
+    "reconnect_delay": "`growing`: half a second to a minute; `fixed`: `lookupd_poll_interval`, as NSQ does it",
+    "rdy_policy": "`adaptive`: nsqds that are idle leave what they do not use to others that could use more",
+    "drain_timeout": "how long the end of a consumer or producer waits for answers",
+    "lookupd_strategy": "`rotate`: one nsqlookupd after the other, for very large fleets",
+    "lookupd_wait": "nsqlookupds of ours tell as soon as something changes",
+}
+
+
+def client_page() -> str:
+    plain = Config()
+    lines = []
+    for name, option in sorted(CLIENT_OPTIONS.items()):
+        bounds = " | ".join("" if bound is None else f"{bound:g}" for bound in (option.least, option.most))
+        lines.append(f"| `{name}` | `{option.field}` | `{getattr(plain, option.field)}` | {bounds} | {option.help} |")
+    only = [f"| `{name}` | `{getattr(plain, name)}` | {text} |" for name, text in CODE_ONLY.items()]
+    return ABOUT_CLIENT + "\n".join(lines) + "\n" + ABOUT_CODE_ONLY + "\n".join(only) + "\n"
+
+
 def pages() -> Mapping[Path, str]:
     return {
         Path("docs/reference/nsqd-options.md"): reference_page(Options, "nsqd", about=ABOUT_NSQD),
@@ -94,6 +130,7 @@ def pages() -> Mapping[Path, str]:
         ),
         Path("docs/reference/nsqadmin-options.md"): reference_page(AdminOptions, "nsqadmin", about=ABOUT_NSQADMIN),
         Path("docs/reference/tools.md"): tools_page(),
+        Path("docs/reference/client-options.md"): client_page(),
     }
 
 

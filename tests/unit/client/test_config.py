@@ -10,6 +10,7 @@ import pytest
 
 from nsqclient import Config, ConfigError, options_of_flags
 from nsqclient._config import OPTIONS
+from scripts.reference import CODE_ONLY
 from tests.support.certificates import make_certificates
 
 
@@ -132,3 +133,8 @@ def test_every_option_of_nsq_has_its_default() -> None:
 def test_it_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         Config().max_in_flight = 2  # type: ignore[misc]
+
+
+def test_every_field_is_in_the_reference() -> None:
+    fields = {field.name for field in dataclasses.fields(Config)}
+    assert fields == {option.field for option in OPTIONS.values()} | CODE_ONLY.keys()

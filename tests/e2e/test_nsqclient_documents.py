@@ -1,0 +1,36 @@
+"""The programs in docs/how-to/python-client.md run as they stand, but for the address."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import ROOT
+
+pytestmark = pytest.mark.e2e
+
+PAGE = ROOT / "docs" / "how-to" / "python-client.md"
+LIMIT = 60
+
+
+def programs() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_all_programs_run_one_after_the_other(start_nsqd: StartNsqd, tmp_path: Path) -> None:
+    nsqd = start_nsqd()
+    assert len(programs()) >= 7
+    for number, program in enumerate(programs()):
+        is_test = "def test_" in program
+        file = tmp_path / (f"test_{number}.py" if is_test else f"program_{number}.py")
+        file.write_text(program.replace("127.0.0.1:4150", f"127.0.0.1:{nsqd.tcp[1]}"), encoding="utf-8")
+        command = ["-m", "pytest", "-q", "--rootdir", str(tmp_path), str(file)] if is_test else [str(file)]
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT, check=False
+        )
+        assert done.returncode == 0, f"{program}\n{done.stdout}\n{done.stderr}"

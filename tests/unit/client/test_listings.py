@@ -1,0 +1,96 @@
+"""nsqlookupd: where to ask, how answers read, and what several of them say together."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from nsqclient import Config, ConfigError
+from nsqclient._listings import BadAnswer, Listed, Listings, Pace, groups_of, headers_of, parse_lookupd, read_answer
+
+
+def producer(host: str, port: int = 4150) -> dict[str, object]:
+    return {"broadcast_address": host, "tcp_port": port, "hostname": "h", "remote_address": "1.2.3.4:5"}
+
+
+def answer(*hosts: str) -> bytes:
+    return json.dumps({"channels": [], "producers": [producer(host) for host in hosts]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("lk:4161", "http://lk:4161/lookup?topic=t1%23ephemeral"),
+        ("http://lk:4161/", "http://lk:4161/lookup?topic=t1%23ephemeral"),
+        ("http://lk:4161/foo/lookup?extra=1", "http://lk:4161/foo/lookup?extra=1&topic=t1%23ephemeral"),
+        ("https://[::1]:4161", "https://[::1]:4161/lookup?topic=t1%23ephemeral"),
+    ],
+)
+def test_where_to_ask(text: str, asked: str) -> None:
+    place = parse_lookupd(text)
+    assert str(place).removesuffix(place.target) + place.asking("t1#ephemeral") == asked
+
+
+def test_a_question_that_waits() -> None:
+    assert parse_lookupd("lk:4161").asking("t", wait=60, index="7") == "/lookup?topic=t&wait=60s&index=7"
+
+
+@pytest.mark.parametrize("text", ["lk", "http://lk", "ftp://lk:1", "http://:4161", "lk:x"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_lookupd(text)
+
+
+def test_answers_of_both_forms_with_and_without_their_header() -> None:
+    plain = answer("a")
+    wrapped = json.dumps({"status_code": 200, "data": json.loads(plain)}).encode()
+    listed = (Listed("a:4150", "h", "1.2.3.4:5"),)
+    assert read_answer(200, plain) == read_answer(200, wrapped) == listed
+    assert read_answer(200, b"") == read_answer(404, b'{"message":"TOPIC_NOT_FOUND"}') == ()
+    assert read_answer(200, answer("::1"))[0].address == "[::1]:4150"
+
+
+@pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, b'{"producers": [1]}'), (200, b"[]")])
+def test_answers_that_make_no_sense(status: int, body: bytes) -> None:
+    with pytest.raises(BadAnswer):
+        read_answer(status, body)
+
+
+def test_the_union_of_what_all_say_and_have_said() -> None:
+    one, two = parse_lookupd("a:1"), parse_lookupd("b:1")
+    listings = Listings()
+    assert listings.answered(one, read_answer(200, answer("x", "y")))
+    assert listings.answered(two, read_answer(200, answer("y", "z")))
+    assert not listings.answered(two, read_answer(200, answer("y", "z")))
+    listings.failed(one)
+    assert (set(listings.nsqds), listings.failures) == ({"x:4150", "y:4150", "z:4150"}, 1)
+    listings.answered(one, ())
+    assert (set(listings.nsqds), listings.failures) == ({"y:4150", "z:4150"}, 0)
+
+
+def test_the_secret_is_shown_unless_told_otherwise() -> None:
+    shown = ("Authorization", "Bearer it")
+    assert shown in headers_of(Config(auth_secret="it"))
+    assert shown not in headers_of(Config(auth_secret="it", lookupd_authorization=False))
+    assert len(headers_of(Config())) == 1
+
+
+def test_who_is_asked_side_by_side() -> None:
+    texts = ["a:1", "b:1", "http://a:1/lookup"]
+    assert [len(group) for group in groups_of(texts, Config())] == [1, 1]
+    assert [len(group) for group in groups_of(texts, Config(lookupd_strategy="rotate"))] == [2]
+
+
+def test_pauses() -> None:
+    pace = Pace(Config(lookupd_poll_interval=60, lookupd_poll_jitter=0.3), Random(1))
+    pace.asked(has_answered=True)
+    assert 60 <= pace.pause() <= 78
+    pace.asked(has_answered=True)
+    assert all(54 <= pace.pause() <= 66 for _ in range(100))
+    pauses = []
+    for _ in range(8):
+        pace.asked(has_answered=False)
+        pauses.append(pace.pause())
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
