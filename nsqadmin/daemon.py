@@ -16,7 +16,7 @@ from common import web
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
 from common.startup import StartupError
-from nsqadmin import api_v2, live, monitoring
+from nsqadmin import api_v2, live, monitoring, series_file
 from nsqadmin.access import Access, read_policy
 from nsqadmin.activity import ActivityLog
 from nsqadmin.app import App
@@ -85,6 +85,9 @@ async def _live_services(
     sampler.on_snapshot(hub.sampled)
     activity.on_activity(hub.happened)
     nursery.start_soon(notifier.run)
+    if path := settings.options.history_file:
+        series_file.load(path, sampler.store)
+        nursery.start_soon(series_file.keep, path, sampler.store)
     await nursery.start(sampler.run)
     return Services(
         settings=settings,

@@ -284,6 +284,7 @@ class SeriesStore:
             for key, (hours, days) in dumped["coarse"].items():
                 coarse = _Coarse(0)
                 coarse.hours, coarse.days = _Ring.load(*hours), _Ring.load(*days)
+                coarse.lively = coarse.hours.last
                 self._coarse[str(key)] = coarse
                 self._limited += not str(key).startswith(_ALWAYS_KEPT)
         except (TypeError, KeyError, AttributeError) as error:
