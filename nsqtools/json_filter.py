@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -36,7 +37,8 @@ class JsonFilter:
         if not self.field and not self.whitelist:
             return body
         try:
-            found = json.loads(body, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
+            text = body.decode("utf-8", "replace")  # left to itself, json would also read UTF-16
+            found = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return Dropped.NOT_JSON
         if found is None:
@@ -50,7 +52,7 @@ class JsonFilter:
         if not self.whitelist:
             return body
         kept = {name: found[name] for name in sorted(set(self.whitelist)) if name in found}
-        return _written(kept).encode("utf-8", "replace")
+        return _LONE_SURROGATE.sub("\ufffd", _written(kept)).encode()
 
     def _missing(self, found: dict[str, Any]) -> Dropped | None:
         if self.field not in found:
@@ -74,6 +76,7 @@ def _is_number(text: str, number: str) -> bool:
         return False
 
 
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON can write one, UTF-8 cannot
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 

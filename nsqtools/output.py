@@ -7,7 +7,6 @@ import json
 import os
 import select
 import stat
-import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ import trio
 
 from nsqtools.command import OutputClosed
 
+_STANDARD: Final = 1
 # A pipe that says it can be written takes so much without blocking.
 _ATOMIC: Final = select.PIPE_BUF
 
@@ -22,10 +22,13 @@ _ATOMIC: Final = select.PIPE_BUF
 class Output:
     """A descriptor that may be a pipe, a terminal or a file. It stays blocking: others may share it."""
 
-    def __init__(self, descriptor: int | None = None) -> None:
-        self._descriptor = sys.stdout.fileno() if descriptor is None else descriptor
-        kind = os.fstat(self._descriptor).st_mode
-        self._never_blocks = stat.S_ISREG(kind)
+    def __init__(self, descriptor: int = _STANDARD) -> None:
+        """Raises OutputClosed."""
+        self._descriptor = descriptor
+        try:
+            self._never_blocks = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        except OSError as error:
+            raise OutputClosed from error
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLOUT)
 

@@ -25,6 +25,7 @@ ABOUT: Final = """\
 Each record is published to every nsqd, one after the other; empty ones are left out. The first publish that fails ends
 it with status 1, and the rest of the input is not read: some nsqd may have that record already."""
 
+_STANDARD_INPUT: Final = 0
 _BLOCK: Final = 64 * 1024
 
 
@@ -57,6 +58,8 @@ async def publish_all(options: Options, descriptor: int) -> None:
         await _publish_all(options, descriptor)
     except (NSQError, ValueError) as error:  # ValueError: a record that no nsqd takes
         raise ToolFailed(str(error)) from error
+    except OSError as error:
+        raise ToolFailed(f"cannot read standard input: {error.strerror}") from error
 
 
 async def _publish_all(options: Options, descriptor: int) -> None:
@@ -80,7 +83,7 @@ async def _publish_all(options: Options, descriptor: int) -> None:
 
 
 async def run(options: Options, stop: trio.Event) -> int:
-    await run_until(stop, lambda: publish_all(options, sys.stdin.fileno()))
+    await run_until(stop, lambda: publish_all(options, _STANDARD_INPUT))
     return 0
 
 

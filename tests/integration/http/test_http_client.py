@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from socket import socket
+from ssl import create_default_context
+from typing import Any
 
 import pytest
 import trio
 
-from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, get
+from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, get, open_answer
 
 
 def ask(reply: bytes, **settings: float) -> tuple[Answer, bytes]:
@@ -177,3 +180,155 @@ def test_what_is_busy_when_idle_ones_are_closed_is_closed_afterwards() -> None:
         return client.idle
 
     assert trio.run(main) == 0
+
+
+# Requests of any method, and whole URLs, on connections that are kept
+
+
+class Recorder(Server):
+    """Keeps what it was asked, too."""
+
+    def __init__(self, *answers: bytes, stamina: int = 1000) -> None:
+        super().__init__(*answers, stamina=stamina)
+        self.heard: list[bytes] = []
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        async def receive_some(most: int) -> bytes:
+            data = bytes(await real(most))
+            if data:
+                self.heard.append(data)
+            return data
+
+        real = stream.receive_some
+        stream.receive_some = receive_some  # type: ignore[method-assign,assignment]
+        await super().serve(stream)
+
+
+def post(server: Recorder, bodies: Sequence[bytes], *, pause: float = 0.0, **settings: Any) -> list[Answer]:
+    """What is answered to each, with a pause after it."""
+
+    async def main() -> list[Answer]:
+        client = HttpClient(timeout=10, **settings)
+        answers = []
+        async with trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(partial(trio.serve_tcp, server.serve, 0, host="127.0.0.1"))
+            url = f"http://127.0.0.1:{listener.socket.getsockname()[1]}/in"
+            for body in bodies:
+                answers.append(  # one after the other
+                    await client.fetch("POST", url, tls=create_default_context(), headers=[("A", "b")], body=body)
+                )
+                await trio.sleep(pause)
+            await client.close_idle()
+            nursery.cancel_scope.cancel()
+        return answers
+
+    return trio.run(main)
+
+
+def test_a_post_uses_the_connection_of_the_one_before() -> None:
+    server = Recorder(ONE, ONE)
+    assert post(server, [b"x", b"yy"]) == [Answer(200, b"1")] * 2
+    assert server.connections == 1
+    lines = [heard.split(b"\r\n") for heard in server.heard]
+    assert [(it[0], it[-1]) for it in lines] == [(b"POST /in HTTP/1.1", b"x"), (b"POST /in HTTP/1.1", b"yy")]
+    assert b"A: b" in lines[0]
+    assert b"Content-Length: 2" in lines[1]
+    assert b"Connection: close" not in lines[0]
+
+
+def test_a_post_goes_elsewhere_when_its_connection_has_gone() -> None:
+    server = Recorder(ONE, ONE, stamina=1)
+    assert post(server, [b"x", b"y"]) == [Answer(200, b"1")] * 2
+    assert server.connections == 2
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
+    server = Recorder(ONE, ONE)
+    post(server, [b"x", b"y"], pause=0.02, idle_timeout=0.001)
+    assert server.connections == 2
+
+
+def test_a_body_that_nobody_wants_is_read_and_dropped() -> None:
+    server = Recorder(ONE, ONE)
+    assert post(server, [b"x", b"y"], keeps_bodies=False) == [Answer(200, b"")] * 2
+    assert server.connections == 1
+
+
+def test_redirects_keep_or_drop_the_body_as_their_status_says() -> None:
+    elsewhere = b"HTTP/1.1 %d x\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n"
+    server = Recorder(elsewhere % 307, elsewhere % 303, ONE)
+    assert post(server, [b"x"]) == [Answer(200, b"1")]
+    assert [heard.split(b"\r\n")[0] for heard in server.heard] == [
+        b"POST /in HTTP/1.1", b"POST /other HTTP/1.1", b"GET /other HTTP/1.1",
+    ]  # fmt: skip
+    assert [heard.rpartition(b"\r\n")[2] for heard in server.heard] == [b"x", b"x", b""]
+
+
+# Answers that are read as they come
+
+
+def read_on(reply: Sequence[bytes], *, patience: float = 10.0, pieces: int = 1000) -> tuple[int, list[bytes]]:
+    """The status and the pieces that `open_answer` gives of what a server says bit by bit."""
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await stream.receive_some(65536)
+        for piece in reply:
+            await stream.send_all(piece)
+            await trio.sleep(0.01)
+        if not reply:
+            await trio.sleep_forever()
+
+    status = 0
+    found: list[bytes] = []
+    trouble: list[HttpFailed] = []
+
+    async def main() -> None:
+        nonlocal status
+        async with trio.open_nursery() as nursery:
+            (listener,) = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+            port = listener.socket.getsockname()[1]
+            try:
+                async with open_answer("127.0.0.1", port, "/x", patience=patience) as answer:
+                    status = answer.status
+                    while len(found) < pieces and (data := await answer.receive()):
+                        found.append(data)
+            except HttpFailed as error:
+                trouble.append(error)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    for error in trouble:
+        raise error
+    return status, found
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def test_a_long_answer_comes_in_pieces() -> None:
+    status, pieces = read_on([HEAD[:20], HEAD[20:], b"3\r\nabc\r\n", b"2\r\nde\r\n0\r\n\r\n"])
+    assert (status, pieces) == (200, [b"abc", b"de"])
+
+
+def test_who_has_enough_leaves() -> None:
+    assert read_on([HEAD, b"3\r\nabc\r\n", b"3\r\ndef\r\n"], pieces=1) == (200, [b"abc"])
+
+
+@pytest.mark.parametrize("reply", [[HEAD, b"3\r\nab"], [HEAD[:10]]])
+def test_an_answer_that_breaks_off_is_none(reply: Sequence[bytes]) -> None:
+    with pytest.raises(HttpFailed, match="connection closed within the response"):
+        read_on(reply)
+
+
+def test_patience_ends() -> None:
+    with pytest.raises(HttpTimeout):
+        read_on([], patience=0.05)
+
+
+def test_nobody_answers_where_nobody_is() -> None:
+    async def main() -> None:
+        async with open_answer("127.0.0.1", 1, "/"):
+            raise AssertionError("nobody is there")
+
+    with pytest.raises(HttpFailed, match="Connection refused"):
+        trio.run(main)
