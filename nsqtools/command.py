@@ -47,6 +47,11 @@ class ToolOptions:
     def check(self) -> None:
         """Whether these settings can be used. Raises StartupError with the line to print."""
 
+    @property
+    def must_connect(self) -> bool:
+        """Whether the tool ends when an nsqd cannot be reached at the start."""
+        return True
+
 
 OptionsT = TypeVar("OptionsT", bound=ToolOptions)
 
@@ -96,6 +101,8 @@ def run_tool(
         return 1
     if configure_logging is not None:
         configure_logging(flags.options)
+    if flags.options.must_connect:
+        _leave_the_start_to_us()
     return _run(program, run, flags.options, frozenset(stopped_by))
 
 
@@ -188,6 +195,19 @@ def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) ->
     client.handlers[:] = [_handler(ClientFormatter())]
     client.setLevel(logging.INFO)
     client.propagate = False
+
+
+def _leave_the_start_to_us() -> None:
+    """Who ends when it cannot connect says so itself: the client library's line about it is one too many."""
+    is_connected = False
+
+    def may_pass(record: logging.LogRecord) -> bool:
+        nonlocal is_connected
+        is_connected |= getattr(record, "event", "") == "Connected"
+        return is_connected or getattr(record, "event", "") != "ConnectFailed"
+
+    for handler in logging.getLogger("nsqclient").handlers:
+        handler.addFilter(may_pass)
 
 
 def _handler(formatter: logging.Formatter) -> logging.Handler:

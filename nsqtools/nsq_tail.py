@@ -82,6 +82,10 @@ class Options(ToolOptions):
         if self.n < 0:
             raise StartupError("-n should not be negative")
 
+    @property
+    def must_connect(self) -> bool:
+        return bool(self.nsqd_tcp_address)
+
 
 class Tail:
     """Consumers whose messages are printed one after the other, until there were enough."""
@@ -114,7 +118,7 @@ class Tail:
             nsqd=options.nsqd_tcp_address,
             lookupd=options.lookupd_http_address,
             config=self._config,
-            startup="require" if options.nsqd_tcp_address else "background",
+            startup="require" if options.must_connect else "background",
         ) as consumer:
             self._consumers.append(consumer)
             if self._is_stopping:

@@ -108,6 +108,10 @@ class Options(ToolOptions):
             raise StartupError(str(error)) from error
 
     @property
+    def must_connect(self) -> bool:
+        return bool(self.nsqd_tcp_address) and self.startup == "require"
+
+    @property
     def layout(self) -> Layout:
         return Layout(
             output_dir=self.output_dir,
@@ -180,7 +184,7 @@ class Archive:
                 nsqd=options.nsqd_tcp_address,
                 lookupd=options.lookupd_http_address,
                 config=self._config,
-                startup="require" if options.nsqd_tcp_address and options.startup == "require" else "background",
+                startup="require" if options.must_connect else "background",
             ) as consumer:
                 self._topics[topic] = archive = TopicArchive(
                     consumer,

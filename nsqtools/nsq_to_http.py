@@ -85,6 +85,10 @@ class Options(ToolOptions):
         for url in (*self.get, *self.post):
             _check_url(url)
 
+    @property
+    def must_connect(self) -> bool:
+        return bool(self.nsqd_tcp_address)
+
     def headers(self) -> list[tuple[str, str]]:
         """Of each request, the given ones before ours. Raises StartupError."""
         headers = {"user-agent": ("User-Agent", f"nsq_to_http v{NSQ_VERSION}")}

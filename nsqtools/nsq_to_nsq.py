@@ -62,6 +62,10 @@ class Options(ToolOptions):
         flags.check_addresses((*self.nsqd_tcp_address, *self.destination_nsqd_tcp_address), self.lookupd_http_address)
 
     @property
+    def must_connect(self) -> bool:
+        return bool(self.nsqd_tcp_address)
+
+    @property
     def filter(self) -> JsonFilter:
         return JsonFilter(self.require_json_field, self.require_json_value, self.whitelist_json_field)
 

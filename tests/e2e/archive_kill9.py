@@ -112,12 +112,20 @@ def _run_with(
                 tool.wait()
                 assert "Traceback" not in tool.log, tool.log
     with Tool("nsq_to_file", *arguments) as tool:
-        empty = {"depth": 0, "in_flight_count": 0, "deferred_count": 0}
-        eventually(lambda: {key: nsqd.channel(topic)[key] for key in empty} == empty, timeout=60)
+        try:
+            eventually(lambda: left(nsqd, topic) == (0, 0, 0), timeout=60)
+        except AssertionError:
+            log = "\n".join(tool.log.splitlines()[-30:])
+            raise AssertionError(f"{where}: {left(nsqd, topic)} is left\n{log}") from None
         assert tool.stop(15) == 0, tool.log
     lost = load.confirmed - set(archived(folder))
     assert not lost, f"{where}: {len(lost)} of {len(load.confirmed)} messages lost: {sorted(lost)[:5]}"
     return len(load.confirmed)
+
+
+def left(nsqd: Nsqd, topic: str) -> tuple[int, int, int]:
+    found = nsqd.channel(topic)
+    return found["depth"], found["in_flight_count"], found["deferred_count"]
 
 
 def main() -> int:
@@ -127,12 +135,12 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     arguments = parser.parse_args()
+    sys.stdout.write(f"seed {arguments.seed}\n")
+    sys.stdout.flush()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         total = run(Path(folder), kills=arguments.kills, seed=arguments.seed)
-    sys.stdout.write(
-        f"seed {arguments.seed}: {arguments.kills} kills in {time.monotonic() - began:.0f} s, {total} messages, none lost\n"
-    )
+    sys.stdout.write(f"{arguments.kills} kills in {time.monotonic() - began:.0f} s, {total} messages, none lost\n")
     return 0
 
 

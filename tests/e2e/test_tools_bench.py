@@ -71,5 +71,5 @@ def test_several_begin_together(nsqd: Nsqd, topic: str) -> None:
 )
 def test_what_nsq_bench_refuses(arguments: list[str], line: str) -> None:
     result = run_tool("nsq_bench", *arguments)
-    assert (result.returncode, result.stdout) == (1, b"")
+    assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line

@@ -209,7 +209,7 @@ HTTP = "--topic=t", "--nsqd-tcp-address=127.0.0.1:1"
 )
 def test_what_nsq_to_http_refuses(arguments: list[str], line: str) -> None:
     result = run_tool("nsq_to_http", *arguments)
-    assert (result.returncode, result.stdout) == (1, b"")
+    assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line
 
 
@@ -328,5 +328,5 @@ NSQ = "--topic=t", "--nsqd-tcp-address=127.0.0.1:1"
 )
 def test_what_nsq_to_nsq_refuses(arguments: list[str], line: str) -> None:
     result = run_tool("nsq_to_nsq", *arguments)
-    assert (result.returncode, result.stdout) == (1, b"")
+    assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line

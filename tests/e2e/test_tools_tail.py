@@ -185,6 +185,7 @@ def test_what_nsq_tail_refuses(arguments: list[str], status: int, line: str) -> 
     result = run_tool("nsq_tail", *arguments)
     assert (result.returncode, result.stdout) == (status, b"")
     assert last_line(result.stderr) == line
+    assert [it for it in result.stderr.decode().splitlines() if "Adding consumer" not in it][:-1] == []
 
 
 @pytest.mark.parametrize(
@@ -264,7 +265,7 @@ def test_a_signal_ends_it_while_it_waits_for_input(nsqd: Nsqd, topic: str) -> No
 )
 def test_what_to_nsq_refuses(arguments: list[str], line: str) -> None:
     result = run_tool("to_nsq", *arguments)
-    assert (result.returncode, result.stdout) == (1, b"")
+    assert (result.returncode, result.stdout, result.stderr.count(b"\n")) == (1, b"", 1)
     assert last_line(result.stderr) == line
 
 

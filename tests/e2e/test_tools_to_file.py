@@ -179,7 +179,7 @@ def test_what_nsq_to_file_refuses(arguments: list[str], line: str) -> None:
 
 def test_an_nsqd_that_is_not_there(tmp_path: Path) -> None:
     result = run_tool("nsq_to_file", *FILE, f"--output-dir={tmp_path}")
-    assert result.returncode == 1
+    assert (result.returncode, result.stderr.count(b"\n")) == (1, 1)
     assert result.stderr.decode().rstrip().endswith("FATAL: dial 127.0.0.1:1: connection refused")
 
 
