@@ -26,6 +26,7 @@ from bench import (
     memory,
     recovery,
     redelivery,
+    spark,
     streams,
     throughput,
 )
@@ -47,6 +48,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         lookup.BENCHMARK,
         history.BENCHMARK,
         streams.BENCHMARK,
+        spark.BENCHMARK,
         client.BENCHMARK,
         admin.BENCHMARK,
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 
-from pyspark_nsq.errors import NsqError, Refused, Unreachable
+from pyspark_nsq.errors import BadOption, NsqError, Refused, Unreachable
 from pyspark_nsq.options import Access, split_address
 
 _MOST_OF_AN_ERROR: Final = 64 * 1024
@@ -96,9 +96,13 @@ class Http:
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
             access = self._access
-            self._context = ssl.create_default_context(cafile=access.ca_file or None)
-            if access.cert_file:
-                self._context.load_cert_chain(access.cert_file, access.key_file or None)
+            try:
+                context = ssl.create_default_context(cafile=access.ca_file or None)
+                if access.cert_file:
+                    context.load_cert_chain(access.cert_file, access.key_file or None)
+            except OSError as error:
+                raise BadOption(f"caFile, certFile or keyFile cannot be read: {error}") from error
+            self._context = context
         return self._context
 
     def learn_secure(self, address: str, refused: Refused) -> bool:

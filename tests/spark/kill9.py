@@ -1,0 +1,222 @@
+"""Spark and two nsqd are killed again and again while a topic lands in Parquet: nothing is missing, nothing is there twice.
+
+The long version: `python -m tests.spark.kill9 --spark-kills 10 --nsqd-kills 10`. It prints its counts and its seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet
+
+from tests.support.process import ROOT, Nsqd, eventually
+from tests.support.spark import KEPT, address
+
+PATIENCE: Final = 180.0  # seconds for a session to start and catch up, on a busy machine
+PART: Final = 100  # messages of one publish
+WINDOW: Final = "idempotence-window=1h"
+
+
+@dataclass
+class Result:
+    seed: int
+    acknowledged: int = 0
+    landed: Counter[int] = field(default_factory=Counter)
+    spark_kills: int = 0
+    nsqd_kills: int = 0
+    recoveries: list[float] = field(default_factory=list)  # seconds from the kill of Spark to the next commit
+
+    @property
+    def missing(self) -> int:
+        return len(set(range(self.acknowledged)) - self.landed.keys())
+
+    @property
+    def duplicates(self) -> int:
+        return sum(self.landed.values()) - len(self.landed)
+
+    def __str__(self) -> str:
+        recovered = ", ".join(f"{seconds:.1f}" for seconds in self.recoveries)
+        return (
+            f"seed {self.seed}: {self.acknowledged} acknowledged, {self.missing} missing, {self.duplicates} duplicates, "
+            f"{self.spark_kills} kills of Spark, {self.nsqd_kills} of nsqd; recovered after {recovered} s"
+        )
+
+
+class Publisher(threading.Thread):
+    """Publishes numbers at a rate, each batch with a key until there is an OK: what is published twice is its own fault."""
+
+    def __init__(self, nodes: list[Nsqd], rate: int) -> None:
+        super().__init__(daemon=True)
+        self.acknowledged = 0
+        self._nodes = nodes
+        self._rate = rate
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        began = time.monotonic()
+        while not self._stop_asked.is_set():
+            first = self.acknowledged
+            body = b"\n".join(b"%d" % number for number in range(first, first + PART))
+            node = self._nodes[first // PART % len(self._nodes)]
+            while not self._published(node, first, body):
+                time.sleep(0.01)
+            self.acknowledged += PART
+            self._stop_asked.wait(max(0.0, began + self.acknowledged / self._rate - time.monotonic()))
+
+    def _published(self, node: Nsqd, first: int, body: bytes) -> bool:
+        try:
+            return node.http("POST", f"/mpub?topic=orders&key={first}", body).status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def stop(self) -> None:
+        self._stop_asked.set()
+        self.join(PATIENCE)
+
+
+class Spark:
+    """An application in a session of its own, so that all its processes can be found."""
+
+    def __init__(self, folder: Path, nodes: list[Nsqd]) -> None:
+        self.table = folder / "table"
+        self.checkpoint = folder / "checkpoint"
+        self._nodes = nodes
+        self._log = folder / "spark.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        where = ",".join(map(address, self._nodes))
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.spark.driver", where, str(self.checkpoint), str(self.table)],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """kill -9 of the JVM, the driver and all Python workers."""
+        if self._process is None:
+            return
+        while found := processes_of_session(self._process.pid):
+            for pid in found:
+                with suppressed():
+                    os.kill(pid, signal.SIGKILL)
+            self._process.poll()
+        self._process.wait(30)
+        self._process = None
+
+    def commits(self) -> int:
+        return len(list((self.checkpoint / "commits").glob("[0-9]*")))
+
+    def wait_for_commit(self, before: int) -> None:
+        def progressed() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, f"Spark ended:\n{self._log.read_text()[-4000:]}"
+            return self.commits() > before
+
+        eventually(progressed, timeout=PATIENCE)
+
+    def landed(self) -> Counter[int]:
+        """What the files hold that the sink has committed."""
+        files: set[str] = set()
+        for path in (self.table / "_spark_metadata").glob("[0-9]*"):
+            for line in path.read_text().splitlines()[1:]:
+                files.add(line.split('"path":"file://')[1].split('"')[0])
+        found: Counter[int] = Counter()
+        for file in files:
+            found.update(int(body) for body in pyarrow.parquet.read_table(file, columns=["body"])["body"].to_pylist())
+        return found
+
+
+@contextmanager
+def suppressed() -> Iterator[None]:
+    try:
+        yield
+    except ProcessLookupError:
+        pass
+
+
+def processes_of_session(session: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def run(folder: Path, *, spark_kills: int, nsqd_kills: int, rate: int, seed: int) -> Result:
+    draw, result = random.Random(seed), Result(seed)
+    with Nsqd(folder / "one", KEPT, WINDOW) as one, Nsqd(folder / "two", KEPT, WINDOW) as two:
+        nodes = [one, two]
+        for node in nodes:
+            node.options = (*node.options, f"http-address={address(node)}")
+            node.post("/topic/create?topic=orders")
+        publisher, spark = Publisher(nodes, rate), Spark(folder, nodes)
+        publisher.start()
+        spark.start()
+        try:
+            spark.wait_for_commit(0)
+            for turn in range(spark_kills):
+                time.sleep(draw.random() * 2)  # at any moment of a batch
+                spark.kill()
+                killed_at, commits = time.monotonic(), spark.commits()
+                result.spark_kills += 1
+                spark.start()
+                spark.wait_for_commit(commits)
+                result.recoveries.append(time.monotonic() - killed_at)
+                while result.nsqd_kills < nsqd_kills * (turn + 1) // spark_kills:
+                    node = draw.choice(nodes)
+                    node.kill()
+                    node.start()
+                    result.nsqd_kills += 1
+                    spark.wait_for_commit(spark.commits())
+            publisher.stop()
+            result.acknowledged = publisher.acknowledged
+            eventually(lambda: len(spark.landed()) >= result.acknowledged, timeout=PATIENCE)
+        finally:
+            publisher.stop()
+            spark.kill()
+        result.landed = spark.landed()
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spark-kills", type=int, default=10)
+    parser.add_argument("--nsqd-kills", type=int, default=10)
+    parser.add_argument("--rate", type=int, default=10_000, help="messages a second")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nsq-kill9-") as folder:
+        result = run(
+            Path(folder), spark_kills=given.spark_kills, nsqd_kills=given.nsqd_kills, rate=given.rate, seed=given.seed
+        )
+    sys.stdout.write(f"{result}\n")
+    return 1 if result.missing or result.duplicates else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
