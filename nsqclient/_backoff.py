@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from nsqclient._config import BackoffStrategy
 
 AGAIN: Final = 1.0  # seconds until the next try, where nobody could be tested
+_MOST_DOUBLINGS: Final = 1000  # of a float; only pauses of nothing get there
 
 
 class Signal(Enum):
@@ -78,7 +79,7 @@ def _pauses(strategy: BackoffStrategy, multiplier: float, random: Callable[[], f
     if callable(strategy):
         return strategy
     if strategy == "exponential":
-        return lambda level: multiplier * 2.0**level
+        return lambda level: multiplier * 2.0 ** min(level, _MOST_DOUBLINGS)
     if strategy == "full_jitter":
-        return lambda level: random() * multiplier * 2.0**level
+        return lambda level: random() * multiplier * 2.0 ** min(level, _MOST_DOUBLINGS)
     return None

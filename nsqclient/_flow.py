@@ -78,6 +78,7 @@ class Flow:
         self._choose = choose  # at random, who is tested
         self._turn = 0  # whose turn it is to have one more than others
         self._is_held = False  # backoff
+        self._is_testing = False  # and one has RDY 1, or the next that comes will
         self._tested: Seat | None = None
         self._is_owed = False  # somebody gets more as soon as others have heard that they get less
 
@@ -91,6 +92,8 @@ class Flow:
     def join(self, seat: Seat, now: float) -> None:
         self.seats.append(seat)
         self._turn += 1
+        if self._is_testing and self._tested is None:
+            self._tested = seat
         self._level(now)
 
     def leave(self, seat: Seat, now: float) -> None:
@@ -99,7 +102,7 @@ class Flow:
         self.seats.remove(seat)
         self._turn += 1
         if self._tested is seat:
-            self._test_another(now)
+            self._test_another()
         self._level(now)
 
     def set_max_in_flight(self, count: int, now: float) -> None:
@@ -122,20 +125,20 @@ class Flow:
     def hold(self, now: float) -> None:
         """Nobody gets anything."""
         self._is_held = True
-        self._tested = None
+        self._is_testing, self._tested = False, None
         self._level(now)
 
     def test_one(self, now: float) -> bool:
         """One gets RDY 1. False: there is none that could."""
         if not self.seats or self.believed >= self.max_in_flight:
             return False
-        self._tested = self._choose(self.seats)
+        self._is_testing, self._tested = True, self._choose(self.seats)
         self._level(now)
         return True
 
     def release(self, now: float) -> None:
         self._is_held = False
-        self._tested = None
+        self._is_testing, self._tested = False, None
         self._level(now)
 
     # Every now and then
@@ -143,7 +146,7 @@ class Flow:
     def redistribute(self, now: float) -> None:
         if self._is_held:
             if self._tested is not None and len(self.seats) > 1 and self._is_wasted(self._tested, now):
-                self._test_another(now)
+                self._test_another()
         elif len(self.seats) > self.max_in_flight:
             for seat in self.seats:
                 if seat.rdy and self._is_wasted(seat, now):
@@ -157,7 +160,7 @@ class Flow:
     def _is_wasted(self, seat: Seat, now: float) -> bool:
         return now - seat.last_message > self._idle_timeout or now - seat.last_rdy > self._timeout
 
-    def _test_another(self, now: float) -> None:
+    def _test_another(self) -> None:
         others = [seat for seat in self.seats if seat is not self._tested]
         self._tested = min(others, key=lambda seat: seat.last_rdy) if others else None
 

@@ -64,6 +64,14 @@ def test_strategies() -> None:
     assert (jitter.pause, own.pause) == (0.1, 0.3)
 
 
+def test_pauses_of_nothing_may_come_as_often_as_they_like() -> None:
+    it = Backoff("exponential", multiplier=0.0, longest=1.0, random=lambda: 0.5)
+    for _ in range(1100):
+        it.signal(Signal.FAILED, 0.0)
+        it.tested(0.0, has_begun=True)
+    assert it.pause == 0
+
+
 @given(
     st.lists(st.sampled_from(list(Signal)), max_size=200),
     st.floats(0.001, 10),
@@ -79,7 +87,8 @@ def test_it_ends(signals: list[Signal], multiplier: float, longest: float, strat
     def after_waiting() -> None:
         nonlocal now
         if it.until is not None:
-            assert it.until - now <= longest
+            assert it.pause <= longest
+            assert it.until == now + it.pause
             now = it.until
             it.tested(now, has_begun=True)
 

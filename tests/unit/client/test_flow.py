@@ -126,6 +126,25 @@ def test_a_test_that_finds_nothing_moves_on() -> None:
     assert tested == {0, 1, 2}
 
 
+def test_a_test_whose_only_nsqd_goes_is_made_with_the_next_that_comes() -> None:
+    gone, back = Nsqd(), Nsqd()
+    flow = flow_of([gone], 6)
+    flow.hold(0.0)
+    write_all(flow, [gone])
+    flow.test_one(1.0)
+    flow.leave(gone.seat, 2.0)
+    flow.join(back.seat, 3.0)
+    assert rdys([back]) == [1]
+
+
+def test_who_comes_while_backoff_waits_gets_nothing() -> None:
+    flow = flow_of([], 6)
+    flow.hold(0.0)
+    new = Nsqd()
+    flow.join(new.seat, 1.0)
+    assert rdys([new]) == [0]
+
+
 @given(st.integers(2, 12), st.integers(1, 11))
 def test_with_too_many_nsqds_each_has_its_turn(count: int, max_in_flight: int) -> None:
     max_in_flight = min(max_in_flight, count - 1)
@@ -177,6 +196,7 @@ class Lives(RuleBasedStateMachine):
         self.gone: list[Nsqd] = []
         self.now = 0.0
         self.allowed = 0
+        self.is_testing = False
         self.flow = Flow(Config(), choose=random.Random(0).choice)
 
     @initialize(max_in_flight=st.integers(0, 20), policy=st.sampled_from(["even", "adaptive"]))
@@ -237,14 +257,17 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def hold(self) -> None:
         self.flow.hold(self.now)
+        self.is_testing = False
 
     @rule()
     def test_one(self) -> None:
-        self.flow.test_one(self.now)
+        if self.flow._is_held:
+            self.is_testing |= self.flow.test_one(self.now)
 
     @rule()
     def release(self) -> None:
         self.flow.release(self.now)
+        self.is_testing = False
 
     @rule()
     def everything_is_heard(self) -> None:
@@ -254,6 +277,8 @@ class Lives(RuleBasedStateMachine):
                 nsqd.read = nsqd.taken
                 self.flow.written(nsqd.seat, self.now)
         self.allowed = self.flow.max_in_flight
+        if self.is_testing:
+            assert sum(rdys(self.nsqds)) == bool(self.nsqds and self.flow.max_in_flight)
         if not self.flow._is_held:
             possible = sum(sorted((nsqd.seat.max_rdy for nsqd in self.nsqds), reverse=True))
             if all(nsqd.seat.max_rdy == 2500 for nsqd in self.nsqds):
