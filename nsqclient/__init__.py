@@ -6,7 +6,7 @@ What is named here is the library; modules with an underscore may change. `nsqcl
 
 from nsqclient import events
 from nsqclient._config import Config, options_of_flags
-from nsqclient._consumer import Batch, Consumer, Message, open_consumer, serve_consumer
+from nsqclient._consumer import Consumer, open_consumer, serve_consumer
 from nsqclient._delivery import Answered
 from nsqclient._errors import (
     AuthError,
@@ -25,7 +25,8 @@ from nsqclient._errors import (
     Stopped,
     TLSRefused,
 )
-from nsqclient._hostpool import quorum
+from nsqclient._hostpool import Strategy, quorum
+from nsqclient._message import Batch, Message
 from nsqclient._producer import Producer, Receipt, open_producer
 from nsqclient._stats import ConnectionStats, ConsumerStats, NodeStats, ProducerStats
 
@@ -55,6 +56,7 @@ __all__ = [
     "Receipt",
     "Requeue",
     "Stopped",
+    "Strategy",
     "TLSRefused",
     "events",
     "open_consumer",

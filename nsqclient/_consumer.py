@@ -21,15 +21,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import trio
 
+from nsqclient._batches import Batches
 from nsqclient._config import Config
 from nsqclient._consumption import Consumption, check_names
-from nsqclient._delivery import Delivery, only_one
+from nsqclient._delivery import only_one
 from nsqclient._dial import Target, check_target, dial
 from nsqclient._discovery import Discovery
 from nsqclient._errors import ConfigError, ConnectError, GiveUp, NSQError, Requeue
 from nsqclient._groups import unwrapped
 from nsqclient._identity import our_identity
 from nsqclient._log import LOGGER, logging_events
+from nsqclient._message import Batch, Message
 from nsqclient._producer import Producer
 from nsqclient._pump import Pump, tls_maker
 from nsqclient._reconnect import Reconnect
@@ -48,53 +50,11 @@ _FAREWELL: Final = 1.0  # seconds that a cancelled consumer takes to give back w
 _DIALS: Final = 8  # at once
 _LISTED_IN_VAIN: Final = 3  # failures, after which somebody should look
 _DEAD_LETTER_TIMEOUT: Final = 30.0
-_SHORTEST_TOUCH: Final = 0.1  # seconds between two
-_TOUCHES: Final = 2  # in the time after which nsqd would take a message back
-
-
-class Message(Delivery):
-    """A message on trio."""
-
-    __slots__ = ()
-
-    @asynccontextmanager
-    async def keep_alive(self, *, margin: float = 1.0) -> AsyncIterator[Self]:
-        """Touches it as long as the block runs.
-
-        nsqd takes it back in the end however often it is touched: `margin` seconds before that the block is
-        cancelled, and trio.TooSlowError raised.
-        """
-        with unwrapped(), trio.fail_at(self.hard_deadline - margin):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._touch_for_ever)
-                yield self
-                nursery.cancel_scope.cancel()
-
-    async def _touch_for_ever(self) -> None:
-        while trio.current_time() < self.hard_deadline and self.answered == "no":
-            self.touch()
-            await trio.sleep(max(_SHORTEST_TOUCH, (self.deadline - trio.current_time()) / _TOUCHES))
 
 
 AsyncHandler = Callable[[Message], Awaitable[None]]
 Handler = AsyncHandler | Callable[[Message], None]
 DeadLetter = str | Callable[[Message], Awaitable[None]]
-
-
-class Batch(list[Message]):
-    """Messages to be answered together; each of them that has an answer already keeps it."""
-
-    def finish(self) -> None:
-        for message in self:
-            message.finish()
-
-    def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
-        for message in self:
-            message.requeue(delay, backoff=backoff)
-
-    def touch(self) -> None:
-        for message in self:
-            message.touch()
 
 
 @asynccontextmanager
@@ -321,7 +281,7 @@ class Consumer:
         nothing more can come before some are answered."""
         if max_size < 1:
             raise ValueError(f"max_size of {max_size}")
-        return _Batches(self, max_size, max_wait)
+        return Batches(self, max_size, max_wait)
 
     # Faster, slower, stop
 
@@ -350,6 +310,11 @@ class Consumer:
     def is_starved(self) -> bool:
         """Whether nothing waits here, and some nsqd sends nothing more until it is answered."""
         return self._core.is_starved()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a message could be had at once."""
+        return bool(self._queue)
 
     def stats(self) -> ConsumerStats:
         return self._core.stats()
@@ -569,30 +534,6 @@ class _Node:
         self.wait.cancel()
         if self.connection is not None and not self.connection.is_open:
             self.connection.close()
-
-
-class _Batches:
-    def __init__(self, consumer: Consumer, max_size: int, max_wait: float) -> None:
-        self._consumer = consumer
-        self._max_size = max_size
-        self._max_wait = max_wait
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Batch:
-        batch = Batch([await anext(self._consumer)])
-        try:
-            with trio.move_on_after(self._max_wait):
-                while len(batch) < self._max_size and (self._consumer._queue or not self._consumer.is_starved()):
-                    batch.append(await anext(self._consumer))
-        except StopAsyncIteration:
-            pass
-        except BaseException:
-            for message in batch:
-                message.requeue(0, backoff=False)
-            raise
-        return batch
 
 
 def _targets(nsqd: Sequence[Target] | Target) -> Sequence[Target]:

@@ -17,15 +17,18 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
 from nsqclient._consumer import Consumer as TrioConsumer
-from nsqclient._consumer import Message, open_consumer
+from nsqclient._consumer import open_consumer
 from nsqclient._producer import Producer as TrioProducer
 from nsqclient._producer import open_producer
 from nsqclient._threads import for_thread
+
+if TYPE_CHECKING:
+    from nsqclient._message import Message
 
 __all__ = ["Consumer", "Producer", "consumer", "producer"]
 

@@ -19,6 +19,7 @@ import nsqclient
 import nsqclient.sync
 from nsqclient import Config, ConnectError, Message, NSQError, Requeue, aio, events, open_consumer, open_producer
 from nsqclient.pytest_plugin import Broker, running_broker
+from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
 from tests.support.certificates import make_certificates
 from tests.support.process import Nsqd, Nsqlookupd, eventually
 
@@ -215,7 +216,8 @@ def test_nsqds_are_found_as_soon_as_they_are_there(tmp_path: Path, library: Any,
 
             async def test() -> None:
                 got: list[bytes] = []
-                async with library.open_consumer("found", "c", lookupd=lookupds) as consumer:
+                config = Config(max_in_flight=2)
+                async with library.open_consumer("found", "c", lookupd=lookupds, config=config) as consumer:
                     for nsqd in (first, second):  # nobody knows the topic yet
                         async with library.open_producer(address_of(nsqd)) as producer:
                             await producer.publish("found", b"one")
@@ -325,6 +327,29 @@ def test_what_cannot_be_is_said_at_once(nsqd: Nsqd, library: Any, run: Run) -> N
                 pass
 
     run(test)
+
+
+@on_each_loop
+def test_a_secret_is_shown_to_who_asks_for_it(tmp_path: Path, topic: str, library: Any, run: Run) -> None:
+    with AuthServer() as server:
+        server.answer = lambda asked: granting(EVERYTHING) if asked.secret == "open sesame" else Reply(status=403)
+        with Nsqd(tmp_path / "data", f"auth-http-address={server.address}") as nsqd:
+
+            async def test() -> None:
+                good = Config(auth_secret="open sesame")
+                async with library.open_producer(address_of(nsqd), config=good) as producer:
+                    await producer.publish("t", b"one")
+                async with library.open_consumer("t", "c", nsqd=address_of(nsqd), config=good) as consumer:
+                    (await anext(consumer)).finish()
+                for config, text in (
+                    (Config(), r"^Auth Required$"),
+                    (Config(auth_secret="no"), "^Error authenticating E_"),
+                ):
+                    with pytest.raises(nsqclient.AuthError, match=text):
+                        async with library.open_consumer("t", "c", nsqd=address_of(nsqd), config=config) as consumer:
+                            await anext(consumer)
+
+            run(test)
 
 
 # Faults

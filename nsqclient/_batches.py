@@ -1,0 +1,38 @@
+"""A consumer's messages, many at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from nsqclient._message import Batch
+
+if TYPE_CHECKING:
+    from nsqclient._consumer import Consumer
+
+
+class Batches:
+    """Iterates over batches; what is in one that nobody has seen yet goes back when this is cancelled."""
+
+    def __init__(self, consumer: Consumer, max_size: int, max_wait: float) -> None:
+        self._consumer = consumer
+        self._max_size = max_size
+        self._max_wait = max_wait
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = Batch([await anext(self._consumer)])
+        try:
+            with trio.move_on_after(self._max_wait):
+                while len(batch) < self._max_size and (self._consumer.has_waiting or not self._consumer.is_starved()):
+                    batch.append(await anext(self._consumer))
+        except StopAsyncIteration:
+            pass
+        except BaseException:
+            for message in batch:
+                message.requeue(0, backoff=False)
+            raise
+        return batch
