@@ -23,7 +23,7 @@ from starlette.routing import compile_path
 from common.http_api import ClientGone, HttpError, Receive, Scope, Send
 from common.options import format_duration
 from nsqadmin.answers import refusal, remote_of, text_answer
-from nsqadmin.authz import Identity
+from nsqadmin.authz import Identity, Right
 from nsqadmin.origin import why_foreign
 
 log = logging.getLogger(__name__)
@@ -99,6 +99,8 @@ class App:
                 request.state.identity = await self._doorkeeper.identify(request)
             except LoginNeeded:
                 return _who_are_you(), True
+            if reason := request.state.identity.why_not(Right.VIEW):  # who has no role at all sees nothing at all
+                return refusal(HttpError(403, "FORBIDDEN", details={"reason": reason})), True
         return await _handled(route.handler, request), route.logged
 
     def _where_else(self, request: Request, method: str, path: str) -> tuple[Response, bool]:

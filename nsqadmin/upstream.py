@@ -189,6 +189,10 @@ def _reason(url: str, error: Exception) -> str:
     if isinstance(error, httpx.TimeoutException | trio.TooSlowError):
         return "net/http: timeout awaiting response headers (Client.Timeout exceeded while awaiting headers)"
     cause = _innermost(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"tls: failed to verify certificate: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"tls: {cause.reason or cause}"
     if isinstance(error, httpx.ConnectError) and isinstance(cause, OSError):
         if isinstance(cause, socket.gaierror):
             text = (cause.strerror or str(cause)).lower()
@@ -272,7 +276,7 @@ def explained(address: str, error: UpstreamError) -> str:
         )
     if error.timed_out:
         return "It took the connection, but did not answer in time: it hangs, or is overloaded."
-    if "certificate" in text.lower() or "ssl" in text.lower():
+    if ": tls: " in text:
         return "TLS failed: look at --http-client-tls-root-ca-file and the certificate that it shows."
     if error.status:
         return f"It answered, but refused (HTTP {error.status}): it may want a token or a certificate."
