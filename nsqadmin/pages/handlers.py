@@ -24,6 +24,7 @@ from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
+from nsqadmin.pages.kept import KeptPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.standing import Standing
@@ -44,18 +45,19 @@ def routes(services: Services) -> list[Route]:
     painter = Painter(services)
     messages = MessagePages(services, painter)
     pages = _Pages(services, painter, messages)
+    kept = KeptPages(services)
     return [
-        Route("GET", "/", pages.overview),
-        Route("GET", "/topics", pages.topics),
-        Route("GET", "/topics/{topic}", pages.topic),
-        Route("GET", "/topics/{topic}/{channel}", pages.channel),
-        Route("GET", "/consumers", pages.consumers),
-        Route("GET", "/nodes", pages.nodes),
-        Route("GET", "/nodes/{node}", pages.node),
-        Route("GET", "/lookup", pages.lookup),
+        Route("GET", "/", kept(pages.overview)),
+        Route("GET", "/topics", kept(pages.topics)),
+        Route("GET", "/topics/{topic}", kept(pages.topic)),
+        Route("GET", "/topics/{topic}/{channel}", kept(pages.channel)),
+        Route("GET", "/consumers", kept(pages.consumers)),
+        Route("GET", "/nodes", kept(pages.nodes)),
+        Route("GET", "/nodes/{node}", kept(pages.node)),
+        Route("GET", "/lookup", kept(pages.lookup)),
         Route("GET", "/activity", pages.activity),
-        Route("GET", "/counter", pages.counter),
-        Route("GET", "/help", pages.help),
+        Route("GET", "/counter", kept(pages.counter)),
+        Route("GET", "/help", kept(pages.help)),
         Route("GET", "/jump", pages.jump, logged=False),
         Route("GET", "/static/{asset}", painter.asset, logged=False, public=True),
         Route("GET", "/fonts/{asset}", painter.asset, logged=False, public=True),

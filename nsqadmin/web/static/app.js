@@ -124,7 +124,7 @@ const Numbers = (() => {
 
   const interval = Math.max(1, Number(body.dataset.interval) || 5);
   const isStill = "still" in body.dataset;
-  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, failures: 0, lastEvent: Date.now() };
+  const live = { isPaused: kept.get("paused") === "yes", source: null, timer: 0, taken: Number(body.dataset.taken) || 0, samples: 0, since: 0, isOther: false, notBefore: 0, failures: 0, lastEvent: Date.now() };
 
   function put(key, value) {
     for (const cell of $$(`[data-k="${CSS.escape(key)}"]`)) {
@@ -148,7 +148,7 @@ const Numbers = (() => {
     const isOther = live.samples > 1 && Object.keys(set).some((key) => /\/(clients|paused|channels|nodes|topics|health)$/.test(key));
     live.isOther ||= isOther;
     live.since += 1;
-    if ((live.isOther && live.since > 1) || live.since >= 6) { live.isOther = false; live.since = 0; refresh(); }
+    if (((live.isOther && live.since > 1) || live.since >= 6) && performance.now() > live.notBefore) { live.isOther = false; live.since = 0; refresh(); }
   }
 
   // The page is fetched again, and those parts of it that have changed are put in place of the old ones; but not
@@ -157,6 +157,7 @@ const Numbers = (() => {
   async function refresh({ fresh = false } = {}) {
     if (isRefreshing || $("dialog[open]")) return;
     isRefreshing = true;
+    const began = performance.now();
     try {
       const url = new URL(location.href);
       if (fresh) url.searchParams.set("fresh", "1");
@@ -168,6 +169,7 @@ const Numbers = (() => {
       live.failures += 1;
     } finally {
       isRefreshing = false;
+      live.notBefore = performance.now() + 50 * (performance.now() - began); // a page that costs much is fetched seldom
       showLive();
     }
   }
