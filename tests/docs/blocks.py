@@ -59,6 +59,13 @@ def blocks_of(page: Path) -> list[Block]:
         raise Unclear(f"{page}:{error}") from None
 
 
+def shown_in(page: Path, language: str) -> list[str]:
+    """What is shown in a language, and not run."""
+    return [
+        dedent(it["body"]) for it in _FENCE.finditer(page.read_text(encoding="utf-8")) if it["language"] == language
+    ]
+
+
 def _fenced(text: str) -> Iterator[Block]:
     for found in _FENCE.finditer(text):
         line = text.count("\n", 0, found.start("body"))

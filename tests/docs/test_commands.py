@@ -6,6 +6,7 @@ A page gets a machine of its own (world.py). What a page takes for granted, cert
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 import subprocess
@@ -16,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from tests.docs.blocks import Block, Manner, Unclear, blocks_of
+from tests.docs.blocks import Block, Manner, Unclear, blocks_of, shown_in
 
 pytestmark = [
     pytest.mark.e2e,
@@ -44,6 +45,12 @@ def pages_to_run() -> list[Path]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_is_a_command_or_something_shown(page: Path) -> None:
     blocks_of(page)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if shown_in(page, "python")], ids=name_of)
+def test_shown_python_compiles(page: Path) -> None:
+    for code in shown_in(page, "python"):
+        compile(code, str(page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.fixture(scope="session")
