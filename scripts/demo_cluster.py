@@ -121,6 +121,7 @@ class Running:
     def __init__(self, program: Program, folder: Path) -> None:
         self.program = program
         self.log = folder / f"{program.name}.log"
+        self._is_ready = not program.ping
         self._stopping = False
         self._ended = trio.Event()
         self._process: trio.Process | None = None
@@ -139,7 +140,7 @@ class Running:
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 status = await self._process.wait()
-                if self._stopping:
+                if self._stopping or not self._is_ready:  # who never began would not begin the next time either
                     break
                 say(f"{self.program.name} ended ({_how(status)}) and is started again; its log: {self.log}")
                 await trio.sleep(RESTART_PAUSE)
@@ -147,9 +148,11 @@ class Running:
 
     async def wait_until_ready(self) -> None:
         with trio.move_on_after(START_TIMEOUT):
-            while not await trio.to_thread.run_sync(_answers, self.program.ping):  # noqa: ASYNC110  # another process
+            while not self._ended.is_set():
+                if await trio.to_thread.run_sync(_answers, self.program.ping):
+                    self._is_ready = True
+                    return
                 await trio.sleep(0.05)
-            return
         raise Failed(
             f"{self.program.name} does not answer at {self.program.ping}; the end of its log:\n{self.last_words()}"
         )

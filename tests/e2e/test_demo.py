@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
@@ -159,6 +160,29 @@ def is_back(demo: Demo, http_port: int) -> bool:
     except OSError:
         return False
     return all(channel["client_count"] == 1 for channel in topic["channels"])
+
+
+def test_what_does_not_start_ends_it_all(tmp_path: Path) -> None:
+    data = tmp_path / "nsqd2"
+    data.mkdir()
+    somebody_elses = os.open(data, os.O_RDONLY)
+    fcntl.flock(somebody_elses, fcntl.LOCK_EX)
+    shift = free_shift(tmp_path)
+    try:
+        done = subprocess.run(
+            [ROOT / "scripts" / "demo", f"--shift-ports={shift}", f"--folder={tmp_path}"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+    finally:
+        os.close(somebody_elses)
+    assert done.returncode == 1
+    assert "demo: nsqd2 does not answer" in done.stdout
+    assert "failed to lock data-path" in done.stdout
+    assert all(is_free(port) for port in Cluster(tmp_path, shift, 1).ports)
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
