@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -41,6 +42,7 @@ SERVICES = (*NODES, "nsqlookupd1", "nsqlookupd2", "nsqadmin")
 COLLECT = ROOT / "tests" / "e2e" / "peers" / "collect.py"
 BUILD_TIMEOUT = 1800.0
 TIMEOUT = 120.0
+SPARK_TIMEOUT = 300.0  # it takes half a minute to begin, alone on a machine
 GRACE = 30.0  # stop_grace_period
 
 
@@ -89,7 +91,7 @@ def compose(request: pytest.FixtureRequest) -> Iterator[Compose]:
     try:
         yield compose
     finally:
-        compose("--profile", "demo", "down", "--volumes", "--timeout", "5")
+        compose("--profile", "demo", "--profile", "pipeline", "down", "--volumes", "--timeout", "5")
 
 
 def published() -> list[int]:
@@ -305,3 +307,28 @@ def test_the_profile_with_a_demo(compose: Compose) -> None:
         return len(channels) == 2 and all(it["message_count"] > 0 and it["client_count"] == 1 for it in channels)
 
     eventually(worked, TIMEOUT)
+
+
+def test_the_profile_with_a_pipeline(compose: Compose) -> None:
+    """Spark has each order once, also when it is killed in between."""
+    compose("--profile", "pipeline", "build", timeout=BUILD_TIMEOUT)
+    compose("--profile", "demo", "--profile", "pipeline", "up", "--detach")
+    eventually(lambda: landed(compose) > 0, SPARK_TIMEOUT)
+    run("docker", "kill", compose.container("pipeline")["Id"])
+    compose("--profile", "demo", "stop", "producer")
+    compose("--profile", "pipeline", "start", "pipeline")
+    published = sum(message_count(port) for port in NODES.values())
+    eventually(lambda: landed(compose) >= published, SPARK_TIMEOUT)
+    assert landed(compose) == published
+
+
+def landed(compose: Compose) -> int:
+    found = re.findall(
+        r"^landed (\d+) orders", run("docker", "logs", compose.container("pipeline")["Id"]), re.MULTILINE
+    )
+    return int(found[-1]) if found else 0
+
+
+def message_count(port: int) -> int:
+    topics = get(port, f"/stats?format=json&topic={TOPIC}")["topics"] or []
+    return sum(topic["message_count"] for topic in topics)
