@@ -7,7 +7,7 @@ opposite order, the producer long enough before its consumers that these can fin
 from __future__ import annotations
 
 import argparse
-import json
+import re
 import shutil
 import signal
 import socket
@@ -174,12 +174,11 @@ class Running:
     def counted(self, word: str) -> int:
         """The sum of what its lives have counted, as they said last."""
         total = last = 0
-        for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
-            if f'{{"{word}":' in line:
-                now = int(json.loads(line)[word])
-                if now < last:  # a new life
-                    total += last
-                last = now
+        for found in re.findall(rf'{{"{word}": (\d+)}}', self.log.read_text(encoding="utf-8", errors="replace")):
+            now = int(found)
+            if now < last:  # a new life
+                total += last
+            last = now
         return total + last
 
 

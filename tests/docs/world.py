@@ -1,7 +1,7 @@
 """A machine of their own for the commands of a page: `unshare ... python world.py SCRIPT`.
 
 Inside of it all ports are free, names of the documents are this machine, the tree may be written to, and everything that was
-started ends with it. The tree that we come from is not touched: an overlay takes what is written.
+started ends with it. The tree that we come from is not touched, nor is /tmp: overlays take what is written.
 """
 
 from __future__ import annotations
@@ -61,10 +61,13 @@ def _start_loopback() -> None:
 
 
 def _mount(space: Path) -> None:
-    upper, work = space / "written", space / "work"
-    upper.mkdir()
-    work.mkdir()
-    _run("mount", "-t", "overlay", "overlay", "-o", f"lowerdir={ROOT},upperdir={upper},workdir={work}", str(ROOT))
+    for folder in (Path("/tmp"), ROOT):  # in this order: the one may lie in the other
+        upper, work = space / f"written-{folder.name}", space / f"work-{folder.name}"
+        upper.mkdir()
+        work.mkdir()
+        _run(
+            "mount", "-t", "overlay", "overlay", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", str(folder)
+        )
     os.chdir(ROOT)  # into the overlay: we have been below it
     for folder in EMPTY_FOLDERS:
         if Path(folder).is_dir() and not ROOT.is_relative_to(folder):
