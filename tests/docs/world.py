@@ -61,12 +61,18 @@ def _start_loopback() -> None:
 
 
 def _mount(space: Path) -> None:
-    for folder in (Path("/tmp"), ROOT):  # in this order: the one may lie in the other
-        upper, work = space / f"written-{folder.name}", space / f"work-{folder.name}"
+    for covered in (Path("/tmp"), ROOT):  # in this order: the one may lie in the other
+        upper, work = space / f"written-{covered.name}", space / f"work-{covered.name}"
         upper.mkdir()
         work.mkdir()
         _run(
-            "mount", "-t", "overlay", "overlay", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", str(folder)
+            "mount",
+            "-t",
+            "overlay",
+            "overlay",
+            "-o",
+            f"lowerdir={covered},upperdir={upper},workdir={work}",
+            str(covered),
         )
     os.chdir(ROOT)  # into the overlay: we have been below it
     for folder in EMPTY_FOLDERS:
