@@ -26,6 +26,7 @@ from nsqadmin.model import (
 Json = Mapping[str, Any]
 
 _PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
+_OF_CLIENTS: Final = ("ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count", "sample_rate")
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
@@ -125,6 +126,7 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             has_log=self.has_history,
         )
+        _check_numbers(row.depth, row.backend_depth, row.message_count, row.message_bytes)
         known = before.channels if before is not None else {}
         channels = {
             str(it["channel_name"]): self._channel(it, known.get(it["channel_name"]))
@@ -156,7 +158,22 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             clients=clients,
         )
+        _check_numbers(
+            row.depth,
+            row.backend_depth,
+            row.in_flight_count,
+            row.deferred_count,
+            row.message_count,
+            row.requeue_count,
+            row.timeout_count,
+            row.client_count,
+        )
         return ChannelPart(row, _channel_rates(row, old, self.seconds))
+
+
+def _check_numbers(*counts: int) -> None:
+    """TypeError for what cannot be added up: better here, where it is one node's trouble, than in the picture of all."""
+    sum(counts)
 
 
 def _unchanged(before: TopicPart) -> TopicPart:
@@ -224,6 +241,8 @@ def _with_rates(client: Client, known: Mapping[tuple[str, float], Client], secon
 
 
 def read_client(node: str, raw: Json) -> Client:
+    counts = [raw.get(name) or 0 for name in _OF_CLIENTS]
+    _check_numbers(*counts)
     return Client(
         node=node,
         client_id=str(raw.get("client_id") or raw.get("name") or ""),

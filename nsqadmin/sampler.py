@@ -63,6 +63,8 @@ _LOOKED_FOR: Final = 60.0  # seconds that a topic counts as looked at
 _MOST_LOOKED: Final = 20  # topics whose clients are asked for one by one, in a cluster with too many of them
 _GONE_FOR: Final = 600.0  # seconds that a node that has left is still shown
 _BAD_REQUEST: Final = 400
+# What reading an answer raises that is none: that is the trouble of one node.
+_NO_ANSWER: Final = (NotUnderstood, KeyError, TypeError, ValueError, AttributeError)
 _MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
 
 
@@ -252,8 +254,8 @@ class Sampler:
             await self._ask_inactive(address, state)
         except UpstreamError as error:
             state.failed(error, self._wall())
-        except NotUnderstood as error:
-            state.failed(UpstreamError(f"{address} {error}"), self._wall())
+        except _NO_ANSWER as error:
+            state.failed(UpstreamError(f"{address} {error!r}"), self._wall())
         finally:
             state.busy_since = None
 
@@ -270,7 +272,7 @@ class Sampler:
             self._static[configured] = read_info(
                 unwrapped(await self._upstream.get_json(configured, "/info")), configured
             )
-        except (UpstreamError, NotUnderstood, ValueError):
+        except (UpstreamError, *_NO_ANSWER):
             # Why is told by the question for numbers, which goes to the same place.
             self._static.setdefault(configured, read_info({}, configured))
 
@@ -340,8 +342,8 @@ class Sampler:
             state.succeeded(trio.current_time() - began, self._wall())
         except UpstreamError as error:
             state.failed(error, self._wall())
-        except NotUnderstood as error:
-            state.failed(UpstreamError(f"{state.announced.address} {error}"), self._wall())
+        except _NO_ANSWER as error:
+            state.failed(UpstreamError(f"{state.announced.address} {error!r}"), self._wall())
         finally:
             state.busy_since = None
 

@@ -167,7 +167,17 @@ def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("body", [b"not json", b"[]", b'{"topics":[{}]}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"not json",
+        b"[]",
+        b'{"topics":[{}]}',
+        b'{"topics":[{"topic_name":"t","depth":"many"}]}',
+        b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","depth":[1]}]}]}',
+        b'{"topics":{"a":1}}',
+    ],
+)
 def test_an_answer_that_is_none_is_a_node_that_is_down(body: bytes) -> None:
     good, odd = FakeNode("good"), FakeNode("odd")
     odd.body = body
