@@ -1,0 +1,54 @@
+"""What a task does when the node that it reads from is not there for a while, or does not have what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.errors import DataLoss
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Head, Range
+from pyspark_nsq.options import SourceOptions, source_options
+from pyspark_nsq.reading import read_ranges
+from pyspark_nsq.rows import ALL_COLUMNS
+from tests.support.process import Nsqd
+from tests.support.spark import KEPT, address, numbered, publish
+
+SCHEMA = pa.schema([(name, ALL_COLUMNS[name]) for name in ("sequence", "body", "gap")])
+
+
+def planned(nsqd: Nsqd, **more: str) -> tuple[SourceOptions, Head]:
+    options = source_options({"nsqd": address(nsqd), "topic": "orders", **more})
+    (head,) = Cluster(options, Http(options.access)).heads().values()
+    return options, head
+
+
+def test_a_node_that_restarts_is_waited_for_and_nothing_comes_twice(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+        for start in range(0, 40_000, 5_000):
+            publish(nsqd, "orders", numbered(5_000, start=start, size=1000))
+        options, head = planned(nsqd)
+        batches = read_ranges((Range(head.lane, head.address, 0, head.next),), options, SCHEMA)
+        read = [next(batches)]
+        nsqd.kill()
+        nsqd.start()
+        read += batches
+        assert [number for batch in read for number in batch["sequence"].to_pylist()] == list(range(40_000))
+
+
+def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        publish(nsqd, "orders", numbered(10))
+        options, head = planned(nsqd)
+        nsqd.post("/topic/delete?topic=orders")
+        publish(nsqd, "orders", numbered(10))
+        wanted = (Range(head.lane, head.address, 0, 10),)
+        with pytest.raises(DataLoss, match=rf"lane {head.lane}: what begins at 0 cannot be read"):
+            list(read_ranges(wanted, options, SCHEMA))
+        options, _ = planned(nsqd, failOnDataLoss="false")
+        rows = [row for batch in read_ranges(wanted, options, SCHEMA) for row in batch.to_pylist()]
+        assert rows == [{"sequence": 0, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
