@@ -31,6 +31,7 @@ PARQUET: Final = "the Parquet file source"
 KEEP: Final = "--retention-bytes=1TB"
 WINDOWS: Final = "window(timestamp, '1 second')"
 PART: Final = 2000
+LANDING_LIMIT: Final = 60.0  # seconds after the last publish
 _pack: Final = Struct(">I").pack
 
 
@@ -162,7 +163,9 @@ def _latency(spark: SparkSession, broker: Broker, folder: Path, rate: int, setti
         time.sleep(5)  # for the first batches, which are slow
         began = time.time_ns()
         _publish_at(broker, topic, rate, settings)
-        time.sleep(3)
+        wait_until = time.monotonic() + LANDING_LIMIT
+        while len(_delays(table, began)) < rate * settings.seconds and time.monotonic() < wait_until:
+            time.sleep(1)
     finally:
         query.stop()
     late = sorted(_delays(table, began))

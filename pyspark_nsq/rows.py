@@ -10,6 +10,7 @@ from __future__ import annotations
 from array import array
 from binascii import hexlify
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
@@ -70,7 +71,7 @@ class RowBuilder:
             self._add_bodies(batch, count)
         if self._wants_ids:
             start = batch.base_id + batch.first - batch.base_sequence
-            self._ids.extend(range(start, start + count))
+            self._ids += _numbers("Q", start, count)
         self._timestamps += array("q", (batch.timestamp // 1000,)) * count
         self.rows += count
 
@@ -80,9 +81,9 @@ class RowBuilder:
         base = self._bytes
         bounds = array("i", bytes(2 * count * self._bounds.itemsize))
         if isinstance(offsets, range):
-            start, end, step = base + offsets[0], base + offsets[-1] + 1, offsets.step
-            bounds[0::2] = array("i", range(start + _SIZE, end, step))
-            bounds[1::2] = array("i", range(start + step, end, step))
+            start, step = base + offsets[0], offsets.step
+            bounds[0::2] = _numbers("i", start + _SIZE, count, step)
+            bounds[1::2] = _numbers("i", start + step, count, step)
         else:
             bounds[0::2] = array("i", [base + _SIZE + start for start in offsets[:-1]])
             bounds[1::2] = array("i", [base + end for end in offsets[1:]])
@@ -122,12 +123,12 @@ class RowBuilder:
         }[name]
 
     def _sequence(self) -> pa.Array:
-        return pc.add(pa.array(range(self.rows), pa.int64()), self._first)
+        return pc.add(_ramp(pa.int64(), self.rows), self._first)
 
     def _id(self) -> pa.Array:
         self._ids.byteswap()
         digits = hexlify(self._ids)
-        borders = array("i", range(0, len(digits) + 1, _ID_DIGITS))
+        borders = _numbers("i", 0, self.rows + 1, _ID_DIGITS)
         return pa.StringArray.from_buffers(self.rows, pa.py_buffer(borders), pa.py_buffer(digits))
 
     def _timestamp(self) -> pa.Array:
@@ -137,4 +138,30 @@ class RowBuilder:
         data = self._payloads[0] if len(self._payloads) == 1 else b"".join(self._payloads)
         buffers = [None, pa.py_buffer(self._bounds), pa.py_buffer(data)]
         spans = pa.Array.from_buffers(pa.binary(), 2 * self.rows - 1, buffers)
-        return spans.take(pa.array(range(0, 2 * self.rows, 2), pa.int32()))
+        return spans.take(pc.multiply(_ramp(pa.int32(), self.rows), pa.scalar(2, pa.int32())))
+
+
+# Numbers at equal distances: Arrow makes them at a tenth of what it costs to go through Python's.
+
+_FEW: Final = 64  # for which that is not worth it
+_TYPES: Final = {"i": pa.int32(), "Q": pa.uint64()}
+
+
+def _numbers(code: str, start: int, count: int, step: int = 1) -> array[int]:
+    if count < _FEW:
+        return array(code, [start + place * step for place in range(count)])
+    kind = _TYPES[code]
+    made = pc.add(pc.multiply(_ramp(kind, count), pa.scalar(step, kind)), pa.scalar(start, kind))
+    found = array(code)
+    found.frombytes(memoryview(made.buffers()[1])[: count * found.itemsize])
+    return found
+
+
+def _ramp(kind: pa.DataType, count: int) -> pa.Array:
+    """0, 1, 2, ..."""
+    return _whole_ramp(kind, 1 << (count - 1).bit_length()).slice(0, count)
+
+
+@lru_cache(maxsize=64)
+def _whole_ramp(kind: pa.DataType, count: int) -> pa.Array:
+    return pa.array(range(count), kind)

@@ -73,3 +73,18 @@ def test_a_builder_is_full_when_spark_should_have_the_rows() -> None:
     assert builder.is_full
     builder.take()
     assert not builder.is_full
+
+
+@pytest.mark.parametrize("size", [0, 1, 200])
+def test_long_batches_of_equal_sizes_and_high_ids(size: int) -> None:
+    bodies = [bytes([number % 256]) * size for number in range(300)]
+    first = stored(bodies, base=0)
+    top = StoredBatch(300, 600, 300, (1 << 64) - 300, 0, 0, first.payload, first.offsets)
+    builder = RowBuilder(LANE, SCHEMA)
+    builder.add(first)
+    builder.add(top)
+    rows = builder.take()
+    rows.validate(full=True)
+    assert rows["body"].to_pylist() == bodies * 2
+    assert rows["id"].to_pylist()[300:] == [f"{number:016x}" for number in range((1 << 64) - 300, 1 << 64)]
+    assert rows["sequence"].to_pylist() == list(range(600))
