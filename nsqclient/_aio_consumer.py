@@ -156,6 +156,8 @@ class Consumer:
         self._ticks = asyncio.Event()
         self._burials = asyncio.Event()
         self._changed = asyncio.Event()
+        self._drained_by: float | None = None  # when handlers have to have ended
+        self._handling: set[asyncio.Timeout] = set()  # each `run`
         self._tasks: set[asyncio.Task[None]] = set()
         self._nodes: dict[str, _Node] = {}
         self._undertakers: dict[str, Producer] = {}  # of dead letters, by nsqd
@@ -200,18 +202,27 @@ class Consumer:
         """Calls `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
 
         A plain function runs in a thread. When the handler returns, the message is
-        finished; Requeue, GiveUp or any other exception says what becomes of it otherwise.
+        finished; Requeue, GiveUp or any other exception says what becomes of it otherwise. Handlers that have not
+        ended `drain_timeout` after `stop` are cancelled, and their messages requeued.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}")
         is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
         call = cast(AsyncHandler, handler if is_async else partial(_in_thread, handler))
         try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(concurrency):
-                    workers.create_task(self._work(call))
+            async with asyncio.timeout_at(self._drained_by) as limit:
+                self._handling.add(limit)
+                try:
+                    async with asyncio.TaskGroup() as workers:
+                        for _ in range(concurrency):
+                            workers.create_task(self._work(call))
+                finally:
+                    self._handling.remove(limit)
         except* NSQError as group:
             raise only_one(group) or group from None
+        except* TimeoutError:
+            if not limit.expired():
+                raise
 
     async def _work(self, call: AsyncHandler) -> None:
         async for message in self:
@@ -240,6 +251,10 @@ class Consumer:
 
     def stop(self) -> None:
         """Begins to drain: iteration and `run` end when what is being handled is done. May be called again."""
+        if not self._core.is_stopping:
+            self._drained_by = self._loop.time() + self.config.drain_timeout
+            for limit in self._handling:
+                limit.reschedule(self._drained_by)
         self._core.stop()
         for node in self._nodes.values():
             node.stop()
@@ -301,8 +316,14 @@ class Consumer:
     def _spawn(self, work: Any) -> asyncio.Task[None]:
         task: asyncio.Task[None] = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
         return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # what must not go on unheard
+            self._core.failure = error
+            self._notify()
 
     async def _wait_for_start(self) -> None:
         for node in list(self._nodes.values()):
@@ -481,10 +502,19 @@ async def _in_thread(handler: Callable[[Message], Any], message: Message) -> Non
 
     def in_loop(answer: Callable[[], bool]) -> bool:
         done: Future[bool] = Future()
-        loop.call_soon_threadsafe(lambda: done.set_result(answer()))
+
+        def settle() -> None:
+            try:
+                done.set_result(answer())
+            except BaseException as error:  # else the thread would wait for ever
+                done.set_exception(error)
+
+        loop.call_soon_threadsafe(settle)
         return done.result()
 
-    await asyncio.to_thread(handler, for_thread(message, in_loop))
+    copy = for_thread(message, in_loop)
+    await asyncio.to_thread(handler, copy)
+    message.auto_response = copy.auto_response
 
 
 def _check(nsqd: Sequence[str], lookupd: Sequence[str]) -> None:

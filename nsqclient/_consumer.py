@@ -15,6 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
@@ -174,6 +175,8 @@ class Consumer:
         self._ticks = Wakeup()
         self._burials = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()  # the number of tasks for nsqds
+        self._drained_by = inf  # when handlers have to have ended
+        self._handling: set[trio.CancelScope] = set()  # each `run`
         self._scope = trio.CancelScope()  # of all services
         self._tasks: trio.Nursery | None = None
         self._nodes: dict[str, _Node] = {}
@@ -224,7 +227,8 @@ class Consumer:
         """Calls `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
 
         A plain function runs in a thread. When it returns the message is finished; Requeue, GiveUp or any other
-        exception says what becomes of it otherwise. Cancelled, it cancels the handlers, and their messages are requeued.
+        exception says what becomes of it otherwise. Cancelled, it cancels the handlers, and their messages are requeued;
+        so it does with those that have not ended `drain_timeout` after `stop`. A thread cannot be cancelled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}")
@@ -237,10 +241,14 @@ class Consumer:
                 concurrency,
             )
         call = cast(AsyncHandler, handler if _is_async(handler) else partial(_in_thread, handler, thread_limiter))
-        with unwrapped():
-            async with trio.open_nursery() as nursery:
-                for _ in range(concurrency):
-                    nursery.start_soon(self._work, call)
+        with unwrapped(), trio.CancelScope(deadline=self._drained_by) as scope:
+            self._handling.add(scope)
+            try:
+                async with trio.open_nursery() as nursery:
+                    for _ in range(concurrency):
+                        nursery.start_soon(self._work, call)
+            finally:
+                self._handling.remove(scope)
 
     async def _work(self, call: AsyncHandler) -> None:
         async for message in self:
@@ -287,6 +295,10 @@ class Consumer:
 
     def stop(self) -> None:
         """Begins to drain: iteration and `run` end when what is being handled is done. May be called anywhere, and again."""
+        if not self._core.is_stopping:
+            self._drained_by = trio.current_time() + self.config.drain_timeout
+            for scope in self._handling:
+                scope.deadline = self._drained_by
         self._core.stop()
         for node in self._nodes.values():
             node.stop()
@@ -554,4 +566,6 @@ def _is_async(handler: Callable[..., Any]) -> bool:
 
 
 async def _in_thread(handler: Callable[[Message], Any], limiter: trio.CapacityLimiter | None, message: Message) -> None:
-    await trio.to_thread.run_sync(handler, for_thread(message, trio.from_thread.run_sync), limiter=limiter)
+    copy = for_thread(message, trio.from_thread.run_sync)
+    await trio.to_thread.run_sync(handler, copy, limiter=limiter)
+    message.auto_response = copy.auto_response

@@ -79,7 +79,7 @@ class Consumption:
         self.dead: deque[tuple[Delivery, str]] = deque()  # given up, and somebody wants them
         self.connections: list[ConsumerConnection] = []  # those that have subscribed
         self.is_stopping = False
-        self.failure: NSQError | None = None  # why there can be no messages, ever
+        self.failure: BaseException | None = None  # why there can be no messages, ever
         self.received = 0
         self.finished = 0
         self.requeued = 0

@@ -16,7 +16,7 @@ InLoop = Callable[[Callable[[], bool]], bool]  # calls a function in the loop, w
 
 def for_thread(message: DeliveryT, in_loop: InLoop) -> DeliveryT:
     """The same message for use in a thread."""
-    return type(message)(
+    copy = type(message)(
         _FromThread(message, in_loop),
         message.timestamp_ns,
         message.attempts,
@@ -24,6 +24,8 @@ def for_thread(message: DeliveryT, in_loop: InLoop) -> DeliveryT:
         message.body,
         message.received_at,
     )
+    copy.auto_response = message.auto_response
+    return copy
 
 
 class _FromThread:

@@ -23,6 +23,7 @@ import trio
 
 from nsqclient._consumer import Consumer as TrioConsumer
 from nsqclient._consumer import open_consumer
+from nsqclient._errors import Stopped
 from nsqclient._producer import Producer as TrioProducer
 from nsqclient._producer import open_producer
 from nsqclient._threads import for_thread
@@ -75,7 +76,6 @@ class Consumer:
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
         """Messages as they come, until `stop`; also until none has come for `idle_timeout` seconds."""
-        in_loop = partial(trio.from_thread.run_sync, trio_token=self._portal.token)
         while True:
             try:
                 message = self._portal.call(self._next, idle_timeout)
@@ -83,14 +83,17 @@ class Consumer:
                 return
             if message is None:
                 return
-            yield for_thread(message, in_loop)
+            yield for_thread(message, self._portal.answer)
 
     async def _next(self) -> Message | None:
         return await anext(self._portal.it, None)
 
     def stop(self) -> None:
         """Ends `messages`."""
-        trio.from_thread.run_sync(self._portal.it.stop, trio_token=self._portal.token)
+        try:
+            trio.from_thread.run_sync(self._portal.it.stop, trio_token=self._portal.token)
+        except trio.RunFinishedError:
+            pass  # it has
 
 
 class _Portal(Generic[T]):
@@ -112,8 +115,15 @@ class _Portal(Generic[T]):
             return trio.from_thread.run(limited, trio_token=self.token)
         except trio.TooSlowError as error:
             raise TimeoutError(f"not within {timeout} seconds") from error
-        except (trio.RunFinishedError, trio.Cancelled) as error:
-            raise self._fatal() or error from None
+        except (trio.RunFinishedError, trio.Cancelled):
+            raise self._fatal() or Stopped("stopped") from None
+
+    def answer(self, answer: Callable[[], bool]) -> bool:
+        """What an answer to a message says; where all is over, that it had no effect."""
+        try:
+            return trio.from_thread.run_sync(answer, trio_token=self.token)
+        except trio.RunFinishedError:
+            return False
 
 
 @contextmanager

@@ -285,6 +285,84 @@ def test_a_plain_function_answers_from_its_thread(nsqd: Nsqd, topic: str, librar
 
 
 @on_each_loop
+def test_a_plain_function_may_leave_the_answer_to_others(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    second = threading.Event()
+
+    def handle(message: Message) -> None:
+        message.disable_auto_response()
+        if message.body == b"two":  # what follows upon the first has been done
+            second.set()
+
+    async def test() -> None:
+        async with library.open_producer(address_of(nsqd)) as producer:
+            await producer.publish_many(topic, [b"one", b"two"])
+        config = Config(max_in_flight=2, drain_timeout=0.1)
+        async with library.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+            if library is nsqclient:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(consumer.run, handle)
+                    await trio.to_thread.run_sync(second.wait)
+                    consumer.stop()
+            else:
+                task = asyncio.create_task(consumer.run(handle))
+                await asyncio.to_thread(second.wait)
+                consumer.stop()
+                await task
+            assert consumer.stats().finished == 0
+
+    run(test)
+    assert nsqd.channel(topic)["depth"] == 2
+
+
+def test_on_asyncio_a_task_that_breaks_ends_the_consumer(nsqd: Nsqd) -> None:
+    def resolve(address: str) -> str:
+        raise ZeroDivisionError
+
+    async def test() -> None:
+        async with aio.open_consumer("t", "c", nsqd=address_of(nsqd), resolve=resolve) as consumer:
+            with pytest.raises(ZeroDivisionError):
+                await anext(consumer)
+
+    in_asyncio(test)
+
+
+def test_on_asyncio_a_drain_does_not_wait_for_ever(nsqd: Nsqd, topic: str) -> None:
+    async def never(message: aio.Message) -> None:
+        consumer.stop()
+        await asyncio.sleep(LIMIT)
+
+    consumer: aio.Consumer
+
+    async def test() -> None:
+        nonlocal consumer
+        async with aio.open_producer(address_of(nsqd)) as producer:
+            await producer.publish(topic, b"one")
+        config = Config(drain_timeout=0.1)
+        async with aio.open_consumer(topic, "c", nsqd=address_of(nsqd), config=config) as consumer:
+            await consumer.run(never)
+
+    in_asyncio(test)
+    channel = nsqd.channel(topic)
+    assert (channel["depth"], channel["in_flight_count"]) == (1, 0)
+
+
+@on_each_loop
+def test_leaving_a_producer_whose_nsqd_hangs_tells_the_receipt(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
+    async def test() -> None:
+        async with library.open_producer(
+            address_of(nsqd), config=Config(drain_timeout=0.1), connect="require"
+        ) as producer:
+            nsqd.send_signal(signal.SIGSTOP)
+            receipt = await producer.submit(topic, b"one")
+        assert isinstance(receipt.error, nsqclient.PublishUnknown)
+
+    try:
+        run(test)
+    finally:
+        nsqd.send_signal(signal.SIGCONT)
+
+
+@on_each_loop
 def test_dead_letters(nsqd: Nsqd, topic: str, library: Any, run: Run) -> None:
     nsqd.connect().publish(topic, b"bad")
 
@@ -496,6 +574,12 @@ def test_a_script(nsqd: Nsqd, topic: str) -> None:
     assert got == [b"one", b"two", b"three"]
     assert nsqd.channel(topic)["depth"] == 0
     assert not [it for it in threading.enumerate() if it.name == "nsqclient"]
+    assert not message.finish()
+    consumer.stop()
+    with pytest.raises(nsqclient.Stopped):
+        list(consumer.messages())
+    with pytest.raises(nsqclient.Stopped):
+        producer.publish(topic, b"too late")
 
 
 def test_a_script_stops_and_what_it_has_goes_back(nsqd: Nsqd, topic: str) -> None:

@@ -639,6 +639,21 @@ async def test_a_drain_ends_without_close_wait() -> None:
 
 
 @jumping
+async def test_a_drain_does_not_wait_for_ever_for_a_handler() -> None:
+    async with MemoryNSQD() as server:
+        id = server.put("t", b"one")
+        async with open_consumer("t", "c", nsqd=server, config=Config(drain_timeout=7)) as consumer:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.run, never)
+                await server.wait_until(lambda: server.depth("t", "c") == 0)
+                await trio.sleep(1)
+                consumer.stop()
+                began = trio.current_time()
+            assert trio.current_time() - began == 7
+        assert server.said(None, "FIN", "REQ") == [f"REQ {id} 0"]
+
+
+@jumping
 async def test_a_message_that_races_the_stop_goes_back() -> None:
     def late(connection: int, command: str) -> bytes | None:
         if command == "CLS":
