@@ -71,6 +71,13 @@ class ArchiveFile:
         self._written = self.size_at_open > 0
         self._log = log
 
+    def end_torn_record(self) -> None:
+        """What was cut off by a crash or a full disk comes again, on a line of its own. Raises ArchiveFailed."""
+        size = self.size_at_open
+        if size and not self._layout.gzip and os.pread(self._descriptor, 1, size - 1) != b"\n":
+            self._log.warning("%s ends within a message", self.path)
+            self._put(b"\n")
+
     def write(self, data: bytes) -> None:
         """Returns when it is on the disk. Raises ArchiveFailed, or FileReplaced when it is not where it should be."""
         if self._layout.gzip:
@@ -168,7 +175,7 @@ def _try(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[lo
     if layout.moves and final.exists():
         log.warning("output file already exists: %s", final)
         return None
-    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if layout.exclusive else os.O_APPEND)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if layout.exclusive else os.O_APPEND)
     try:
         descriptor = os.open(path, flags, 0o666)
     except FileExistsError:
@@ -189,6 +196,7 @@ def _try(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[lo
         return None
     sync_folder(path.parent)
     log.info("opening %s", path)
+    file.end_torn_record()
     return file
 
 

@@ -54,6 +54,15 @@ def test_plain_files_go_on_where_they_were(tmp_path: Path) -> None:
     assert (tmp_path / "t-000000.log").read_bytes() == b"one\ntwo\n"
 
 
+def test_what_was_torn_does_not_spoil_the_next_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "t-000000.log").write_bytes(b"one\ntw")
+    file = open_one(layout(tmp_path))
+    file.write(b"two\n")
+    file.close()
+    assert (tmp_path / "t-000000.log").read_bytes() == b"one\ntw\ntwo\n"
+    assert f"{tmp_path}/t-000000.log ends within a message" in caplog.messages
+
+
 def test_a_full_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "t-000000.log").write_bytes(b"x" * 101)
     assert open_one(layout(tmp_path, rotate_size=100)).path.name == "t-000001.log"
