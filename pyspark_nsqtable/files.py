@@ -1,0 +1,143 @@
+"""Rows into Parquet files, one for each combination of the partition columns' values, as Delta lays them out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_RANGED: Final = (pa.types.is_integer, pa.types.is_timestamp)  # what a reader may skip files by
+
+Values = tuple[str | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """What the table's log says of a file."""
+
+    path: str  # within the table
+    size: int
+    partition: tuple[tuple[str, str | None], ...]
+    stats: str
+    modified: int  # ms
+
+
+class PartitionedWriter:
+    """Writes batches into the files of one task. Nothing of them counts before the table's log names them."""
+
+    def __init__(self, filesystem: FileSystem, root: str, columns: tuple[str, ...], prefix: str) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._columns = columns
+        self._prefix = prefix
+        self._open: dict[Values, _OpenFile] = {}
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for values, rows in _split(batch, self._columns):
+            file = self._open.get(values)
+            if file is None:
+                file = self._open[values] = self._new_file(values, rows.schema)
+            file.write(rows)
+
+    def finish(self) -> list[DataFile]:
+        return [file.finish() for file in self._open.values()]
+
+    def discard(self) -> None:
+        for file in self._open.values():
+            file.discard()
+
+    def _new_file(self, values: Values, schema: pa.Schema) -> _OpenFile:
+        partition = tuple(zip(self._columns, values, strict=True))
+        folders = "".join(f"{name}={quote(HIVE_NULL if value is None else value, safe='')}/" for name, value in partition)
+        path = f"{folders}{self._prefix}-{uuid4().hex}.zstd.parquet"
+        self._filesystem.create_dir(f"{self._root}/{folders}".rstrip("/"), recursive=True)
+        return _OpenFile(self._filesystem, f"{self._root}/{path}", path, partition, schema)
+
+
+class _OpenFile:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        full_path: str,
+        path: str,
+        partition: tuple[tuple[str, str | None], ...],
+        schema: pa.Schema,
+    ) -> None:
+        self._filesystem = filesystem
+        self._full_path = full_path
+        self._path = path
+        self._partition = partition
+        self._rows = 0
+        self._ranges: dict[str, tuple[object, object]] = {}
+        self._ranged = [field.name for field in schema if any(holds(field.type) for holds in _RANGED)]
+        self._sink = filesystem.open_output_stream(full_path)
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_batch(rows)
+        self._rows += rows.num_rows
+        for name in self._ranged:
+            found = pc.min_max(rows.column(name)).as_py()
+            if found["min"] is not None:
+                low, high = self._ranges.get(name, (found["min"], found["max"]))
+                self._ranges[name] = (min(low, found["min"]), max(high, found["max"]))  # type: ignore[type-var]
+
+    def finish(self) -> DataFile:
+        self._writer.close()
+        self._sink.close()
+        stats = {
+            "numRecords": self._rows,
+            "minValues": {name: _plain(low) for name, (low, _) in self._ranges.items()},
+            "maxValues": {name: _plain(high) for name, (_, high) in self._ranges.items()},
+        }
+        size = int(self._filesystem.get_file_info(self._full_path).size)
+        return DataFile(self._path, size, self._partition, json.dumps(stats), time.time_ns() // 1_000_000)
+
+    def discard(self) -> None:
+        self._sink.close()
+        self._filesystem.delete_file(self._full_path)
+
+
+def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """The rows of each combination, without the columns that the folders' names hold."""
+    if not columns:
+        yield (), batch
+        return
+    keys = pa.table([_text(batch.column(name)) for name in columns], names=list(columns))
+    groups = keys.group_by(list(columns)).aggregate([])
+    rest = batch.drop_columns(list(columns))
+    if groups.num_rows == 1:
+        yield _values(groups.to_pylist()[0], columns), rest
+        return
+    for found in groups.to_pylist():
+        values = _values(found, columns)
+        chosen = None
+        for name, value in zip(columns, values, strict=True):
+            column = keys.column(name)
+            here = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
+            chosen = here if chosen is None else pc.and_(chosen, here)
+        assert chosen is not None
+        yield values, rest.filter(chosen.combine_chunks())
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """A partition's value as Delta's log has it: a text."""
+    return column if pa.types.is_string(column.type) else column.cast(pa.string())
+
+
+def _values(found: Mapping[str, str | None], columns: Iterable[str]) -> Values:
+    return tuple(found[name] for name in columns)
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int) else value.isoformat(timespec="microseconds")  # type: ignore[attr-defined]

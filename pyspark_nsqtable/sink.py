@@ -1,0 +1,186 @@
+"""What Spark finds under the name `nsqtable`: a sink that appends to a Delta table, each micro-batch exactly once.
+
+A batch is known by its query and its number, which lie in the same commit as its files: when Spark repeats a batch after a
+crash, the table says that it has it, and what was written a second time is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.transaction import AddAction
+from pyarrow.fs import FileSystem, LocalFileSystem
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_nsqtable.files import DataFile, PartitionedWriter
+
+OPTIONS: Final[Mapping[str, str]] = {
+    "path": "the table's folder; made when it is missing",
+    "partitioning": "columns that become folders, separated by commas",
+    "writeId": "batch only: a write with an id that the table knows adds nothing",
+}
+_SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
+
+
+class BadOption(Exception):
+    """An option is unknown or missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    path: str
+    partitioning: tuple[str, ...]
+    write_id: str
+    schema: pa.Schema
+
+    def filesystem(self) -> tuple[FileSystem, str]:
+        if "://" in self.path:
+            found, root = FileSystem.from_uri(self.path)
+            return found, root
+        return LocalFileSystem(), self.path
+
+    def table(self) -> DeltaTable:
+        return DeltaTable.create(
+            self.path, schema=self.schema, mode="ignore", partition_by=list(self.partitioning) or None
+        )
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has written. An executor hands it to the driver."""
+
+    query: str
+    files: list[DataFile]
+
+
+class DefaultSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "nsqtable"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        if overwrite:
+            raise BadOption('nsqtable only appends: use .mode("append")')
+        return TableWriter(_target(self.options, schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return TableStreamWriter(_target(self.options, schema))
+
+
+class TableStreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        written = _written(messages)
+        if written:
+            _append_once(self._target, written, written[0].query, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        _remove(self._target, _written(messages))
+
+
+class TableWriter(DataSourceArrowWriter):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return _write(self._target, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _append_once(self._target, _written(messages), self._target.write_id, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _remove(self._target, _written(messages))
+
+
+def _target(options: Mapping[str, str], schema: StructType) -> Target:
+    given = {name.lower(): text.strip() for name, text in options.items()}
+    known = {name.lower() for name in OPTIONS}
+    for name in given:
+        if name not in known and name not in _SPARKS_OWN:
+            raise BadOption(f"nsqtable has no option {name}; there are: {', '.join(OPTIONS)}")
+    if not given.get("path"):
+        raise BadOption("nsqtable needs a path, the table's folder")
+    columns = tuple(word.strip() for word in given.get("partitioning", "").split(",") if word.strip())
+    for column in columns:
+        if column not in schema.names:
+            raise BadOption(f"partitioning: there is no column {column}; there are: {', '.join(schema.names)}")
+    path = given["path"].removeprefix("file://") if given["path"].startswith("file:///") else given["path"]
+    return Target(path.rstrip("/"), columns, given.get("writeid", ""), _nullable(to_arrow_schema(schema, timezone="UTC")))
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """What cannot be null in one query may be so in the next one, and both write into the same table."""
+    return pa.schema([field.with_nullable(True) for field in schema])
+
+
+# In the executors
+
+
+def _write(target: Target, batches: Iterator[pa.RecordBatch]) -> Written:
+    task: Any = TaskContext.get()
+    query = task.getLocalProperty("sql.streaming.queryId") or ""
+    filesystem, root = target.filesystem()
+    writer = PartitionedWriter(filesystem, root, target.partitioning, f"part-{task.partitionId():05d}")
+    try:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write(batch)
+        return Written(query, writer.finish())
+    except BaseException:
+        writer.discard()
+        raise
+
+
+# In the driver
+
+
+def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
+    return [message for message in messages if isinstance(message, Written)]
+
+
+def _append_once(target: Target, written: list[Written], writer: str, version: int) -> None:
+    """Adds the files, unless this writer's version is in the table. An empty batch is none of the table's business."""
+    files = [file for message in written for file in message.files]
+    if not files:
+        return
+    table = target.table()
+    known = table.transaction_version(writer) if writer else None
+    if known is not None and known >= version:
+        _remove(target, written)
+        return
+    properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
+    table.create_write_transaction(
+        [_action(file) for file in files],
+        mode="append",
+        schema=target.schema,
+        partition_by=list(target.partitioning) or None,
+        commit_properties=properties,
+    )
+
+
+def _action(file: DataFile) -> AddAction:
+    return AddAction(file.path, file.size, dict(file.partition), file.modified, True, file.stats)
+
+
+def _remove(target: Target, written: list[Written]) -> None:
+    filesystem, root = target.filesystem()
+    for message in written:
+        for file in message.files:
+            filesystem.delete_file(f"{root}/{file.path}")
