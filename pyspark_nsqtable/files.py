@@ -58,7 +58,9 @@ class PartitionedWriter:
 
     def _new_file(self, values: Values, schema: pa.Schema) -> _OpenFile:
         partition = tuple(zip(self._columns, values, strict=True))
-        folders = "".join(f"{name}={quote(HIVE_NULL if value is None else value, safe='')}/" for name, value in partition)
+        folders = "".join(
+            f"{name}={quote(HIVE_NULL if value is None else value, safe='')}/" for name, value in partition
+        )
         path = f"{folders}{self._prefix}-{uuid4().hex}.zstd.parquet"
         self._filesystem.create_dir(f"{self._root}/{folders}".rstrip("/"), recursive=True)
         return _OpenFile(self._filesystem, f"{self._root}/{path}", path, partition, schema)

@@ -122,7 +122,9 @@ def _target(options: Mapping[str, str], schema: StructType) -> Target:
         if column not in schema.names:
             raise BadOption(f"partitioning: there is no column {column}; there are: {', '.join(schema.names)}")
     path = given["path"].removeprefix("file://") if given["path"].startswith("file:///") else given["path"]
-    return Target(path.rstrip("/"), columns, given.get("writeid", ""), _nullable(to_arrow_schema(schema, timezone="UTC")))
+    return Target(
+        path.rstrip("/"), columns, given.get("writeid", ""), _nullable(to_arrow_schema(schema, timezone="UTC"))
+    )
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

@@ -1,0 +1,70 @@
+"""`nsqpipe aggregate`: counts, rates, bytes and percentiles of each topic and window, as a table and as a small JSON file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from nsqpipe import results, sources
+from nsqpipe.failures import PipeFailed
+from nsqpipe.tables import Table
+from nsqpipe.transforms import counted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    source: sources.From
+    window_seconds: int
+    watermark_seconds: int
+    checkpoint: str
+    results: Path | None  # what nsqadmin charts; a window grows in it while it is still open
+    keep: int  # windows of each topic in the results
+    table: Table | None  # windows that are closed, each once
+    every: str
+    until_now: bool
+
+
+def start_aggregating(spark: SparkSession, job: Aggregate) -> list[StreamingQuery]:
+    if job.results is None and job.table is None:
+        raise PipeFailed("nothing to do: --results, --table or both are needed")
+    queries = []
+    if job.results is not None:
+        queries.append(_start_results(_windows(spark, job), job, job.results))
+    if job.table is not None:
+        queries.append(_start_table(_windows(spark, job), job, job.table))
+    return queries
+
+
+def _windows(spark: SparkSession, job: Aggregate) -> DataFrame:
+    rows = sources.stream(spark, job.source)
+    return counted(rows, window_seconds=job.window_seconds, watermark_seconds=job.watermark_seconds)
+
+
+def _start_results(windows: DataFrame, job: Aggregate, path: Path) -> StreamingQuery:
+    known = results.load(path, job.window_seconds, job.keep)
+
+    def publish(batch: DataFrame, _number: int) -> None:
+        known.add(row.asDict() for row in batch.collect())
+        results.save(path, known, datetime.now(UTC))
+
+    writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName("aggregate")
+    return _triggered(writer.option("checkpointLocation", f"{job.checkpoint}/results"), job).start()
+
+
+def _start_table(windows: DataFrame, job: Aggregate, table: Table) -> StreamingQuery:
+    writer = table.writer(windows.withColumn("date", F.to_date("start")), ("topic", "date")).queryName("windows")
+    return _triggered(writer.option("checkpointLocation", f"{job.checkpoint}/table"), job).start()
+
+
+def _triggered(writer: DataStreamWriter, job: Aggregate) -> DataStreamWriter:
+    if job.until_now:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=job.every) if job.every else writer

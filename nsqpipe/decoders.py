@@ -1,0 +1,85 @@
+"""What bodies mean: nothing (raw), JSON, MessagePack or Avro, by a schema. What does not parse has an error instead of a value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from nsqpipe import worker
+from nsqpipe.failures import PipeFailed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_CORRUPT = "_corrupt"
+
+
+class Kind(StrEnum):
+    RAW = "raw"
+    JSON = "json"
+    MSGPACK = "msgpack"
+    AVRO = "avro"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoder:
+    kind: Kind
+    schema: StructType | None = None
+    avro_schema: str = ""
+
+    @property
+    def can_fail(self) -> bool:
+        return self.kind is not Kind.RAW
+
+    def decode(self, rows: DataFrame) -> DataFrame:
+        """Adds `value` and `error`, except for raw bodies."""
+        if self.kind is Kind.RAW:
+            return rows
+        assert self.schema is not None
+        if self.kind is Kind.JSON:
+            return _from_json(rows, self.schema)
+        parser = worker.msgpack_parser if self.kind is Kind.MSGPACK else partial(worker.avro_parser, self.avro_schema)
+        wanted = StructType([*rows.schema, StructField("value", self.schema), StructField("error", StringType())])
+        value = to_arrow_schema(StructType([StructField("value", self.schema)]), timezone="UTC")
+        return rows.mapInArrow(worker.decoding(parser, value), wanted)
+
+
+def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
+    """`schema` as in SQL: `user string, amount double`."""
+    if kind is Kind.RAW:
+        if schema or avro_schema:
+            raise PipeFailed("--schema says nothing about raw bodies: choose a --decoder")
+        return Decoder(kind=kind)
+    if not schema:
+        raise PipeFailed(f"--decoder {kind} needs a --schema, as in --schema 'user string, amount double'")
+    if kind is Kind.AVRO:
+        if not avro_schema:
+            raise PipeFailed("--decoder avro needs --avro-schema, the file with the schema that bodies were written by")
+        if find_spec("fastavro") is None:
+            raise PipeFailed("--decoder avro needs fastavro: pip install fastavro")
+    try:
+        fields = StructType.fromDDL(schema)
+    except Exception as error:
+        raise PipeFailed(f"--schema: {error}".splitlines()[0]) from None
+    text = Path(avro_schema).read_text() if avro_schema else ""
+    return Decoder(kind=kind, schema=fields, avro_schema=text)
+
+
+def _from_json(rows: DataFrame, schema: StructType) -> DataFrame:
+    wanted = StructType([*schema, StructField(_CORRUPT, StringType())])
+    parsed = rows.withColumn(
+        "value",
+        F.from_json(F.decode("body", "UTF-8"), wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}),
+    )
+    broken = F.col("value").isNull() | F.col(f"value.{_CORRUPT}").isNotNull()
+    return parsed.withColumn("error", F.when(broken, F.lit("not a JSON object of the schema"))).withColumn(
+        "value", F.col("value").dropFields(_CORRUPT)
+    )

@@ -1,0 +1,117 @@
+"""`nsqpipe doctor`: what keeps a pipeline from running, one line for each finding. No Spark is started."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from typing import Final
+
+from nsqpipe.failures import PipeFailed
+from nsqpipe.lag import heads_of
+from nsqpipe.sources import From
+
+JAVA_AT_LEAST: Final = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    is_good: bool
+    text: str
+
+
+def examine(source: From | None) -> Iterator[Finding]:
+    for check in (java, pyspark, protobuf, pandas, deltalake):
+        yield check()
+    yield from data_sources()
+    if source is not None:
+        yield from cluster(source)
+
+
+def java(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) -> Finding:
+    home = os.environ.get("JAVA_HOME")
+    program = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if not program or not os.path.exists(program):
+        return Finding(False, f"no Java: install a JRE of {JAVA_AT_LEAST} or newer, or set JAVA_HOME")
+    answer = run([program, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if not found:
+        return Finding(False, f"{program} does not say its version")
+    if int(found[1]) < JAVA_AT_LEAST:
+        return Finding(False, f"Java {found[1]} at {program}: Spark 4 needs {JAVA_AT_LEAST} or newer")
+    return Finding(True, f"Java {found[1]}")
+
+
+def pyspark() -> Finding:
+    wanted = "4.3.0"
+    here = _version("pyspark")
+    if here is None:
+        return Finding(False, f"no pyspark: pip install pyspark=={wanted}")
+    if here != wanted:
+        return Finding(False, f"pyspark {here}: sources in Python are young, and {wanted} is what we were tried with")
+    return Finding(True, f"pyspark {here}, Python {sys.version.split()[0]}")
+
+
+def protobuf() -> Finding:
+    here = _version("protobuf")
+    if here is None:
+        return Finding(False, "no protobuf: transformWithState crashes without it; pip install protobuf")
+    return Finding(True, f"protobuf {here}")
+
+
+def pandas() -> Finding:
+    here = _version("pandas")
+    if here is not None and int(here.split(".")[0]) >= 3:
+        return Finding(False, f"pandas {here}: Spark does not support 3 yet; pip install 'pandas<3', or remove it")
+    return Finding(True, f"pandas {here}" if here else "no pandas, which is not needed")
+
+
+def deltalake() -> Finding:
+    here = _version("deltalake")
+    if here is None:
+        return Finding(False, "no deltalake: tables can only be Parquet; pip install deltalake")
+    return Finding(True, f"deltalake {here}")
+
+
+def data_sources() -> Iterator[Finding]:
+    """Spark imports every top-level module that begins with `pyspark_`. One that breaks hides all the others from it."""
+    broken = False
+    for module in pkgutil.iter_modules():
+        if module.name.startswith("pyspark_"):
+            try:
+                import_module(module.name)
+            except Exception as error:
+                broken = True
+                where = getattr(module.module_finder, "path", "sys.path")
+                yield Finding(
+                    False, f"module {module.name} in {where} cannot be imported ({error}): Spark will find no nsq"
+                )
+    if find_spec("pyspark_nsq") is None:
+        yield Finding(False, "pyspark_nsq is not installed here")
+    elif not broken:
+        yield Finding(True, "format('nsq') and format('nsqtable') can be found")
+
+
+def cluster(source: From) -> Iterator[Finding]:
+    try:
+        heads = heads_of(source)
+    except PipeFailed as failed:
+        yield Finding(False, str(failed))
+        return
+    for lane, head in heads.items():
+        yield Finding(True, f"{lane}: sequences {head.first} to {head.next} at {head.address}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,85 @@
+"""`nsqpipe lag` and `offsets`: how far a checkpoint is behind the logs, and where it stands. No Spark is started."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from nsqpipe.failures import PipeFailed
+from nsqpipe.lanes import checkpointed
+from nsqpipe.sources import From
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.errors import NsqError
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Head, Lane, Offsets
+from pyspark_nsq.options import source_options
+
+_OFFSETS_HEADER: Final = "v1"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLag:
+    lane: str
+    reached: int | None  # None: the checkpoint does not know it yet
+    first: int | None  # None: no nsqd has it any more
+    next: int | None
+
+    @property
+    def behind(self) -> int:
+        """Messages that are still to be read."""
+        if self.next is None:
+            return 0
+        return max(0, self.next - max(self.reached or 0, self.first or 0))
+
+    @property
+    def lost(self) -> int:
+        """Messages that retention has removed before they were read."""
+        return 0 if self.first is None or self.reached is None else max(0, self.first - self.reached)
+
+
+def lags(source: From, checkpoint: str) -> list[LaneLag]:
+    _, offsets = checkpointed(checkpoint)
+    reached = {lane: place for found in offsets for lane, place in found.items()}
+    heads = {str(lane): head for lane, head in heads_of(source).items()}
+    return [_lag(lane, reached.get(lane), heads.get(lane)) for lane in sorted({*reached, *heads})]
+
+
+def _lag(lane: str, reached: int | None, head: Head | None) -> LaneLag:
+    return LaneLag(lane, reached, None if head is None else head.first, None if head is None else head.next)
+
+
+def heads_of(source: From) -> dict[Lane, Head]:
+    options = source_options(source.as_options())
+    try:
+        return Cluster(options, Http(options.access)).heads()
+    except NsqError as error:
+        raise PipeFailed(str(error)) from None
+
+
+def set_offsets(checkpoint: str, lanes: Mapping[str, int]) -> Path:
+    """Makes a new checkpoint whose first batch begins there: as if a batch had ended at these offsets.
+
+    An existing checkpoint is left alone: its sink has counted its batches, and would take the next ones for known.
+    """
+    folder = Path(checkpoint)
+    if folder.exists() and any(folder.iterdir()):
+        raise PipeFailed(f"{checkpoint} is there already: name a new folder, and a new table or query to go with it")
+    for lane, place in lanes.items():
+        try:
+            Lane.parse(lane)
+        except ValueError as error:
+            raise PipeFailed(f"{lane}: {error}") from None
+        if place < 0:
+            raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    offset = json.dumps(Offsets({Lane.parse(lane): place for lane, place in lanes.items()}).to_json())
+    settings = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+    (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+    (folder / "offsets" / "0").write_text(f"{_OFFSETS_HEADER}\n{settings}\n{offset}")
+    (folder / "commits" / "0").write_text(f'{_OFFSETS_HEADER}\n{{"nextBatchWatermarkMs":0}}')
+    return folder

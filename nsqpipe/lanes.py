@@ -1,0 +1,40 @@
+"""Offsets as the source writes them: the next sequence of each lane, in a checkpoint or a progress report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from nsqpipe.failures import PipeFailed
+
+_HEADER: Final = "v1"  # the first line of each file in Spark's offset log
+
+
+def lanes_of(offsets: object) -> dict[str, int]:
+    """Of an offset, as JSON or as its text; of none, none."""
+    if isinstance(offsets, str):
+        offsets = json.loads(offsets)
+    lanes = offsets.get("lanes", {}) if isinstance(offsets, dict) else {}
+    return {str(lane): int(place) for lane, place in lanes.items()}
+
+
+def lag_of(report: Mapping[str, Any]) -> Iterator[int]:
+    """How many messages each lane has beyond what the batch took."""
+    for source in report.get("sources", ()):
+        end, latest = lanes_of(source.get("endOffset")), lanes_of(source.get("latestOffset"))
+        for lane, place in latest.items():
+            yield max(0, place - end.get(lane, 0))
+
+
+def checkpointed(checkpoint: str) -> tuple[int, list[dict[str, int]]]:
+    """The last planned batch of a local checkpoint, and where each of its sources stands then."""
+    folder = Path(checkpoint) / "offsets"
+    batches = sorted(int(path.name) for path in folder.glob("*") if path.name.isdigit()) if folder.is_dir() else []
+    if not batches:
+        raise PipeFailed(f"there is no checkpoint with offsets at {checkpoint}")
+    lines = (folder / str(batches[-1])).read_text().splitlines()
+    if not lines or lines[0] != _HEADER:
+        raise PipeFailed(f"{folder / str(batches[-1])} is not an offset file that we know")
+    return batches[-1], [lanes_of(line) for line in lines[2:]]

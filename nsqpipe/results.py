@@ -1,0 +1,71 @@
+"""The small file that `aggregate` keeps up to date for nsqadmin, scripts and people: the last windows of each topic.
+
+    {"v": 1, "window_seconds": 60, "updated": "2026-03-01T12:00:03Z",
+     "topics": {"clicks": [{"start": "2026-03-01T11:59:00Z", "messages": 1200, "rate": 20.0, ...}]}}
+
+A window may come again with higher counts until its watermark has passed: the last word counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+FORMAT: Final = 1
+
+
+class Results:
+    def __init__(self, window_seconds: int, keep: int) -> None:
+        self._window_seconds = window_seconds
+        self._keep = keep
+        self._topics: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        for row in rows:
+            values = dict(row)
+            topic, start = str(values.pop("topic")), _spelled(values.pop("start"))
+            values.pop("end", None)
+            windows = self._topics.setdefault(topic, {})
+            windows[start] = {"start": start, **values}
+            while len(windows) > self._keep:
+                del windows[min(windows)]
+
+    def to_json(self, now: datetime) -> dict[str, Any]:
+        topics = {
+            topic: [windows[start] for start in sorted(windows)] for topic, windows in sorted(self._topics.items())
+        }
+        return {"v": FORMAT, "window_seconds": self._window_seconds, "updated": _spelled(now), "topics": topics}
+
+    @classmethod
+    def from_json(cls, text: str, window_seconds: int, keep: int) -> Results:
+        """What an earlier run has left; windows of another length are forgotten."""
+        results = cls(window_seconds, keep)
+        found = json.loads(text)
+        if found.get("v") == FORMAT and found.get("window_seconds") == window_seconds:
+            for topic, windows in found["topics"].items():
+                results._topics[topic] = {window["start"]: window for window in windows}
+        return results
+
+
+def load(path: Path, window_seconds: int, keep: int) -> Results:
+    try:
+        return Results.from_json(path.read_text(), window_seconds, keep)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Results(window_seconds, keep)
+
+
+def save(path: Path, results: Results, now: datetime) -> None:
+    """Whole or not at all: who reads it meanwhile sees the one before."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(results.to_json(now)) + "\n")
+    temporary.replace(path)
+
+
+def _spelled(moment: datetime) -> str:
+    aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return aware.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,30 @@
+"""Where rows come from: the options that all jobs share, as Spark's `format("nsq")` takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class From:
+    topics: tuple[str, ...]
+    lookupd: tuple[str, ...] = ()
+    nsqd: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)  # anything else that the source knows
+
+    def as_options(self) -> dict[str, str]:
+        named = {"topic": self.topics, "lookupd": self.lookupd, "nsqd": self.nsqd}
+        return {**{name: ",".join(words) for name, words in named.items() if words}, **self.options}
+
+
+def stream(spark: SparkSession, source: From) -> DataFrame:
+    return spark.readStream.format("nsq").options(**source.as_options()).load()
+
+
+def batch(spark: SparkSession, source: From) -> DataFrame:
+    return spark.read.format("nsq").options(**source.as_options()).load()

@@ -1,0 +1,65 @@
+"""What is done to rows, the same for a stream and for a batch: frames in, frames out, nothing read or written here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from nsqpipe import worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PARTITIONS: Final = ("topic", "date", "hour")
+KEY: Final = ("node", "topic", "sequence")  # of a message, whatever happens: a log never gives a sequence twice
+
+
+def with_partitions(rows: DataFrame) -> DataFrame:
+    """Adds the columns that tables are partitioned by. Hours are UTC, whatever the session's zone."""
+    return rows.withColumn("date", F.to_date("timestamp")).withColumn("hour", F.hour("timestamp"))
+
+
+def with_gaps_between(rows: DataFrame) -> DataFrame:
+    """Adds the microseconds since the message before in the same log; null where a task begins."""
+    schema = rows.select("topic", "node", "sequence", "timestamp", F.length("body").alias("size"))
+    return schema.mapInArrow(
+        worker.add_gaps, f"topic string, timestamp timestamp, size int, {worker.GAP_COLUMN} bigint"
+    )
+
+
+def counted(rows: DataFrame, *, window_seconds: int, watermark_seconds: int) -> DataFrame:
+    """A row for each topic and window: how many, how fast, how large, how far apart.
+
+    Percentiles are approximate, within a hundredth of their rank.
+    """
+    measured = with_gaps_between(rows)
+    if rows.isStreaming:
+        measured = measured.withWatermark("timestamp", f"{watermark_seconds} seconds")
+    grouped = measured.groupBy(F.window("timestamp", f"{window_seconds} seconds"), "topic").agg(
+        F.count("*").alias("messages"),
+        F.sum(F.col("size").cast("long")).alias("bytes"),
+        F.percentile_approx("size", [0.5, 0.95, 0.99], 100).alias("sizes"),
+        F.percentile_approx(worker.GAP_COLUMN, [0.5, 0.95, 0.99], 100).alias("gaps"),
+    )
+    return grouped.select(
+        "topic",
+        F.col("window.start").alias("start"),
+        F.col("window.end").alias("end"),
+        "messages",
+        (F.col("messages") / F.lit(window_seconds)).alias("rate"),
+        "bytes",
+        *_named("sizes", "size"),
+        *_named("gaps", "gap_us"),
+    )
+
+
+def _named(column: str, name: str) -> list[Column]:
+    return [
+        F.element_at(column, number).alias(f"{name}_{word}") for number, word in ((1, "p50"), (2, "p95"), (3, "p99"))
+    ]
+
+
+def without_repeats(rows: DataFrame) -> DataFrame:
+    """One row for each message. What is the same message is known by where it lay, never by its time."""
+    return rows.dropDuplicates(list(KEY))
