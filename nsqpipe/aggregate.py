@@ -11,12 +11,13 @@ from pyspark.sql import functions as F
 
 from nsqpipe import results, sources
 from nsqpipe.failures import PipeFailed
-from nsqpipe.tables import Table
 from nsqpipe.transforms import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+    from nsqpipe.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

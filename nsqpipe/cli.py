@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import typer
 
-from common.version import VERSION
+from common.version import suite_version
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.sources import From
 
@@ -72,7 +72,7 @@ def root(
     version: Annotated[bool, typer.Option("--version", help="say which version this is", is_eager=True)] = False,
 ) -> None:
     if version:
-        typer.echo(f"nsqpipe v{VERSION}")
+        typer.echo(f"nsqpipe v{suite_version()}")
         raise typer.Exit
     if config is not None:
         context.default_map = _read_config(config)

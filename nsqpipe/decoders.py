@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import ParseException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
@@ -32,7 +33,7 @@ class Kind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
     kind: Kind
-    schema: StructType | None = None
+    fields: str = ""  # of a body, as in SQL
     avro_schema: str = ""
 
     @property
@@ -43,13 +44,22 @@ class Decoder:
         """Adds `value` and `error`, except for raw bodies."""
         if self.kind is Kind.RAW:
             return rows
-        assert self.schema is not None
+        schema = self.schema()
         if self.kind is Kind.JSON:
-            return _from_json(rows, self.schema)
+            return _from_json(rows, schema)
         parser = worker.msgpack_parser if self.kind is Kind.MSGPACK else partial(worker.avro_parser, self.avro_schema)
-        wanted = StructType([*rows.schema, StructField("value", self.schema), StructField("error", StringType())])
-        value = to_arrow_schema(StructType([StructField("value", self.schema)]), timezone="UTC")
+        wanted = StructType([*rows.schema, StructField("value", schema), StructField("error", StringType())])
+        value = to_arrow_schema(StructType([StructField("value", schema)]), timezone="UTC")
         return rows.mapInArrow(worker.decoding(parser, value), wanted)
+
+    def schema(self) -> StructType:
+        """Spark parses it, so there has to be a session."""
+        try:
+            return StructType.fromDDL(self.fields)
+        except ParseException as error:
+            raise PipeFailed(
+                f"--schema {self.fields!r} is no list of fields: {str(error).strip().splitlines()[0]}"
+            ) from None
 
 
 def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
@@ -65,12 +75,8 @@ def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
             raise PipeFailed("--decoder avro needs --avro-schema, the file with the schema that bodies were written by")
         if find_spec("fastavro") is None:
             raise PipeFailed("--decoder avro needs fastavro: pip install fastavro")
-    try:
-        fields = StructType.fromDDL(schema)
-    except Exception as error:
-        raise PipeFailed(f"--schema: {error}".splitlines()[0]) from None
     text = Path(avro_schema).read_text() if avro_schema else ""
-    return Decoder(kind=kind, schema=fields, avro_schema=text)
+    return Decoder(kind=kind, fields=schema, avro_schema=text)
 
 
 def _from_json(rows: DataFrame, schema: StructType) -> DataFrame:

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import heads_of
-from nsqpipe.sources import From
+
+if TYPE_CHECKING:
+    from nsqpipe.sources import From
 
 JAVA_AT_LEAST: Final = 17
 

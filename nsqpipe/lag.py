@@ -7,16 +7,18 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import checkpointed
-from nsqpipe.sources import From
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Offsets
 from pyspark_nsq.options import source_options
+
+if TYPE_CHECKING:
+    from nsqpipe.sources import From
 
 _OFFSETS_HEADER: Final = "v1"
 

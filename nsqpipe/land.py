@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
-from nsqpipe.decoders import Decoder
 from nsqpipe.quality import Rule, judged, observed
-from nsqpipe.tables import Table
 from nsqpipe.transforms import with_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
+    from nsqpipe.decoders import Decoder
+    from nsqpipe.tables import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,13 @@ from deltalake import write_deltalake
 
 from nsqpipe import sources
 from nsqpipe.failures import PipeFailed
-from nsqpipe.sources import From
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import KEY, PARTITIONS, with_partitions, without_repeats
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from nsqpipe.sources import From
 
 
 def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[str, Any]:

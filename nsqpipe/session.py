@@ -8,8 +8,10 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from nsqpipe import worker
 from nsqpipe.failures import PipeFailed
 
 LOCAL: Final = "local[*]"
@@ -18,6 +20,7 @@ _LOCAL_CHECKPOINTS: Final = (
 )
 # A third of a micro-batch's latency is the default manager's renaming dance, which only object stores need.
 _DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -40,6 +43,7 @@ def open_session(
 ) -> SparkSession:
     """What `conf` says stands above our defaults."""
     _point_workers_here()
+    _send_worker_code()
     builder = SparkSession.builder.appName(f"nsqpipe {name}")
     if remote:
         return builder.remote(remote).getOrCreate()
@@ -51,9 +55,12 @@ def open_session(
     settings = {**_DEFAULTS, **(_LOCAL_ONLY if master.startswith("local") else {}), **(conf or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return builder.getOrCreate()
+
+
+def _send_worker_code() -> None:
+    """Functions that run in workers travel with the job: these need not have nsqpipe installed."""
+    cloudpickle.register_pickle_by_value(worker)
 
 
 def _point_workers_here() -> None:

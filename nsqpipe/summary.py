@@ -22,7 +22,9 @@ def show_table(rows: DataFrame, out: TextIO) -> None:
     minutes = rows.groupBy(F.date_trunc("minute", "timestamp").alias("minute")).count()
     found = minutes.orderBy(F.desc("minute")).limit(_MINUTES).collect()
     out.write("\nmessages a minute (UTC):\n")
-    out.writelines(line + "\n" for line in chart([(f"{row['minute']:%m-%d %H:%M}", int(row["count"])) for row in reversed(found)]))
+    out.writelines(
+        line + "\n" for line in chart([(f"{row['minute']:%m-%d %H:%M}", int(row["count"])) for row in reversed(found)])
+    )
 
 
 def chart(values: list[tuple[str, int]]) -> list[str]:
