@@ -15,7 +15,8 @@ from nsqpipe.transforms import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.tables import Table
 
@@ -57,15 +58,14 @@ def _start_results(windows: DataFrame, job: Aggregate, path: Path) -> StreamingQ
         results.save(path, known, datetime.now(UTC))
 
     writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName("aggregate")
-    return _triggered(writer.option("checkpointLocation", f"{job.checkpoint}/results"), job).start()
+    return _started(writer, f"{job.checkpoint}/results", job)
 
 
 def _start_table(windows: DataFrame, job: Aggregate, table: Table) -> StreamingQuery:
-    writer = table.writer(windows.withColumn("date", F.to_date("start")), ("topic", "date")).queryName("windows")
-    return _triggered(writer.option("checkpointLocation", f"{job.checkpoint}/table"), job).start()
+    writer = table.stream_writer(windows.withColumn("date", F.to_date("start")), ("topic", "date")).queryName("windows")
+    return _started(writer, f"{job.checkpoint}/table", job)
 
 
-def _triggered(writer: DataStreamWriter, job: Aggregate) -> DataStreamWriter:
-    if job.until_now:
-        return writer.trigger(availableNow=True)
-    return writer.trigger(processingTime=job.every) if job.every else writer
+def _started(writer: DataStreamWriter, checkpoint: str, job: Aggregate) -> StreamingQuery:
+    writer = writer.option("checkpointLocation", checkpoint)
+    return sources.triggered(writer, every=job.every, until_now=job.until_now).start()

@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 import json
-import re
+import os
+import shlex
+import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from tempfile import TemporaryDirectory, mkstemp
+from typing import TYPE_CHECKING, Annotated, Any, Final
 from uuid import uuid4
 
 import typer
 
 from common.version import suite_version
 from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.progress import Progress
 from nsqpipe.sources import From
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from nsqpipe.shape import Shape
+    from nsqpipe.tables import Format, Table
 
 FAILED, FOUND_SOMETHING = 1, 3
+_OTHERS: Final = ("pyspark", "py4j", "deltalake", "_internal")  # whose errors are for the one who runs us
 
 app = typer.Typer(
     name="nsqpipe",
     help="Topics into tables and counts, and back again, on Spark. The source reads nsqd's log by exact offsets; "
     "no channel is used.",
     epilog="Exit status: 0 done, or stopped as asked; 1 it failed, and one line says why; 2 the command line is wrong; "
-    "3 doctor found something, or lag is above --at-most.",
+    "3 doctor or quality found something, or lag is above --at-most.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 offsets_app = typer.Typer(
-    help="Where a checkpoint stands, and new checkpoints that begin where you say.", no_args_is_help=True
+    rich_markup_mode=None,
+    help="Where a checkpoint stands, and new checkpoints that begin where you say.",
+    no_args_is_help=True,
 )
 app.add_typer(offsets_app, name="offsets")
 
@@ -59,7 +70,16 @@ MetricsAddress = Annotated[str, typer.Option(help="serve Prometheus metrics of t
 Every = Annotated[str, typer.Option(help="a batch so often, as in '10 seconds'; empty: as fast as it goes")]
 UntilNow = Annotated[bool, typer.Option("--until-now", help="take what is there, and end")]
 TablePath = Annotated[str, typer.Option("--table", help="the table's folder")]
-TableFormat = Annotated[str, typer.Option("--format", help="delta or parquet; empty: as the table is")]
+DecoderName = Annotated[str, typer.Option("--decoder", help="what bodies are: raw, json, msgpack or avro")]
+Fields = Annotated[str, typer.Option("--schema", help="fields of a body, as in 'user string, amount double'")]
+AvroSchema = Annotated[str, typer.Option("--avro-schema", help="file with the schema that Avro bodies were written by")]
+RulesFile = Annotated[Path | None, typer.Option("--rules", help="TOML file with rules that rows must keep")]
+DropBody = Annotated[
+    bool, typer.Option("--drop-body", help="keep only what bodies mean; such a table cannot be replayed")
+]
+Quarantine = Annotated[str, typer.Option("--quarantine", help="table for rows that fail (default: TABLE.quarantine)")]
+NewFormat = Annotated[str, typer.Option("--format", help="delta or parquet")]
+TableFormat = Annotated[str, typer.Option("--format", help="delta or parquet (default: as the table is)")]
 
 
 @app.callback()
@@ -75,7 +95,7 @@ def root(
         typer.echo(f"nsqpipe v{suite_version()}")
         raise typer.Exit
     if config is not None:
-        context.default_map = _read_config(config)
+        context.default_map = _read_config(config, getattr(context.command, "commands", {}))
 
 
 @app.command()
@@ -85,13 +105,14 @@ def land(
     lookupd: Lookupds = None,
     nsqd: Nsqds = None,
     source_option: SourceOptions = None,
-    format: TableFormat = "delta",
+    format: NewFormat = "delta",
     checkpoint: Annotated[str, typer.Option(help="where the stream keeps its place (default: TABLE.checkpoint)")] = "",
-    decoder: Annotated[str, typer.Option(help="what bodies are: raw, json, msgpack or avro")] = "raw",
-    schema: Annotated[str, typer.Option(help="fields of a body, as in 'user string, amount double'")] = "",
-    avro_schema: Annotated[str, typer.Option(help="file with the schema that Avro bodies were written by")] = "",
-    rules: Annotated[Path | None, typer.Option(help="TOML file with rules that rows must keep")] = None,
-    quarantine: Annotated[str, typer.Option(help="table for rows that fail (default: TABLE.quarantine)")] = "",
+    decoder: DecoderName = "raw",
+    schema: Fields = "",
+    avro_schema: AvroSchema = "",
+    rules: RulesFile = None,
+    drop_body: DropBody = False,
+    quarantine: Quarantine = "",
     show: Annotated[
         bool, typer.Option("--show", help="at the end, print a sample and the traffic of each minute")
     ] = False,
@@ -104,10 +125,8 @@ def land(
     quiet: Quiet = False,
 ) -> None:
     """Topics into a table, by topic, date and hour, each message exactly once."""
-    with _one_line_errors():
-        from nsqpipe.decoders import Kind, make_decoder
+    with _running() as here:
         from nsqpipe.land import Land, start_landing
-        from nsqpipe.quality import load_rules
         from nsqpipe.summary import show_table
         from nsqpipe.tables import Table
 
@@ -115,14 +134,13 @@ def land(
         job = Land(
             source=_source(topic, lookupd, nsqd, source_option),
             table=Table(table, kind, checkpoint),
-            decoder=make_decoder(_choice(Kind, decoder, "--decoder"), schema, avro_schema),
-            rules=tuple(load_rules(rules)) if rules else (),
-            quarantine=Table(quarantine or f"{table.rstrip('/')}.quarantine", kind),
+            quarantine=_quarantine(table, quarantine, kind),
+            shape=_shape(decoder, schema, avro_schema, rules, drop_body),
             every=every,
             until_now=until_now,
         )
-        spark = _session("land", master, remote, conf)
-        _run(start_landing(spark, job), quiet, metrics_address)
+        spark = here.session("land", master, remote, conf)
+        here.run(spark, lambda: start_landing(spark, job), quiet, metrics_address)
         if show:
             show_table(job.table.read(spark), sys.stdout)
 
@@ -135,7 +153,7 @@ def aggregate(
     source_option: SourceOptions = None,
     results: Annotated[Path | None, typer.Option(help="JSON file with the last windows, which nsqadmin charts")] = None,
     table: Annotated[str, typer.Option(help="table of closed windows")] = "",
-    format: TableFormat = "delta",
+    format: NewFormat = "delta",
     checkpoint: Annotated[str, typer.Option(help="where the streams keep their place")] = "aggregate.checkpoint",
     window: Annotated[int, typer.Option(help="seconds of a window", min=1)] = 60,
     watermark: Annotated[int, typer.Option(help="seconds that a message may come late", min=0)] = 60,
@@ -149,7 +167,7 @@ def aggregate(
     quiet: Quiet = False,
 ) -> None:
     """Counts, rates, bytes, and percentiles of sizes and distances, for each topic and window."""
-    with _one_line_errors():
+    with _running() as here:
         from nsqpipe.aggregate import Aggregate, start_aggregating
         from nsqpipe.tables import Table
 
@@ -166,7 +184,8 @@ def aggregate(
         )
         if job.results is None and job.table is None:
             raise PipeFailed("nothing to do: --results, --table or both are needed")
-        _run(start_aggregating(_session("aggregate", master, remote, conf), job), quiet, metrics_address)
+        spark = here.session("aggregate", master, remote, conf)
+        here.run(spark, lambda: start_aggregating(spark, job), quiet, metrics_address)
 
 
 @app.command()
@@ -194,28 +213,26 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """A range of a table back into a topic: slowly if asked, and where it was interrupted it goes on."""
-    with _one_line_errors():
+    with _running() as here:
         from nsqpipe import replay as job
         from nsqpipe.tables import table_at
 
         if exactly_once and not (name or progress_file):
             raise PipeFailed("--exactly-once needs a --progress-file or a --name, by which nsqd knows the replay again")
         sink = From(topics=(destination_topic,), lookupd=tuple(lookupd or ()), nsqd=tuple(nsqd or ())).as_options()
-        rows = table_at(table, _format(format) if format else None).read(_session("replay", master, remote, conf))
+        _need_one_of(lookupd, nsqd)
+        named = name or (str(progress_file.resolve()) if progress_file else uuid4().hex)
+        place = job.Place.load(progress_file, named)
+        rows = table_at(table, _given_format(format)).read(here.session("replay", master, remote, conf))
         chosen = job.chosen(rows, topic=topic, since=since, until=until, where=where)
-        slices = job.plan(chosen, rate)
+        slices = job.plan(chosen, rate, place)
         total = sum(part.rows for part in slices)
         sent = 0
         if not dry_run:
-            named = name or (str(progress_file.resolve()) if progress_file else uuid4().hex)
-            settings = job.Replay(
-                sink=sink, rate=rate, progress_file=progress_file, exactly_once=exactly_once, name=named
-            )
-            sent = job.run(
-                chosen, slices, settings, lambda done, of: None if quiet else _say(f"{done:,}/{of:,} messages")
-            )
+            settings = job.Replay(sink=sink, rate=rate, exactly_once=exactly_once, name=named)
+            sent = job.run(chosen, slices, settings, place, here.progress(quiet))
         if as_json:
-            typer.echo(json.dumps({"messages": total, "sent": sent, "slices": job.summary(slices)}))
+            typer.echo(json.dumps({"messages": total, "sent": sent, "slices": len(slices)}))
         else:
             typer.echo(f"{total:,} messages in {len(slices)} slices; {sent:,} sent")
 
@@ -230,7 +247,7 @@ def compact(
     as_json: AsJson = False,
 ) -> None:
     """Joins a Delta table's small files. Readers and writers notice nothing."""
-    with _one_line_errors():
+    with _running():
         from nsqpipe import maintenance
         from nsqpipe.tables import table_at
 
@@ -245,11 +262,11 @@ def dedupe(
     table: TablePath, master: Master = "local[*]", remote: Remote = "", conf: Conf = None, as_json: AsJson = False
 ) -> None:
     """Removes messages that a Delta table has twice, as after landing from two checkpoints."""
-    with _one_line_errors():
+    with _running() as here:
         from nsqpipe import maintenance
         from nsqpipe.tables import table_at
 
-        found = maintenance.dedupe(_session("dedupe", master, remote, conf), table_at(table))
+        found = maintenance.dedupe(here.session("dedupe", master, remote, conf), table_at(table))
         text = f"{found['removed']:,} repeats removed from {found['partitions']} partitions"
         typer.echo(json.dumps(found) if as_json else text)
 
@@ -263,21 +280,34 @@ def backfill(
     lookupd: Lookupds = None,
     nsqd: Nsqds = None,
     source_option: SourceOptions = None,
+    decoder: DecoderName = "raw",
+    schema: Fields = "",
+    avro_schema: AvroSchema = "",
+    rules: RulesFile = None,
+    drop_body: DropBody = False,
+    quarantine: Quarantine = "",
     master: Master = "local[*]",
     remote: Remote = "",
     conf: Conf = None,
+    as_json: AsJson = False,
 ) -> None:
     """Appends what a Delta table lacks of a time range in the logs. The same range again adds nothing."""
-    with _one_line_errors():
+    with _running() as here:
         from nsqpipe import maintenance
-        from nsqpipe.tables import table_at
+        from nsqpipe.tables import Format, Table
 
         source = _source(
             topic, lookupd, nsqd, [*(source_option or ()), f"startingTimestamp={since}", f"endingTimestamp={until}"]
         )
-        spark = _session("backfill", master, remote, conf)
-        added = maintenance.backfill(spark, source, table_at(table))
-        typer.echo(f"{added:,} messages added")
+        found = maintenance.backfill(
+            here.session("backfill", master, remote, conf),
+            source,
+            _shape(decoder, schema, avro_schema, rules, drop_body),
+            Table(table, Format.DELTA),
+            _quarantine(table, quarantine, Format.DELTA),
+        )
+        text = ", ".join(f"{count:,} {what}" for what, count in found.items())
+        typer.echo(json.dumps(found) if as_json else text)
 
 
 @app.command()
@@ -291,19 +321,19 @@ def quality(
     as_json: AsJson = False,
 ) -> None:
     """How many rows of a table break which rule. Exit status 3 when there are any."""
-    with _one_line_errors():
-        from nsqpipe.quality import broken_counts, load_rules
+    with _running() as here:
+        from nsqpipe.quality import ROWS, broken_counts, load_rules
         from nsqpipe.tables import table_at
 
         known = load_rules(rules)
-        spark = _session("quality", master, remote, conf)
-        counts = broken_counts(table_at(table, _format(format) if format else None).read(spark), known)
+        spark = here.session("quality", master, remote, conf)
+        counts = broken_counts(table_at(table, _given_format(format)).read(spark), known)
         if as_json:
             typer.echo(json.dumps(counts))
         else:
             for name, count in counts.items():
                 typer.echo(f"{count:>12,}  {name}")
-        if any(count for name, count in counts.items() if name != "rows"):
+        if any(count for name, count in counts.items() if name != ROWS):
             raise typer.Exit(FOUND_SOMETHING)
 
 
@@ -317,7 +347,7 @@ def lag(
     as_json: AsJson = False,
 ) -> None:
     """How many messages a stream has not read yet, and how many it never will. Starts no Spark."""
-    with _one_line_errors():
+    with _running():
         from nsqpipe.lag import lags
 
         found = lags(_source(topic, lookupd, nsqd, ["requireRetention=false"]), checkpoint)
@@ -349,7 +379,7 @@ def offsets_show(
     checkpoint: Annotated[str, typer.Option(help="the stream's checkpoint")], as_json: AsJson = False
 ) -> None:
     """Where the last planned batch of a checkpoint ends."""
-    with _one_line_errors():
+    with _running():
         from nsqpipe.lanes import checkpointed
 
         number, sources = checkpointed(checkpoint)
@@ -368,7 +398,7 @@ def offsets_set(
     lane: Annotated[list[str], typer.Option(help="LANE=SEQUENCE to begin with, as `offsets show` names it; repeat")],
 ) -> None:
     """Makes a new checkpoint that begins there. An existing one is never changed."""
-    with _one_line_errors():
+    with _running():
         from nsqpipe.lag import set_offsets
 
         places: dict[str, int] = {}
@@ -388,7 +418,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """What would keep a pipeline from running, one line each. Starts no Spark."""
-    with _one_line_errors():
+    with _running():
         from nsqpipe.doctor import examine
 
         source = _source(topic or ["*"], lookupd, nsqd, None) if lookupd or nsqd else None
@@ -411,14 +441,17 @@ def submit(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only print the command")] = False,
 ) -> None:
     """Runs a job by spark-submit: `nsqpipe submit --master spark://host:7077 -- land --topic clicks ...`."""
-    with _one_line_errors():
-        from nsqpipe.submit import command_for, run
+    with _running():
+        from nsqpipe.submit import command_for, pack
 
-        command = command_for(master, deploy_mode, conf or [], context.args)
-        if dry_run:
-            typer.echo(" ".join(command))
-        else:
-            raise typer.Exit(run(command))
+        with TemporaryDirectory(prefix="nsqpipe-") as folder:
+            archive = Path(folder) / "nsqpipe.zip"
+            command = command_for(master, deploy_mode, conf or [], context.args, archive)
+            if dry_run:
+                typer.echo(shlex.join(command))
+            else:
+                pack(archive)
+                raise typer.Exit(subprocess.run(command, check=False).returncode)
 
 
 def main() -> None:
@@ -428,50 +461,122 @@ def main() -> None:
 # What the commands share
 
 
+class _Running:
+    """One command, from its session to its last word."""
+
+    def __init__(self) -> None:
+        self._log: Path | None = None
+        self._progress: Progress | None = None
+
+    def session(self, name: str, master: str, remote: str, conf: Sequence[str] | None) -> SparkSession:
+        from nsqpipe.session import open_session
+
+        settings = _pairs(conf, "--conf")
+        if not remote:
+            handle, path = mkstemp(prefix="nsqpipe-", suffix=".log")
+            os.close(handle)
+            self._log = Path(path)
+        return open_session(name, master=master, remote=remote, conf=settings, log=self._log)
+
+    def run(
+        self,
+        spark: SparkSession,
+        start: Callable[[], Sequence[StreamingQuery]],
+        quiet: bool,
+        metrics_address: str,
+    ) -> None:
+        from nsqpipe.metrics import Metrics, serve
+        from nsqpipe.running import run_queries
+
+        metrics = Metrics()
+        observers = [metrics.observe]
+        if not quiet:
+            self._progress = Progress(sys.stderr)
+            observers.append(self._progress.observe)
+        server = serve(metrics, metrics_address) if metrics_address else None
+        try:
+            run_queries(spark, start, observers=observers)
+        finally:
+            if server is not None:
+                server.shutdown()
+                server.server_close()
+
+    def progress(self, quiet: bool) -> Callable[[str], None]:
+        if quiet:
+            return lambda text: None
+        self._progress = Progress(sys.stderr)
+        return self._progress.say
+
+    def close(self, *, failed: bool) -> None:
+        if self._progress is not None:
+            self._progress.close()
+        if self._log is None:
+            return
+        if failed and self._log.stat().st_size:
+            typer.echo(f"nsqpipe: what Spark says about it is in {self._log}", err=True)
+        else:
+            self._log.unlink()
+
+
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _running() -> Iterator[_Running]:
+    here = _Running()
     try:
-        yield
+        yield here
     except PipeFailed as failed:
-        typer.echo(f"nsqpipe: {failed}", err=True)
-        raise typer.Exit(FAILED) from None
+        message = str(failed)
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j", "pyspark_nsq", "deltalake", "_internal")):
+        if not type(error).__module__.startswith(_OTHERS):
+            here.close(failed=True)
             raise
-        typer.echo(f"nsqpipe: {first_cause(error)}", err=True)
-        raise typer.Exit(FAILED) from None
-
-
-def _session(name: str, master: str, remote: str, conf: Sequence[str] | None) -> SparkSession:
-    from nsqpipe.session import open_session
-
-    return open_session(name, master=master, remote=remote, conf=_pairs(conf, "--conf"))
-
-
-def _run(queries: Sequence[StreamingQuery], quiet: bool, metrics_address: str) -> None:
-    from nsqpipe.metrics import Metrics, serve
-    from nsqpipe.running import run_queries
-
-    metrics = Metrics()
-    server = serve(metrics, metrics_address) if metrics_address else None
-    try:
-        run_queries(queries, quiet=quiet, observers=[metrics.observe])
-    finally:
-        if server is not None:
-            server.shutdown()
+        message = first_cause(error)
+    except BaseException:  # an exit status, say
+        here.close(failed=False)
+        raise
+    else:
+        here.close(failed=False)
+        return
+    here.close(failed=True)
+    typer.echo(f"nsqpipe: {message}", err=True)
+    raise typer.Exit(FAILED)
 
 
 def _source(
     topics: Sequence[str], lookupd: Sequence[str] | None, nsqd: Sequence[str] | None, options: Sequence[str] | None
 ) -> From:
-    if bool(lookupd) == bool(nsqd):
-        raise PipeFailed("either --lookupd or --nsqd is needed, the HTTP address, as in 127.0.0.1:4161")
+    _need_one_of(lookupd, nsqd)
     return From(
         topics=tuple(topics),
         lookupd=tuple(lookupd or ()),
         nsqd=tuple(nsqd or ()),
         options=_pairs(options, "--source-option"),
     )
+
+
+def _need_one_of(lookupd: Sequence[str] | None, nsqd: Sequence[str] | None) -> None:
+    if bool(lookupd) == bool(nsqd):
+        raise PipeFailed("either --lookupd or --nsqd is needed, the HTTP address, as in 127.0.0.1:4161")
+
+
+def _shape(decoder: str, schema: str, avro_schema: str, rules: Path | None, drop_body: bool) -> Shape:
+    from nsqpipe.decoders import Kind, make_decoder
+    from nsqpipe.quality import load_rules
+    from nsqpipe.shape import Shape
+
+    kind = _choice(Kind, decoder, "--decoder")
+    if drop_body and kind is Kind.RAW:
+        raise PipeFailed("--drop-body would leave nothing of raw bodies: choose a --decoder")
+    return Shape(
+        decoder=make_decoder(kind, schema, avro_schema),
+        rules=tuple(load_rules(rules)) if rules else (),
+        drops_body=drop_body,
+    )
+
+
+def _quarantine(table: str, path: str, kind: Format) -> Table:
+    from nsqpipe.tables import Table
+
+    return Table(path or f"{table.rstrip('/')}.quarantine", kind)
 
 
 def _pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
@@ -484,25 +589,41 @@ def _pairs(words: Sequence[str] | None, flag: str) -> dict[str, str]:
     return found
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path, commands: Mapping[str, Any]) -> dict[str, Any]:
     """Names as on the command line, with - or _; a list where an option may be repeated."""
     try:
         found = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise typer.BadParameter(str(error)) from None
-    return {command: _underscored(options) for command, options in found.items()}
+        raise typer.BadParameter(f"{path}: {error}") from None
+    return {name: _defaults(f"{path}: {name}", options, commands.get(name)) for name, options in found.items()}
 
 
-def _underscored(options: object) -> object:
-    if not isinstance(options, dict):
-        return options
-    return {re.sub("-", "_", name): _underscored(value) for name, value in options.items()}
+def _defaults(where: str, options: object, command: Any) -> dict[str, Any]:
+    if command is None or not isinstance(options, dict):
+        raise typer.BadParameter(f"{where} is no command with options")
+    nested = getattr(command, "commands", {})
+    known = {parameter.name for parameter in command.params}
+    found: dict[str, Any] = {}
+    for spelled, value in options.items():
+        name = spelled.replace("-", "_")
+        if name in nested:
+            found[name] = _defaults(f"{where}.{name}", value, nested[name])
+        elif name in known:
+            found[name] = value
+        else:
+            raise typer.BadParameter(f"{where} has no option {spelled}")
+    return found
 
 
-def _format(text: str) -> Any:
+def _format(text: str) -> Format:
     from nsqpipe.tables import Format
 
-    return _choice(Format, text, "--format")
+    found: Format = _choice(Format, text, "--format")
+    return found
+
+
+def _given_format(text: str) -> Format | None:
+    return _format(text) if text else None
 
 
 def _choice(kinds: Any, text: str, flag: str) -> Any:
@@ -510,12 +631,6 @@ def _choice(kinds: Any, text: str, flag: str) -> Any:
         return kinds(text)
     except ValueError:
         raise PipeFailed(f"{flag}: expected {', '.join(kind.value for kind in kinds)}, not {text!r}") from None
-
-
-def _say(text: str) -> None:
-    ends = "" if sys.stderr.isatty() else "\n"
-    sys.stderr.write(f"\r\x1b[2K{text}" if not ends else f"{text}\n")
-    sys.stderr.flush()
 
 
 def _or_dash(number: int | None) -> str:

@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoder:
-    kind: Kind
+    kind: Kind = Kind.RAW
     fields: str = ""  # of a body, as in SQL
     avro_schema: str = ""
 
@@ -55,11 +55,14 @@ class Decoder:
     def schema(self) -> StructType:
         """Spark parses it, so there has to be a session."""
         try:
-            return StructType.fromDDL(self.fields)
+            found = StructType.fromDDL(self.fields)
         except ParseException as error:
             raise PipeFailed(
                 f"--schema {self.fields!r} is no list of fields: {str(error).strip().splitlines()[0]}"
             ) from None
+        if not isinstance(found, StructType):
+            raise PipeFailed(f"--schema {self.fields!r} is a type; expected fields, as in 'user string, amount double'")
+        return found
 
 
 def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
@@ -75,8 +78,14 @@ def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
             raise PipeFailed("--decoder avro needs --avro-schema, the file with the schema that bodies were written by")
         if find_spec("fastavro") is None:
             raise PipeFailed("--decoder avro needs fastavro: pip install fastavro")
-    text = Path(avro_schema).read_text() if avro_schema else ""
-    return Decoder(kind=kind, fields=schema, avro_schema=text)
+    return Decoder(kind=kind, fields=schema, avro_schema=_read(avro_schema) if avro_schema else "")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as error:
+        raise PipeFailed(f"--avro-schema {path}: {error.strerror}") from None
 
 
 def _from_json(rows: DataFrame, schema: StructType) -> DataFrame:

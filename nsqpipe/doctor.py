@@ -16,7 +16,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from nsqpipe.failures import PipeFailed
-from nsqpipe.lag import heads_of
 
 if TYPE_CHECKING:
     from nsqpipe.sources import From
@@ -31,7 +30,7 @@ class Finding:
 
 
 def examine(source: From | None) -> Iterator[Finding]:
-    for check in (java, pyspark, protobuf, pandas, deltalake):
+    for check in (java, pyspark, pyarrow, protobuf, pandas, deltalake):
         yield check()
     yield from data_sources()
     if source is not None:
@@ -71,9 +70,18 @@ def protobuf() -> Finding:
 
 def pandas() -> Finding:
     here = _version("pandas")
-    if here is not None and int(here.split(".")[0]) >= 3:
-        return Finding(False, f"pandas {here}: Spark does not support 3 yet; pip install 'pandas<3', or remove it")
-    return Finding(True, f"pandas {here}" if here else "no pandas, which is not needed")
+    if here is None:
+        return Finding(False, "no pandas: aggregate and decoders cannot run; pip install 'pandas>=2.2,<3'")
+    if not (2, 2) <= tuple(map(int, here.split(".")[:2])) < (3,):
+        return Finding(False, f"pandas {here}: Spark needs 2.2 or newer, and less than 3; pip install 'pandas>=2.2,<3'")
+    return Finding(True, f"pandas {here}")
+
+
+def pyarrow() -> Finding:
+    here = _version("pyarrow")
+    if here is None:
+        return Finding(False, "no pyarrow: the source cannot make rows; pip install pyarrow")
+    return Finding(True, f"pyarrow {here}")
 
 
 def deltalake() -> Finding:
@@ -103,6 +111,11 @@ def data_sources() -> Iterator[Finding]:
 
 
 def cluster(source: From) -> Iterator[Finding]:
+    try:
+        from nsqpipe.lag import heads_of  # it imports pyspark, which we are here to say is missing
+    except ImportError as error:
+        yield Finding(False, f"nsqd are not asked: {error}")
+        return
     try:
         heads = heads_of(source)
     except PipeFailed as failed:

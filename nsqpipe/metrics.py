@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import lag_of, lanes_of
+from nsqpipe.quality import OBSERVED
 
 _TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "nsqpipe_rows_total": ("counter", "rows read"),
@@ -16,7 +17,7 @@ _TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "nsqpipe_batch_seconds": ("gauge", "how long the last batch took"),
     "nsqpipe_lag_messages": ("gauge", "messages in the logs that were not read yet"),
     "nsqpipe_lane_next": ("gauge", "the next sequence to read of a lane"),
-    "nsqpipe_rule_broken_total": ("counter", "rows that broke a rule"),
+    "nsqpipe_rule_broken_total": ("counter", "rows that broke a rule, or could not be parsed"),
 }
 
 
@@ -36,9 +37,8 @@ class Metrics:
             for source in report.get("sources", ()):
                 for lane, place in lanes_of(source.get("endOffset")).items():
                     self._set("nsqpipe_lane_next", place, query=query, lane=lane)
-            for rule, count in (report.get("observedMetrics", {}).get("quality") or {}).items():
-                if rule != "rows":
-                    self._add("nsqpipe_rule_broken_total", count, query=query, rule=rule)
+            for rule, count in (report.get("observedMetrics", {}).get(OBSERVED) or {}).items():
+                self._add("nsqpipe_rule_broken_total", count, query=query, rule=rule)
 
     def _set(self, name: str, value: float, **labels: str) -> None:
         self._values[name, tuple(sorted(labels.items()))] = value

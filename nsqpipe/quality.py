@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
@@ -21,6 +21,12 @@ from nsqpipe.failures import PipeFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+OBSERVED: Final = "quality"  # under which the counts come in Spark's reports
+UNPARSED: Final = "not parsed"
+ROWS: Final = "rows"
+_OURS: Final = (UNPARSED, ROWS)
 
 
 class Then(StrEnum):
@@ -43,6 +49,9 @@ def load_rules(path: Path) -> list[Rule]:
     rules = [_rule(path, number, entry) for number, entry in enumerate(found.get("rule", []), 1)]
     if not rules:
         raise PipeFailed(f"{path} has no [[rule]]")
+    names = [rule.name for rule in rules]
+    if twice := {name for name in names if [*names, *_OURS].count(name) > 1}:
+        raise PipeFailed(f"{path}: each rule needs a name of its own, and there are several of {', '.join(twice)}")
     return rules
 
 
@@ -68,15 +77,21 @@ def judged(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     return rows
 
 
-def observed(rows: DataFrame, rules: Sequence[Rule], name: str = "quality") -> DataFrame:
-    """Counts broken rules on the way, without a job of their own: they come with each batch's progress."""
-    counts = [F.count(F.when(_breaks(rule), 1)).alias(rule.name) for rule in rules]
-    return rows.observe(name, F.count("*").alias("rows"), *counts) if counts else rows
+def observed(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+    """Counts on the way, without a job of its own: the numbers come with each batch's progress.
+
+    What could not be parsed is counted as that, and breaks no rule.
+    """
+    parsed = F.col("error").isNull() if "error" in rows.columns else F.lit(True)
+    counts = [F.count(F.when(parsed & _breaks(rule), 1)).alias(rule.name) for rule in rules]
+    if "error" in rows.columns:
+        counts.append(F.count(F.when(~parsed, 1)).alias(UNPARSED))
+    return rows.observe(OBSERVED, *counts) if counts else rows
 
 
 def broken_counts(rows: DataFrame, rules: Sequence[Rule]) -> dict[str, int]:
     counts = [F.count(F.when(_breaks(rule), 1)).alias(rule.name) for rule in rules]
-    found = rows.agg(F.count("*").alias("rows"), *counts).first()
+    found = rows.agg(F.count("*").alias(ROWS), *counts).first()
     return {} if found is None else {name: int(count) for name, count in found.asDict().items()}
 
 

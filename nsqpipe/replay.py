@@ -1,15 +1,16 @@
 """`nsqpipe replay`: a range of a table back into a topic, in slices, so that it can be slow, watched and resumed.
 
-A slice is a range of sequences of one log. What was sent is written down after each slice; a slice that was interrupted is
-sent again, and with `exactly_once` nsqd knows the part of it that it has.
+A slice is a range of sequences of a topic at a node. The progress file names the slice that is being sent, before it is, and
+how far each topic and node has come, after. A slice that was interrupted is sent again, from the same rows; with
+`exactly_once` nsqd knows what it has of it.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,18 +33,62 @@ class Slice:
     end: int
     rows: int
 
+    @property
+    def origin(self) -> str:
+        return f"{self.node}/{self.topic}"
+
+    def __str__(self) -> str:
+        return f"{self.origin}/{self.first}-{self.end}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
     sink: Mapping[str, str]  # options of format("nsq")
     rate: float  # messages a second; 0: as fast as it goes
-    progress_file: Path | None
     exactly_once: bool
     name: str  # the same in each run that goes on
 
 
+@dataclass(slots=True)
+class Place:
+    """How far a replay has come, in a file if it is to go on one day."""
+
+    path: Path | None
+    name: str
+    reached: dict[str, int] = field(default_factory=dict)  # the sequence before which all is sent, for each origin
+    sending: Slice | None = None
+
+    @classmethod
+    def load(cls, path: Path | None, name: str) -> Place:
+        if path is None or not path.exists():
+            return cls(path, name)
+        found: dict[str, Any] = json.loads(path.read_text())
+        if found.get("name") != name:
+            raise PipeFailed(f"{path} is of another replay: {found.get('name')}")
+        return cls(path, name, dict(found["reached"]), Slice(**found["sending"]) if found["sending"] else None)
+
+    def begin(self, part: Slice) -> None:
+        self.sending = part
+        self._save()
+
+    def finish(self, part: Slice) -> None:
+        self.sending = None
+        self.reached[part.origin] = part.end
+        self._save()
+
+    def _save(self) -> None:
+        if self.path is None:
+            return
+        sending = asdict(self.sending) if self.sending else None
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        temporary.write_text(json.dumps({"name": self.name, "reached": self.reached, "sending": sending}))
+        temporary.replace(self.path)
+
+
 def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -> DataFrame:
     """The range: of a topic, from a time, before a time, and whatever SQL says."""
+    if "body" not in rows.columns:
+        raise PipeFailed("the table has no column body: it was landed with --drop-body, and cannot be replayed")
     if topic:
         rows = rows.where(F.col("topic") == topic)
     if since:
@@ -53,32 +98,40 @@ def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -
     return rows.where(where) if where else rows
 
 
-def plan(rows: DataFrame, rate: float) -> list[Slice]:
-    """In the order in which the logs were written; each slice about as large as the rate allows."""
+def plan(rows: DataFrame, rate: float, place: Place) -> list[Slice]:
+    """What is left, in the order in which the logs were written; each slice about as large as the rate allows."""
     size = max(1, int(rate * _SLICE_SECONDS)) if rate else _SLICE
-    if "body" not in rows.columns:
-        raise PipeFailed("the table has no column body: only raw bodies can be replayed")
-    counted = rows.groupBy("node", "topic", F.floor(F.col("sequence") / size).alias("part")).agg(
-        F.count("*").alias("rows"), F.min("sequence").alias("first"), F.max("sequence").alias("last")
-    )
-    found = counted.orderBy("topic", "node", "part").collect()
-    return [Slice(row["node"], row["topic"], row["first"], row["last"] + 1, row["rows"]) for row in found]
+    counted = _left(rows, place).groupBy("node", "topic", F.floor(F.col("sequence") / size).alias("part"))
+    found = counted.agg(F.count("*").alias("rows"), F.min("sequence").alias("first"), F.max("sequence").alias("last"))
+    slices = [
+        Slice(row["node"], row["topic"], row["first"], row["last"] + 1, row["rows"])
+        for row in found.orderBy("topic", "node", "part").collect()
+    ]
+    return [place.sending, *slices] if place.sending else slices
 
 
-def run(rows: DataFrame, slices: list[Slice], job: Replay, told: Callable[[int, int], None]) -> int:
-    """How many messages were sent in this run. `told` hears of progress: so many of so many."""
-    done = _done(job)
+def _left(rows: DataFrame, place: Place) -> DataFrame:
+    """What was neither sent nor begun."""
+    ends = dict(place.reached)
+    if place.sending:
+        ends[place.sending.origin] = place.sending.end
+    for origin, end in ends.items():
+        node, _, topic = origin.partition("/")
+        rows = rows.where(~((F.col("node") == node) & (F.col("topic") == topic) & (F.col("sequence") < end)))
+    return rows
+
+
+def run(rows: DataFrame, slices: list[Slice], job: Replay, place: Place, told: Callable[[str], None]) -> int:
+    """How many messages were sent."""
     total = sum(part.rows for part in slices)
     sent = 0
-    reached = sum(part.rows for part in slices if _key(part) in done)
     began = time.monotonic()
-    for part in _left(slices, done):
+    for part in slices:
+        place.begin(part)
         _send(rows, part, job)
+        place.finish(part)
         sent += part.rows
-        reached += part.rows
-        done.append(_key(part))
-        _save(job, done)
-        told(reached, total)
+        told(f"{sent:,} of {total:,} messages sent")
         if job.rate:
             time.sleep(max(0.0, sent / job.rate - (time.monotonic() - began)))
     return sent
@@ -89,36 +142,7 @@ def _send(rows: DataFrame, part: Slice, job: Replay) -> None:
     here = rows.where((F.col("node") == part.node) & (F.col("topic") == part.topic) & inside)
     options = dict(job.sink)
     if job.exactly_once:
-        options |= {"exactlyOnce": "true", "writeId": f"{job.name}/{_key(part)}"}
-    ordered = here.coalesce(1).sortWithinPartitions("sequence").select("body")
+        options |= {"exactlyOnce": "true", "writeId": f"{job.name}/{part}"}
+    # One task, so that the topic gets them in the log's order, and a second attempt cuts them the same way.
+    ordered = here.coalesce(1).sortWithinPartitions("sequence", "id").select("body")
     ordered.write.format("nsq").options(**options).mode("append").save()
-
-
-def _left(slices: list[Slice], done: list[str]) -> Iterator[Slice]:
-    known = set(done)
-    return (part for part in slices if _key(part) not in known)
-
-
-def _key(part: Slice) -> str:
-    return f"{part.node}/{part.topic}/{part.first}-{part.end}"
-
-
-def _done(job: Replay) -> list[str]:
-    if job.progress_file is None or not job.progress_file.exists():
-        return []
-    found: dict[str, Any] = json.loads(job.progress_file.read_text())
-    if found.get("name") != job.name:
-        raise PipeFailed(f"{job.progress_file} is of another replay ({found.get('name')})")
-    return list(found["done"])
-
-
-def _save(job: Replay, done: list[str]) -> None:
-    if job.progress_file is None:
-        return
-    temporary = job.progress_file.with_suffix(".new")
-    temporary.write_text(json.dumps({"name": job.name, "done": done}))
-    temporary.replace(job.progress_file)
-
-
-def summary(slices: list[Slice]) -> list[dict[str, Any]]:
-    return [asdict(part) for part in slices]

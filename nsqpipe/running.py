@@ -1,73 +1,108 @@
-"""Running streams: progress on the terminal, a graceful stop, and one clear line when a query dies."""
+"""Running streams: what they report, an end when asked for, and one clear line when a query dies."""
 
 from __future__ import annotations
 
+import json
 import signal
-import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
 from nsqpipe.failures import PipeFailed, first_cause
-from nsqpipe.progress import Progress
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_EVERY: Final = 0.2  # seconds
+_LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 
-Observer = Callable[[str, dict[str, Any]], None]
+Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Spark's report on a batch
 
 
-def run_queries(queries: Sequence[StreamingQuery], *, quiet: bool = False, observers: Sequence[Observer] = ()) -> None:
-    """Until they end by themselves, one of them fails, or a signal comes; then all are stopped at a batch's end."""
-    asked = threading.Event()
-    previous = {number: _on_signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    progress = Progress(sys.stderr, quiet=quiet)
-    seen: dict[str, int] = {}
-    try:
-        while not asked.is_set() and any(query.isActive for query in queries):
-            _look(queries, seen, progress, observers)
-            if any(query.exception() is not None for query in queries):
-                break
-            asked.wait(_LOOK_EVERY)
-        _look(queries, seen, progress, observers)
+def run_queries(
+    spark: SparkSession, start: Callable[[], Sequence[StreamingQuery]], *, observers: Sequence[Observer] = ()
+) -> None:
+    """Until they end by themselves, one of them fails, or a signal comes; then all are stopped.
+
+    A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
+    """
+    with _signals() as asked, _listening(spark, observers) as listener:
+        queries: Sequence[StreamingQuery] = ()
+        try:
+            queries = start()
+            while any(query.isActive for query in queries) and not any(query.exception() for query in queries):
+                if asked.wait(_LOOK_EVERY):
+                    break
+        finally:
+            for query in queries:
+                query.stop()
+        listener.wait_for_end(len(queries))
         for query in queries:
-            error = query.exception()
-            if error is not None:
+            if error := query.exception():
                 raise PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
+
+
+class _Listener(StreamingQueryListener):
+    """Spark calls it in a thread of its own, for one event after another."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = observers
+        self._ended = threading.Semaphore(0)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """There is nothing to report yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        report = json.loads(event.progress.json)
+        for observe in self._observers:
+            observe(event.progress.name or "query", report)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Nothing to do is no news."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self._ended.release()
+
+    def wait_for_end(self, queries: int) -> None:
+        for _ in range(queries):
+            self._ended.acquire(timeout=_LAST_WORDS)
+
+
+@contextmanager
+def _listening(spark: SparkSession, observers: Sequence[Observer]) -> Iterator[_Listener]:
+    listener = _Listener(observers)
+    spark.streams.addListener(listener)
+    try:
+        yield listener
     finally:
-        for query in queries:
-            query.stop()
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-        progress.close()
+        spark.streams.removeListener(listener)
 
 
-def _on_signal(number: int, asked: threading.Event) -> Any:
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        if asked.is_set():  # the second time it is meant
+@contextmanager
+def _signals() -> Iterator[threading.Event]:
+    """Is set by SIGINT and SIGTERM; the second of them does what it always does."""
+    asked = threading.Event()
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        if asked.is_set():
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
         asked.set()
 
-    return signal.signal(number, ask)
-
-
-def _look(
-    queries: Sequence[StreamingQuery], seen: dict[str, int], progress: Progress, observers: Sequence[Observer]
-) -> None:
-    for query in queries:
-        name = query.name or "query"
-        for found in query.recentProgress:
-            report: dict[str, Any] = dict(found)
-            if report["batchId"] <= seen.get(name, -1) and not report["numInputRows"]:
-                continue
-            if report["batchId"] <= seen.get(name, -1):
-                continue
-            seen[name] = report["batchId"]
-            progress.show(name, report, time.monotonic())
-            for observe in observers:
-                observe(name, report)
+    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,12 @@ class From:
 
 def stream(spark: SparkSession, source: From) -> DataFrame:
     return spark.readStream.format("nsq").options(**source.as_options()).load()
+
+
+def triggered(writer: DataStreamWriter, *, every: str, until_now: bool) -> DataStreamWriter:
+    if until_now:
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=every) if every else writer
 
 
 def batch(spark: SparkSession, source: From) -> DataFrame:

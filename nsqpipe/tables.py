@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,13 +11,15 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.transforms import PARTITIONS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
 class Format(StrEnum):
@@ -35,43 +38,66 @@ class Table:
         """Beside the table, unless said otherwise: the rows' place and the stream's belong together."""
         return self.checkpoint_path or f"{self.path.rstrip('/')}.checkpoint"
 
-    def writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataStreamWriter:
+    def stream_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataStreamWriter:
         if self.format is Format.DELTA:
             writer = rows.writeStream.format("nsqtable").option("partitioning", ",".join(partitions))
         else:
             writer = rows.writeStream.format("parquet").option("compression", "zstd").partitionBy(*partitions)
         return writer.option("path", self.path).outputMode("append")
 
+    def batch_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataFrameWriter:
+        """Of Delta only: what Spark's file sink has not written, its readers do not see."""
+        self.need_delta()
+        writer = rows.write.format("nsqtable").option("partitioning", ",".join(partitions))
+        return writer.option("path", self.path).mode("append")
+
     def read(self, spark: SparkSession) -> DataFrame:
-        """What is in the table now. Of Delta exactly one version, though Spark here knows nothing of Delta."""
-        if self.format is Format.PARQUET:
-            if not is_parquet(self.path):
-                raise PipeFailed(f"there is no table at {self.path}")
-            return spark.read.parquet(self.path)
-        table = self.delta()
-        files = table.file_uris()
-        if not files:
-            raise PipeFailed(f"the table at {self.path} is empty")
-        return spark.read.option("basePath", self.path).parquet(*files)
+        """What is in the table now."""
+        if self.format is Format.DELTA:
+            return read_version(spark, self.delta())
+        if not _is_parquet(self.path):
+            raise PipeFailed(f"there is no table at {self.path}")
+        # Left alone, Spark takes a folder topic=007 for a number.
+        found = spark.read.parquet(self.path).schema
+        schema = StructType([StructField(it.name, StringType() if it.name == "topic" else it.dataType) for it in found])
+        return spark.read.schema(schema).parquet(self.path)
 
     def delta(self) -> DeltaTable:
+        self.need_delta()
         try:
             table = DeltaTable(self.path)
         except TableNotFoundError:
             raise PipeFailed(f"there is no Delta table at {self.path}") from None
-        features = set(table.protocol().reader_features or ())
-        if features & {"deletionVectors", "columnMapping"}:
+        features = set(table.protocol().reader_features or ()) & {"deletionVectors", "columnMapping"}
+        if features:
             raise PipeFailed(f"the table at {self.path} uses {', '.join(sorted(features))}, which we cannot read")
         return table
 
+    def exists(self) -> bool:
+        self.need_delta()
+        return DeltaTable.is_deltatable(self.path)
 
-def is_parquet(path: str) -> bool:
-    """A local folder must be there; what lies elsewhere, Spark will say."""
-    return "://" in path or (Path(path) / "_spark_metadata").is_dir() or any(Path(path).rglob("*.parquet"))
+    def need_delta(self) -> None:
+        if self.format is not Format.DELTA:
+            raise PipeFailed(f"this needs a Delta table, and {self.path} is none")
+
+
+def read_version(spark: SparkSession, table: DeltaTable) -> DataFrame:
+    """Exactly the version that `table` stands for, though Spark here knows nothing of Delta."""
+    schema = StructType.fromJson(json.loads(table.schema().to_json()))
+    files = table.file_uris()
+    if not files:
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).option("basePath", table.table_uri).parquet(*files)
 
 
 def table_at(path: str, spelled: Format | None = None) -> Table:
-    """Delta where there is a Delta log; what is not there yet is made as it was asked for."""
+    """Delta where there is a Delta log, unless said otherwise."""
     if spelled is not None:
         return Table(path, spelled)
-    return Table(path, Format.DELTA if (Path(path) / "_delta_log").is_dir() else Format.PARQUET)
+    return Table(path, Format.DELTA if DeltaTable.is_deltatable(path) else Format.PARQUET)
+
+
+def _is_parquet(path: str) -> bool:
+    """A local folder must be there; what lies elsewhere, Spark will say."""
+    return "://" in path or (Path(path) / "_spark_metadata").is_dir() or any(Path(path).rglob("*.parquet"))

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PARTITIONS: Final = ("topic", "date", "hour")
-KEY: Final = ("node", "topic", "sequence")  # of a message, whatever happens: a log never gives a sequence twice
+# Of a message, whatever happens: a log never gives a sequence twice. A node may have had several logs of a topic, one after
+# another, hence the id.
+KEY: Final = ("node", "topic", "sequence", "id")
 
 
 def with_partitions(rows: DataFrame) -> DataFrame:

@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -80,7 +80,7 @@ class _OpenFile:
         self._path = path
         self._partition = partition
         self._rows = 0
-        self._ranges: dict[str, tuple[object, object]] = {}
+        self._ranges: dict[str, tuple[Any, Any]] = {}
         self._ranged = [field.name for field in schema if any(holds(field.type) for holds in _RANGED)]
         self._sink = filesystem.open_output_stream(full_path)
         self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
@@ -92,7 +92,7 @@ class _OpenFile:
             found = pc.min_max(rows.column(name)).as_py()
             if found["min"] is not None:
                 low, high = self._ranges.get(name, (found["min"], found["max"]))
-                self._ranges[name] = (min(low, found["min"]), max(high, found["max"]))  # type: ignore[type-var]
+                self._ranges[name] = (min(low, found["min"]), max(high, found["max"]))
 
     def finish(self) -> DataFile:
         self._writer.close()

@@ -1,0 +1,42 @@
+"""What becomes of messages before they lie in a table: the same in a stream and in a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from nsqpipe.decoders import Decoder
+from nsqpipe.quality import Rule, judged, observed
+from nsqpipe.transforms import with_partitions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    decoder: Decoder = field(default_factory=Decoder)
+    rules: tuple[Rule, ...] = ()
+    drops_body: bool = False  # of what was understood; the quarantine always has it
+
+    @property
+    def can_fail(self) -> bool:
+        return self.decoder.can_fail or bool(self.rules)
+
+    def good(self, rows: DataFrame) -> DataFrame:
+        """What the table gets. What was broken is counted on the way."""
+        decoded = observed(self._decoded(rows), self.rules)
+        found = judged(decoded, self.rules)
+        if self.can_fail:
+            found = found.where(F.col("error").isNull()).drop("error")
+        return found.drop("body") if self.drops_body else found
+
+    def bad(self, rows: DataFrame) -> DataFrame:
+        """What the quarantine gets: messages as they came, and what is wrong with them."""
+        found = judged(self._decoded(rows), self.rules).where(F.col("error").isNotNull())
+        return found.drop("value")
+
+    def _decoded(self, rows: DataFrame) -> DataFrame:
+        return with_partitions(self.decoder.decode(rows))
