@@ -1,0 +1,217 @@
+"""The command `nsqpipe`: what it prints, its exit status, one line for each way to fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nsqpipe.cli import app
+from nsqpipe.metrics import Metrics, serve
+from tests.support.process import ROOT, Nsqd
+from tests.support.spark import address, lane_of, numbered, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def nsqpipe(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def orders(nsqd: Nsqd) -> Iterator[Nsqd]:
+    publish(nsqd, "orders", numbered(120))
+    return nsqd
+
+
+def test_land_show_lag_and_replay(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
+    table, where = tmp_path / "table", ("--nsqd", address(orders))
+    landed = nsqpipe("land", *where, "--topic=orders", "--table", table, "--until-now", "--show")
+    assert landed.exit_code == 0, landed.output
+    assert "120 messages" in landed.stdout
+    assert "█" in landed.stdout
+    assert "land: batch 0, 120 rows" in landed.stderr
+    behind = nsqpipe("lag", *where, "--topic=orders", "--checkpoint", f"{table}.checkpoint", "--json")
+    assert json.loads(behind.stdout)["behind"] == 0
+    again = ("replay", *where, "--table", table, "--destination-topic=again", "--where=sequence < 50", "--json")
+    assert json.loads(nsqpipe(*again, "--dry-run").stdout) == {"messages": 50, "sent": 0, "slices": 1}
+    assert json.loads(nsqpipe(*again, "--quiet").stdout) == {"messages": 50, "sent": 50, "slices": 1}
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nname = "early"\ncheck = "sequence < 100"\n')
+    judged = nsqpipe("quality", "--table", table, "--rules", rules, "--json")
+    assert judged.exit_code == 3
+    assert json.loads(judged.stdout) == {"rows": 120, "early": 20}
+
+
+def test_lag_above_the_bound_is_an_exit_status(orders: Nsqd, tmp_path: Path) -> None:
+    lane = lane_of(orders, "orders")
+    made = nsqpipe("offsets", "set", "--checkpoint", tmp_path / "new", "--lane", f"{lane}=20")
+    assert made.exit_code == 0, made.output
+    shown = nsqpipe("offsets", "show", "--checkpoint", tmp_path / "new", "--json")
+    assert json.loads(shown.stdout) == {"batch": 0, "sources": [{"lanes": {lane: 20}}]}
+    lag = ("lag", "--nsqd", address(orders), "--topic=orders", "--checkpoint", tmp_path / "new")
+    assert nsqpipe(*lag, "--at-most=100").exit_code == 0
+    above = nsqpipe(*lag, "--at-most=99")
+    assert above.exit_code == 3
+    assert "100 behind, 0 lost" in above.stdout
+    assert nsqpipe("offsets", "set", "--checkpoint", tmp_path / "new", "--lane", f"{lane}=20").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["land", "--topic=a", "--table=t"], "either --lookupd or --nsqd is needed"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--format=csv"], "--format: expected delta, parquet"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--decoder=json"], "--decoder json needs a --schema"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--drop-body"], "--drop-body would leave nothing"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--source-option=x"], "expected NAME=VALUE, not 'x'"),
+        (["aggregate", "--topic=a", "--nsqd=x:1"], "nothing to do: --results, --table or both are needed"),
+        (["lag", "--topic=a", "--nsqd=x:1", "--checkpoint=/nowhere"], "there is no checkpoint"),
+        (["offsets", "set", "--checkpoint=c", "--lane=a/b=1"], "no lane"),
+        (["compact", "--table=/nowhere"], "this needs a Delta table"),
+        (["submit", "--master=yarn"], "which job?"),
+    ],
+)
+def test_what_cannot_work_is_one_line(words: list[str], complaint: str) -> None:
+    result = nsqpipe(*words)
+    assert result.exit_code == 1
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_wrong_option_of_the_source_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
+    result = nsqpipe(
+        *("land", "--nsqd", address(orders), "--topic=orders", "--table", tmp_path / "table", "--until-now"),
+        "--source-option=startingOfsets=latest",
+    )
+    assert result.exit_code == 1
+    assert "startingofsets" in result.stderr.lower().splitlines()[-1]
+
+
+def test_options_come_from_a_file_and_the_command_line_stands_above_it(tmp_path: Path) -> None:
+    config = tmp_path / "pipe.toml"
+    config.write_text('[submit]\nmaster = "yarn"\ndeploy-mode = "cluster"\n[offsets.show]\ncheckpoint = "/nowhere"\n')
+    words = nsqpipe("--config", config, "submit", "--dry-run", "--deploy-mode=client", "--", "land").stdout.split()
+    assert words[words.index("--master") + 1] == "yarn"
+    assert words[words.index("--deploy-mode") + 1] == "client"
+    assert "/nowhere" in nsqpipe("--config", config, "offsets", "show").stderr
+
+
+@pytest.mark.parametrize("text", ["[land]\ntopics = ['a']\n", "[fly]\n", "table = 1\n", "["])
+def test_what_the_file_has_wrong_is_an_error(text: str, tmp_path: Path) -> None:
+    config = tmp_path / "pipe.toml"
+    config.write_text(text)
+    assert nsqpipe("--config", config, "doctor").exit_code == 2
+
+
+def test_metrics_are_served() -> None:
+    metrics = Metrics()
+    report: dict[str, Any] = {
+        "numInputRows": 10,
+        "durationMs": {"triggerExecution": 1500},
+        "sources": [{"endOffset": {"lanes": {"n/t/l": 10}}, "latestOffset": {"lanes": {"n/t/l": 25}}}],
+        "observedMetrics": {"quality": {'says "no"': 2}},
+    }
+    metrics.observe("land", report)
+    metrics.observe("land", report)
+    server = serve(metrics, "127.0.0.1:0")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics") as response:
+            page = response.read().decode()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert 'nsqpipe_rows_total{query="land"} 20\n' in page
+    assert 'nsqpipe_batch_seconds{query="land"} 1.5\n' in page
+    assert 'nsqpipe_lag_messages{query="land"} 15\n' in page
+    assert 'nsqpipe_lane_next{lane="n/t/l",query="land"} 10\n' in page
+    assert 'nsqpipe_rule_broken_total{query="land",rule="says \\"no\\""} 4\n' in page
+
+
+# doctor
+
+
+def doctor(*words: str, path: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as what it looks at is this process."""
+    paths = os.pathsep.join(str(it) for it in (path, ROOT) if it)
+    return subprocess.run(
+        [sys.executable, "-m", "nsqpipe", "doctor", *words],
+        env={**os.environ, "PYTHONPATH": paths, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def hidden(folder: Path, package: str, version: str = "") -> Path:
+    """A path on which a package has another version, or none."""
+    code = (
+        "import importlib.metadata as m\n_version = m.version\n"
+        f"def version(name):\n    if name == {package!r}:\n"
+        + (f"        return {version!r}\n" if version else "        raise m.PackageNotFoundError(name)\n")
+        + "    return _version(name)\nm.version = version\n"
+    )
+    (folder / "sitecustomize.py").write_text(code)
+    return folder
+
+
+def bad_lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stdout.splitlines() if line.startswith("BAD")]
+
+
+def test_a_healthy_machine_and_cluster(orders: Nsqd) -> None:
+    done = doctor("--topic=orders", "--nsqd", address(orders))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"ok   {lane_of(orders, 'orders')}: sequences 0 to 120" in done.stdout
+
+
+def test_doctor_names_a_broken_module(tmp_path: Path) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("import nothing_of_the_kind\n")
+    done = doctor(path=tmp_path)
+    assert done.returncode == 3
+    (line,) = bad_lines(done)
+    assert "module pyspark_broken" in line
+    assert "nothing_of_the_kind" in line
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "complaint"),
+    [
+        ("protobuf", "", "no protobuf"),
+        ("pandas", "3.0.1", "pandas 3.0.1: Spark needs 2.2 or newer, and less than 3"),
+    ],
+)
+def test_doctor_names_a_package(package: str, version: str, complaint: str, tmp_path: Path) -> None:
+    done = doctor(path=hidden(tmp_path, package, version))
+    assert done.returncode == 3
+    (line,) = bad_lines(done)
+    assert complaint in line
+
+
+def test_doctor_names_a_missing_java(tmp_path: Path) -> None:
+    (line,) = bad_lines(doctor(JAVA_HOME=str(tmp_path)))
+    assert "no Java" in line
+
+
+def test_doctor_names_a_node_that_is_down(nsqd: Nsqd) -> None:
+    where = address(nsqd)
+    nsqd.stop()
+    (line,) = bad_lines(doctor("--topic=orders", "--nsqd", where))
+    assert where in line
+
+
+def test_doctor_names_a_topic_whose_history_is_not_kept(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data") as nsqd:
+        nsqd.post("/pub?topic=orders", b"1")
+        (line,) = bad_lines(doctor("--topic=orders", "--nsqd", address(nsqd)))
+    assert "retention is off for topic orders" in line

@@ -1,0 +1,159 @@
+"""What is done with tables and checkpoints once they are there: counts, replays, repairs."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+
+from nsqpipe import maintenance, replay, sources
+from nsqpipe.aggregate import Aggregate, start_aggregating
+from nsqpipe.lag import lags, set_offsets
+from nsqpipe.lanes import checkpointed
+from nsqpipe.running import run_queries
+from nsqpipe.shape import Shape
+from nsqpipe.tables import Format, Table
+from nsqpipe.transforms import counted
+from tests.support.pipe import Pipeline, source_of
+from tests.support.process import Nsqd
+from tests.support.spark import address, lane_of, next_of, numbered, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_windows_of_a_stream_are_those_of_a_batch(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(300, size=50))
+    publish(nsqd, "clicks", numbered(100, size=20))
+    source = source_of(nsqd, "orders,clicks")
+    results = tmp_path / "results.json"
+    job = Aggregate(
+        source=source,
+        window_seconds=60,
+        watermark_seconds=60,
+        checkpoint=str(tmp_path / "checkpoint"),
+        results=results,
+        keep=100,
+        table=None,
+        every="",
+        until_now=True,
+    )
+    run_queries(spark, lambda: start_aggregating(spark, job))
+    found = json.loads(results.read_text())
+    assert {topic: sum(it["messages"] for it in windows) for topic, windows in found["topics"].items()} == {
+        "clicks": 100,
+        "orders": 300,
+    }
+    window = found["topics"]["orders"][0]
+    assert window["size_p50"] == window["size_p99"] == 50
+    assert window["bytes"] == window["messages"] * 50
+    assert window["rate"] == window["messages"] / 60
+    batch = counted(sources.batch(spark, source), window_seconds=60, watermark_seconds=60)
+    assert {(row.topic, row.messages, row.bytes) for row in batch.collect()} == {
+        (topic, it["messages"], it["bytes"]) for topic, windows in found["topics"].items() for it in windows
+    }
+
+
+class Interrupted(Exception):
+    """The power went off."""
+
+
+def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: SparkSession, tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", "retention-bytes=10GB", "idempotence-window=10m") as nsqd:
+        pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
+        publish(nsqd, "orders", numbered(100))
+        pipeline.land()
+        progress = tmp_path / "progress.json"
+        sink = {"topic": "again", "nsqd": address(nsqd)}
+        job = replay.Replay(sink=sink, rate=20, exactly_once=True, name="once")  # slices of 40
+
+        def run(told: object = None) -> int:
+            place = replay.Place.load(progress, "once")
+            rows = replay.chosen(pipeline.rows, topic="orders", since="", until="", where="sequence >= 0")
+            slices = replay.plan(rows, job.rate, place)
+            return replay.run(rows, slices, job, place, told if callable(told) else lambda text: None)
+
+        def interrupt(text: str) -> None:
+            raise Interrupted(text)
+
+        with pytest.raises(Interrupted, match="40 of 100"):
+            run(interrupt)
+        # As if it had died between the slice's last OK and writing that down.
+        written = json.loads(progress.read_text())
+        (origin, end), *_ = written["reached"].items()
+        node, topic = origin.split("/")
+        sending = {"node": node, "topic": topic, "first": 0, "end": end, "rows": 40}
+        progress.write_text(json.dumps({"name": "once", "reached": {}, "sending": sending}))
+        assert run() == 100, "the first slice again, which nsqd knows, and the rest"
+        assert next_of(nsqd, "again") == 100
+        assert run() == 0
+        copied = Pipeline(spark, source_of(nsqd, "again"), tmp_path / "copied")
+        copied.land()
+        in_order = [int(bytes(row.body)) for row in copied.rows.orderBy("sequence").collect()]
+        assert in_order == list(range(100))
+
+
+def test_small_files_become_one_and_the_table_still_knows_its_batches(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, source_of(nsqd, "orders", maxRowsPerTrigger=100), tmp_path)
+    publish(nsqd, "orders", numbered(500))
+    pipeline.land()
+    before = len(DeltaTable(pipeline.table.path).file_uris())
+    found = maintenance.compact(pipeline.table, target_bytes=1 << 20, keep=timedelta(0))
+    hours = pipeline.rows.select("date", "hour").distinct().count()
+    assert found["removed"] == found["vacuumed"] == before
+    assert len(DeltaTable(pipeline.table.path).file_uris()) == hours
+    pipeline.forget_commit(pipeline.last_batch())
+    pipeline.land()
+    assert pipeline.numbers() == list(range(500))
+
+
+def test_a_backfill_adds_what_is_missing_and_a_dedupe_removes_what_is_there_twice(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", numbered(100))
+    pipeline = Pipeline(
+        spark, source_of(nsqd, "orders", startingOffsets=json.dumps({lane_of(nsqd, "orders"): 60})), tmp_path
+    )
+    pipeline.land()
+    assert pipeline.numbers() == list(range(60, 100))
+    whole = source_of(nsqd, "orders")
+    for added in (60, 0):
+        assert maintenance.backfill(spark, whole, Shape(), pipeline.table, pipeline.quarantine) == {"added": added}
+        assert pipeline.numbers() == list(range(100))
+    # What landing from another checkpoint does.
+    pipeline.table.batch_writer(pipeline.rows.where("sequence < 30")).save()
+    assert maintenance.dedupe(spark, pipeline.table)["removed"] == 30
+    assert pipeline.numbers() == list(range(100))
+    assert maintenance.dedupe(spark, pipeline.table) == {"partitions": 0, "removed": 0}
+
+
+def test_a_checkpoint_that_was_made_begins_where_it_says_and_lag_is_what_it_lacks(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", numbered(100))
+    pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
+    lane = lane_of(nsqd, "orders")
+    set_offsets(str(pipeline.checkpoint), {lane: 70})
+    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, str(pipeline.checkpoint))] == [(lane, 30)]
+    pipeline.land()
+    assert pipeline.numbers() == list(range(70, 100))
+    assert [(it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, str(pipeline.checkpoint))] == [
+        (100, 0, 0)
+    ]
+    assert checkpointed(str(pipeline.checkpoint))[1] == [{lane: 100}]
+
+
+def test_a_version_of_a_table_is_read_though_it_is_empty(spark: SparkSession, tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    table = Table(path, Format.DELTA)
+    rows = spark.createDataFrame([], "topic string, date date, hour int, body binary")
+    table.batch_writer(rows).save()
+    assert not table.exists()
+    DeltaTable.create(path, rows.toArrow().schema)
+    assert table.read(spark).collect() == []

@@ -1,0 +1,146 @@
+"""`nsqpipe land`: each message once in the table, or in the quarantine, whatever is forgotten in between."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import msgpack
+import pytest
+
+from nsqpipe.decoders import Decoder, Kind
+from nsqpipe.failures import PipeFailed
+from nsqpipe.quality import OBSERVED, UNPARSED, Rule, Then, broken_counts
+from nsqpipe.shape import Shape
+from nsqpipe.tables import Format
+from tests.support.pipe import Pipeline, source_of
+from tests.support.process import Nsqd
+from tests.support.spark import numbered, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FIELDS = "user string, amount double"
+AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "order",
+    "fields": [{"name": "user", "type": "string"}, {"name": "amount", "type": "double"}],
+}
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_topic_lands_once_by_topic_date_and_hour(
+    kind: Format, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, source_of(nsqd, "007", maxRowsPerTrigger=700), tmp_path, kind=kind)
+    publish(nsqd, "007", numbered(2000))
+    pipeline.land()
+    publish(nsqd, "007", numbered(500, start=2000))
+    pipeline.land()
+    pipeline.land()
+    assert pipeline.numbers() == list(range(2500))
+    found = pipeline.rows.select("topic", "date", "hour", "timestamp").distinct().collect()
+    assert {row.topic for row in found} == {"007"}, "a topic that looks like a number keeps its zeros"
+    assert all((row.date, row.hour) == (row.timestamp.date(), row.timestamp.hour) for row in found)
+    assert list(Path(pipeline.table.path).glob("topic=007/date=*/hour=*/*.parquet"))
+
+
+@pytest.mark.parametrize("kind", Format)
+def test_a_batch_whose_commit_spark_forgot_is_in_the_table_once(
+    kind: Format, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(spark, source_of(nsqd, "orders", maxRowsPerTrigger=400), tmp_path, kind=kind)
+    publish(nsqd, "orders", numbered(1000))
+    pipeline.land()
+    before = sorted(map(str, pipeline.rows.collect()))
+    for _ in range(2):
+        pipeline.forget_commit(pipeline.last_batch())
+        pipeline.land()
+        assert sorted(map(str, pipeline.rows.collect())) == before
+    assert pipeline.numbers() == list(range(1000))
+
+
+@pytest.mark.parametrize("start", [{"startingOffsets": "latest"}, {"startingTimestamp": "now"}])
+def test_the_first_batch_again_begins_where_it_began(
+    start: dict[str, str], spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", numbered(100, start=900_000))
+    start = {name: text.replace("now", datetime.now(UTC).isoformat()) for name, text in start.items()}
+    pipeline = Pipeline(spark, source_of(nsqd, "orders", **start), tmp_path)
+    pipeline.land()  # finds the place, and no message
+    pipeline.forget_commit(0)
+    publish(nsqd, "orders", numbered(300))
+    pipeline.land()
+    assert pipeline.numbers() == list(range(300)), "nothing lost by asking anew where to begin"
+
+
+def encoded(kind: Kind, record: dict[str, Any]) -> bytes:
+    if kind is Kind.JSON:
+        return json.dumps(record).encode()
+    if kind is Kind.MSGPACK:
+        return bytes(msgpack.packb(record))
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, AVRO, record)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("kind", [Kind.JSON, Kind.MSGPACK, Kind.AVRO])
+def test_what_does_not_parse_is_in_the_quarantine_and_the_stream_goes_on(
+    kind: Kind, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    decoder = Decoder(kind=kind, fields=FIELDS, avro_schema=json.dumps(AVRO))
+    pipeline = Pipeline(
+        spark, source_of(nsqd, "orders", maxRowsPerTrigger=10), tmp_path, shape=Shape(decoder=decoder, drops_body=True)
+    )
+    good = [encoded(kind, {"user": f"u{number}", "amount": number / 2}) for number in range(25)]
+    broken = [b"\xff\xfe nothing of the kind", good[3][:-1]]
+    publish(nsqd, "orders", [*good[:10], *broken, *good[10:]])
+    pipeline.land()
+    values = [row.value for row in pipeline.rows.orderBy("sequence").collect()]
+    assert [(value.user, value.amount) for value in values] == [(f"u{number}", number / 2) for number in range(25)]
+    assert "body" not in pipeline.rows.columns
+    bad = pipeline.quarantine.read(spark).orderBy("sequence").collect()
+    assert [bytes(row.body) for row in bad] == broken
+    assert all(row.error for row in bad)
+
+
+def test_rows_that_break_a_rule_are_quarantined_or_only_counted(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    rules = (
+        Rule("positive", "value.amount > 0", Then.QUARANTINE),
+        Rule("has a user", "value.user is not null", Then.COUNT),
+    )
+    shape = Shape(decoder=Decoder(kind=Kind.JSON, fields=FIELDS), rules=rules)
+    pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path, shape=shape)
+    publish(nsqd, "orders", [b'{"user":"a","amount":1}', b'{"user":"b","amount":-1}', b'{"amount":2}', b"no"])
+    seen: dict[str, int] = {}
+
+    def observe(query: str, report: dict[str, Any]) -> None:
+        for name, count in report.get("observedMetrics", {}).get(OBSERVED, {}).items():
+            seen[name] = seen.get(name, 0) + count
+
+    pipeline.land(observe)
+    assert seen == {"positive": 1, "has a user": 1, UNPARSED: 1}
+    assert sorted(row.value.amount for row in pipeline.rows.collect()) == [1, 2]
+    errors = {bytes(row.body): row.error for row in pipeline.quarantine.read(spark).collect()}
+    assert errors == {b'{"user":"b","amount":-1}': "rule: positive", b"no": "not a JSON object of the schema"}
+    assert broken_counts(pipeline.rows, rules) == {"rows": 2, "positive": 0, "has a user": 1}
+
+
+def test_a_topic_that_is_not_there_is_one_clear_error_at_the_start(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    with pytest.raises(PipeFailed, match="there is no topic nothing"):
+        Pipeline(spark, source_of(nsqd, "nothing"), tmp_path).land()
+
+
+def test_a_node_that_is_down_is_one_clear_error_at_the_start(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    source = source_of(nsqd, "orders")
+    nsqd.stop()
+    with pytest.raises(PipeFailed, match=f"land: .*{nsqd.http_address[1]}"):
+        Pipeline(spark, source, tmp_path).land()

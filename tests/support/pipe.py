@@ -1,0 +1,67 @@
+"""What tests of nsqpipe share: jobs run to their end, and what is in a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsqpipe.land import Land, start_landing
+from nsqpipe.running import Observer, run_queries
+from nsqpipe.shape import Shape
+from nsqpipe.sources import From
+from nsqpipe.tables import Format, Table
+from tests.support.process import Nsqd
+from tests.support.spark import address
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def source_of(nsqd: Nsqd, topic: str, **options: Any) -> From:
+    return From(topics=(topic,), nsqd=(address(nsqd),), options={name: str(value) for name, value in options.items()})
+
+
+class Pipeline:
+    """A topic that is landed in a folder, with a quarantine."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        source: From,
+        folder: Path,
+        *,
+        kind: Format = Format.DELTA,
+        shape: Shape | None = None,
+    ) -> None:
+        self.spark = spark
+        self.table = Table(str(folder / "table"), kind)
+        self.quarantine = Table(str(folder / "table.quarantine"), kind)
+        self.checkpoint = Path(self.table.checkpoint)
+        self.job = Land(
+            source=source, table=self.table, quarantine=self.quarantine, shape=shape or Shape(), until_now=True
+        )
+
+    def land(self, *observers: Observer) -> None:
+        """What is there now."""
+        run_queries(self.spark, lambda: start_landing(self.spark, self.job), observers=observers)
+
+    @property
+    def rows(self) -> DataFrame:
+        return self.table.read(self.spark)
+
+    def numbers(self) -> list[int]:
+        """Of numbered bodies, each as often as it is there."""
+        return sorted(int(bytes(row.body)) for row in self.rows.select("body").collect())
+
+    def forget_commit(self, batch: int) -> None:
+        """As if the driver had died between the table's commit and Spark's own."""
+        for name in (str(batch), f".{batch}.crc"):
+            (self.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+    def last_batch(self) -> int:
+        return max(int(path.name) for path in (self.checkpoint / "offsets").iterdir() if path.name.isdigit())
+
+    def reached(self) -> dict[str, int]:
+        lines = (self.checkpoint / "offsets" / str(self.last_batch())).read_text().splitlines()
+        return dict(json.loads(lines[2])["lanes"])
