@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import lag_of, lanes_of
-from nsqpipe.quality import OBSERVED
 
-_TYPES: Final[Mapping[str, tuple[str, str]]] = {
+OBSERVED: Final = "quality"  # under which counts of broken rules come in Spark's reports
+TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "nsqpipe_rows_total": ("counter", "rows read"),
     "nsqpipe_batches_total": ("counter", "batches that were committed"),
     "nsqpipe_batch_seconds": ("gauge", "how long the last batch took"),
@@ -51,7 +51,7 @@ class Metrics:
         with self._lock:
             values = dict(self._values)
         lines = []
-        for name, (kind, text) in _TYPES.items():
+        for name, (kind, text) in TYPES.items():
             lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
             for (here, labels), value in sorted(values.items()):
                 if here == name:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from nsqpipe.failures import PipeFailed
+from nsqpipe.metrics import OBSERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-OBSERVED: Final = "quality"  # under which the counts come in Spark's reports
 UNPARSED: Final = "not parsed"
 ROWS: Final = "rows"
 _OURS: Final = (UNPARSED, ROWS)

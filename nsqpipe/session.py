@@ -55,6 +55,10 @@ def open_session(
         _need_java()
         _point_workers_here()
         builder = builder.master(master)
+        if is_local(master):
+            os.environ.setdefault(
+                "SPARK_LOCAL_IP", "127.0.0.1"
+            )  # or Spark looks its own name up, which may have no address
         settings = {**_DEFAULTS, **(_LOCAL_ONLY if is_local(master) else {}), **(conf or {})}
     for key, value in settings.items():
         builder = builder.config(key, value)

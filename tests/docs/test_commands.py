@@ -12,7 +12,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -29,6 +31,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT: Final = 170.0
+NEED_SPARK: Final = frozenset({"spark-pipeline"})
 NAMESPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -68,6 +71,8 @@ def unshare() -> list[str]:
 
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
 def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
+    if page.stem in NEED_SPARK and not os.environ.get("CI") and not (which("java") and find_spec("pyspark")):
+        pytest.skip("the page needs Java and pyspark")
     script = tmp_path / "page.sh"
     script.write_text("\n".join(lines_of(page)), encoding="utf-8")
     # Not below /tmp, which gets an overlay that is kept here. What is left belongs to processes that have ended.

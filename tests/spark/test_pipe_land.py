@@ -14,7 +14,8 @@ import pytest
 
 from nsqpipe.decoders import Decoder, Kind
 from nsqpipe.failures import PipeFailed
-from nsqpipe.quality import OBSERVED, UNPARSED, Rule, Then, broken_counts
+from nsqpipe.metrics import OBSERVED
+from nsqpipe.quality import UNPARSED, Rule, Then, broken_counts
 from nsqpipe.shape import Shape
 from nsqpipe.tables import Format
 from tests.support.pipe import Pipeline, source_of
