@@ -1,6 +1,9 @@
 """Spark and two nsqd are killed again and again while a topic lands in Parquet: nothing is missing, nothing is there twice.
 
-The long version: `python -m tests.spark.kill9 --spark-kills 10 --nsqd-kills 10`. It prints its counts and its seed.
+It lands in Parquet by a query of its own, or in Delta by `nsqpipe land`. The table is read after each kill.
+
+The long version: `python -m tests.spark.kill9 --spark-kills 10 --nsqd-kills 10 --format delta`. It prints its counts and its
+seed.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow.parquet
+from deltalake import DeltaTable
 
+from nsqpipe.tables import Format
 from tests.support.process import ROOT, Nsqd, eventually
 from tests.support.spark import KEPT, address
 
@@ -40,6 +45,12 @@ class Result:
     spark_kills: int = 0
     nsqd_kills: int = 0
     recoveries: list[float] = field(default_factory=list)  # seconds from the kill of Spark to the next commit
+
+    def add_read(self, seen: Counter[int]) -> None:
+        """A reader in between sees no message twice, and none go that an earlier one saw."""
+        assert sum(seen.values()) == len(seen), f"seed {self.seed}: seen twice after kill {self.spark_kills}"
+        assert len(seen) >= len(self.landed), f"seed {self.seed}: seen and gone after kill {self.spark_kills}"
+        self.landed = seen
 
     @property
     def missing(self) -> int:
@@ -92,18 +103,27 @@ class Publisher(threading.Thread):
 class Spark:
     """An application in a session of its own, so that all its processes can be found."""
 
-    def __init__(self, folder: Path, nodes: list[Nsqd]) -> None:
+    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format) -> None:
+        self.kind = kind
         self.table = folder / "table"
         self.checkpoint = folder / "checkpoint"
         self._nodes = nodes
         self._log = folder / "spark.log"
         self._process: subprocess.Popen[bytes] | None = None
 
+    def _command(self) -> list[str]:
+        if self.kind is Format.PARQUET:
+            where = ",".join(map(address, self._nodes))
+            return ["tests.spark.driver", where, str(self.checkpoint), str(self.table)]
+        nodes = [f"--nsqd={address(node)}" for node in self._nodes]
+        places = ["--table", str(self.table), "--checkpoint", str(self.checkpoint)]
+        pace = "--source-option=maxRowsPerTrigger=50000"
+        return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, pace]
+
     def start(self) -> None:
-        where = ",".join(map(address, self._nodes))
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.driver", where, str(self.checkpoint), str(self.table)],
+                [sys.executable, "-m", *self._command()],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdin=subprocess.DEVNULL,
@@ -136,7 +156,12 @@ class Spark:
         eventually(progressed, timeout=PATIENCE)
 
     def landed(self) -> Counter[int]:
-        """What the files hold that the sink has committed."""
+        """What the table holds for who reads it now."""
+        if self.kind is Format.DELTA:
+            if not DeltaTable.is_deltatable(str(self.table)):
+                return Counter()
+            bodies = DeltaTable(self.table).to_pyarrow_table(columns=["body"])["body"]
+            return Counter(int(body) for body in bodies.to_pylist())
         files: set[str] = set()
         for path in (self.table / "_spark_metadata").glob("[0-9]*"):
             for line in path.read_text().splitlines()[1:]:
@@ -167,14 +192,14 @@ def processes_of_session(session: int) -> list[int]:
     return found
 
 
-def run(folder: Path, *, spark_kills: int, nsqd_kills: int, rate: int, seed: int) -> Result:
+def run(folder: Path, *, kind: Format, spark_kills: int, nsqd_kills: int, rate: int, seed: int) -> Result:
     draw, result = random.Random(seed), Result(seed)
     with Nsqd(folder / "one", KEPT, WINDOW) as one, Nsqd(folder / "two", KEPT, WINDOW) as two:
         nodes = [one, two]
         for node in nodes:
             node.options = (*node.options, f"http-address={address(node)}")
             node.post("/topic/create?topic=orders")
-        publisher, spark = Publisher(nodes, rate), Spark(folder, nodes)
+        publisher, spark = Publisher(nodes, rate), Spark(folder, nodes, kind)
         publisher.start()
         spark.start()
         try:
@@ -184,6 +209,7 @@ def run(folder: Path, *, spark_kills: int, nsqd_kills: int, rate: int, seed: int
                 spark.kill()
                 killed_at, commits = time.monotonic(), spark.commits()
                 result.spark_kills += 1
+                result.add_read(spark.landed())
                 spark.start()
                 spark.wait_for_commit(commits)
                 result.recoveries.append(time.monotonic() - killed_at)
@@ -205,6 +231,7 @@ def run(folder: Path, *, spark_kills: int, nsqd_kills: int, rate: int, seed: int
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--format", type=Format, choices=list(Format), default=Format.PARQUET)
     parser.add_argument("--spark-kills", type=int, default=10)
     parser.add_argument("--nsqd-kills", type=int, default=10)
     parser.add_argument("--rate", type=int, default=10_000, help="messages a second")
@@ -212,7 +239,12 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="nsq-kill9-") as folder:
         result = run(
-            Path(folder), spark_kills=given.spark_kills, nsqd_kills=given.nsqd_kills, rate=given.rate, seed=given.seed
+            Path(folder),
+            kind=given.format,
+            spark_kills=given.spark_kills,
+            nsqd_kills=given.nsqd_kills,
+            rate=given.rate,
+            seed=given.seed,
         )
     sys.stdout.write(f"{result}\n")
     return 1 if result.missing or result.duplicates else 0

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from nsqpipe.tables import Format
 from tests.spark.kill9 import run
 
 
 @pytest.mark.slow
-def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(tmp_path: Path) -> None:
-    result = run(tmp_path, spark_kills=1, nsqd_kills=3, rate=5_000, seed=random.randrange(1 << 32))
+@pytest.mark.parametrize("kind", Format)
+def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format, tmp_path: Path) -> None:
+    result = run(tmp_path, kind=kind, spark_kills=1, nsqd_kills=3, rate=5_000, seed=random.randrange(1 << 32))
     assert (result.missing, result.duplicates, result.spark_kills, result.nsqd_kills) == (0, 0, 1, 3), str(result)
     assert result.acknowledged > 10_000
