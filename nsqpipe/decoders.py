@@ -90,9 +90,11 @@ def _read(path: str) -> str:
 
 def _from_json(rows: DataFrame, schema: StructType) -> DataFrame:
     wanted = StructType([*schema, StructField(_CORRUPT, StringType())])
+    # Not decode(), which ends the query at the first byte that is no UTF-8.
+    text = F.try_validate_utf8(F.col("body").cast("string"))
     parsed = rows.withColumn(
         "value",
-        F.from_json(F.decode("body", "UTF-8"), wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}),
+        F.from_json(text, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}),
     )
     broken = F.col("value").isNull() | F.col(f"value.{_CORRUPT}").isNotNull()
     return parsed.withColumn("error", F.when(broken, F.lit("not a JSON object of the schema"))).withColumn(

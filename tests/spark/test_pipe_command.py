@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ def nsqpipe(*words: object) -> Result:
 
 
 @pytest.fixture
-def orders(nsqd: Nsqd) -> Iterator[Nsqd]:
+def orders(nsqd: Nsqd) -> Nsqd:
     publish(nsqd, "orders", numbered(120))
     return nsqd
 
