@@ -7,6 +7,7 @@ A page gets a machine of its own (world.py). What a page takes for granted, cert
 from __future__ import annotations
 
 import ast
+import faulthandler
 import os
 import shlex
 import subprocess
@@ -31,7 +32,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT: Final = 170.0
-NEED_SPARK: Final = frozenset({"spark-pipeline"})
+SPARK_PAGES: Final = frozenset({"spark-pipeline"})
+SPARK_TIMEOUT: Final = 420.0  # Spark starts four times
 NAMESPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -71,8 +73,12 @@ def unshare() -> list[str]:
 
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
 def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
-    if page.stem in NEED_SPARK and not os.environ.get("CI") and not (which("java") and find_spec("pyspark")):
-        pytest.skip("the page needs Java and pyspark")
+    timeout = TIMEOUT
+    if page.stem in SPARK_PAGES:
+        if not (which("java") and find_spec("pyspark")) and not os.environ.get("CI"):
+            pytest.skip("the page needs Java and pyspark")
+        timeout = SPARK_TIMEOUT
+        faulthandler.cancel_dump_traceback_later()  # pytest's patience is shorter
     script = tmp_path / "page.sh"
     script.write_text("\n".join(lines_of(page)), encoding="utf-8")
     # Not below /tmp, which gets an overlay that is kept here. What is left belongs to processes that have ended.
@@ -83,7 +89,7 @@ def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=TIMEOUT,
+            timeout=timeout,
             check=False,
         )
     assert done.returncode == 0, done.stdout
