@@ -371,26 +371,33 @@ def identify_body(config: Config, identity: Identity) -> bytes:
 
 
 def read_terms(content: bytes) -> Terms:
-    """Raises HandshakeError when it begins as JSON and is none."""
+    """Raises HandshakeError when it begins as JSON and is none, or makes no sense."""
     if not content.startswith(b"{"):
         return Terms()
     try:
         said: dict[str, Any] = json.loads(content)
         return Terms(
             version=str(said.get("version", "")),
-            max_rdy=int(said.get("max_rdy_count", _DEFAULT_MAX_RDY)),
-            msg_timeout=(said.get("msg_timeout") or _DEFAULT_MSG_TIMEOUT_MS) / 1000,
-            max_msg_timeout=(said.get("max_msg_timeout") or _DEFAULT_MAX_MSG_TIMEOUT_MS) / 1000,
+            max_rdy=_count(said.get("max_rdy_count", _DEFAULT_MAX_RDY)),
+            msg_timeout=_count(said.get("msg_timeout") or _DEFAULT_MSG_TIMEOUT_MS) / 1000,
+            max_msg_timeout=_count(said.get("max_msg_timeout") or _DEFAULT_MAX_MSG_TIMEOUT_MS) / 1000,
             tls=bool(said.get("tls_v1")),
             snappy=bool(said.get("snappy")),
             deflate=bool(said.get("deflate")),
-            max_deflate_level=int(said.get("max_deflate_level") or _DEFAULT_MAX_DEFLATE_LEVEL),
+            max_deflate_level=_count(said.get("max_deflate_level") or _DEFAULT_MAX_DEFLATE_LEVEL),
             auth_required=bool(said.get("auth_required")),
             topology_region=str(said.get("topology_region", "")),
             topology_zone=str(said.get("topology_zone", "")),
         )
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise HandshakeError(f"failed to IDENTIFY - {error}") from error
+
+
+def _count(value: Any) -> int:
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"{number} < 0")
+    return number
 
 
 def error_of(content: bytes) -> ProtocolError:

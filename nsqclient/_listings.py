@@ -96,7 +96,7 @@ def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
         # Some proxies drop the header that says which of the two forms it is, so the document itself is asked.
         producers = said["producers"] if "producers" in said else (said.get("data") or {}).get("producers")
         return tuple(_listed(producer) for producer in producers or ())
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise BadAnswer(f"it makes no sense: {error}") from error
 
 

@@ -52,7 +52,16 @@ def test_answers_of_both_forms_with_and_without_their_header() -> None:
     assert read_answer(200, answer("::1"))[0].address == "[::1]:4150"
 
 
-@pytest.mark.parametrize(("status", "body"), [(500, b""), (200, b"<html>"), (200, b'{"producers": [1]}'), (200, b"[]")])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (500, b""),
+        (200, b"<html>"),
+        (200, b'{"producers": [1]}'),
+        (200, b"[]"),
+        (200, b'{"producers": [{"broadcast_address": "a", "tcp_port": 1e400}]}'),
+    ],
+)
 def test_answers_that_make_no_sense(status: int, body: bytes) -> None:
     with pytest.raises(BadAnswer):
         read_answer(status, body)

@@ -1,0 +1,36 @@
+"""What an nsqd answers to IDENTIFY, good or bad."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsqclient import HandshakeError
+from nsqclient._connection import Terms, read_terms
+
+
+@pytest.mark.parametrize("answer", [b"OK", b"{}", b'{"msg_timeout": 0}'])
+def test_what_is_not_said_is_as_nsqd_has_it(answer: bytes) -> None:
+    assert read_terms(answer) == Terms()
+
+
+def test_milliseconds_become_seconds() -> None:
+    terms = read_terms(b'{"max_rdy_count": 7, "msg_timeout": 1500, "max_msg_timeout": 90000}')
+    assert (terms.max_rdy, terms.msg_timeout, terms.max_msg_timeout) == (7, 1.5, 90.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{",
+        b'{"max_rdy_count": null}',
+        b'{"max_rdy_count": -5}',
+        b'{"max_rdy_count": 1e400}',
+        b'{"msg_timeout": "x"}',
+        b'{"max_msg_timeout": -1}',
+        b'{"x":' + b"[" * 100_000,
+    ],
+    ids=lambda answer: answer[:30].decode(),
+)
+def test_what_makes_no_sense_is_no_handshake(answer: bytes) -> None:
+    with pytest.raises(HandshakeError, match="^failed to IDENTIFY - "):
+        read_terms(answer)
