@@ -78,7 +78,10 @@ def check_target(target: Target) -> None:
 
 def host_of(target: Target) -> str:
     """Whom a certificate has to name."""
-    return parse_address(target).host or "localhost" if isinstance(target, str) else "localhost"
+    try:
+        return parse_address(target).host or "localhost" if isinstance(target, str) else "localhost"
+    except AddressError:  # some nsqlookupd has listed it: `dial` says so
+        return "localhost"
 
 
 def _local_host(config: Config) -> str | None:

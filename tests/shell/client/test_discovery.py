@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Literal
 
 import pytest
 import trio
@@ -163,6 +164,22 @@ def test_a_wrong_broadcast_address_is_named() -> None:
                             assert (event.address, event.hostname, event.failures) == (str(nsqd), "h", 3)
                             break
                 assert lookupd.asked
+
+    in_real_time(test)
+
+
+@pytest.mark.parametrize("tls", ["off", "require"])
+def test_an_address_that_makes_no_sense_is_told(tls: Literal["off", "require"]) -> None:
+    async def test() -> None:
+        async with MemoryNSQD() as nsqd, listening(Lookupd(nsqd)) as addresses:
+            config = Config(tls=tls, max_in_flight=10)
+            async with open_consumer(
+                "t", "c", lookupd=addresses, resolve=lambda _: "h:99999", config=config
+            ) as consumer:
+                async for event in consumer.events():
+                    if isinstance(event, events.ConnectFailed):
+                        assert event.reason == "dial h:99999: address 99999: invalid port"
+                        break
 
     in_real_time(test)
 

@@ -32,5 +32,5 @@ def test_milliseconds_become_seconds() -> None:
     ids=lambda answer: answer[:30].decode(),
 )
 def test_what_makes_no_sense_is_no_handshake(answer: bytes) -> None:
-    with pytest.raises(HandshakeError, match="^failed to IDENTIFY - "):
+    with pytest.raises(HandshakeError, match=r"^failed to IDENTIFY - "):
         read_terms(answer)
