@@ -70,7 +70,8 @@ class Options(BaseOptions):
     )
     audit_file: str = option("", "file to which each action is appended as a line of JSON")
 
-    # graphite, and who is told
+    # what else there is to see, and who is told
+    pipeline_results: str = option("", "file that nsqpipe aggregate --results writes; topics' pages draw what is in it")
     graphite_url: str = option("", "where graphite is")
     proxy_graphite: bool = option(False, "hand requests for /render on to graphite")
     statsd_counter_format: str = option("stats.counters.%s.count", "what statsd makes of a counter's name")

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsqadmin.pages import numbers
+from nsqadmin.pipeline import BYTES, MESSAGES, SIZES
 
 if TYPE_CHECKING:
     from nsqadmin.model import Metric, Series
+    from nsqadmin.pipeline import Counted
 
 WIDTH: Final = 480
 HEIGHT: Final = 128
@@ -32,7 +34,7 @@ Values = Sequence[float | None]
 class Line:
     """One line of a chart. `key` is the name under which its value comes live; `colour` a class of the style sheet."""
 
-    metric: Metric
+    metric: str
     label: str
     colour: str
     key: str = ""
@@ -105,6 +107,34 @@ def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What a pipeline has counted of a topic."""
+
+    charts: tuple[Chart, ...]
+    window: float
+    updated: float
+    last_end: float
+
+
+def counts(counted: Counted) -> Counts:
+    """Not live: the lines have no keys, and stay as they are until the page is made again."""
+    series = counted.series
+    sizes = [
+        Line(metric=it, label=it[-3:], colour=colour) for it, colour in zip(SIZES, ("c1", "c3", "c4"), strict=True)
+    ]
+    return Counts(
+        charts=(
+            chart("Messages", series, [Line(metric=MESSAGES, label="in", colour="c1", filled=True)], form="rate"),
+            chart("Bytes", series, [Line(metric=BYTES, label="bytes", colour="c2")], form="size_rate"),
+            chart("Size of a message", series, sizes, form="size"),
+        ),
+        window=counted.window,
+        updated=counted.updated,
+        last_end=series.end,
+    )
+
+
 def spark(series: Series | None, metric: Metric) -> tuple[str, str]:
     """A tiny line and the area below it, as paths."""
     values = _values(series, metric)[-60:]
@@ -152,7 +182,7 @@ def area(points: Sequence[tuple[float, float | None]], floor: float) -> str:
     return "".join(parts)
 
 
-def _values(series: Series | None, metric: Metric) -> Values:
+def _values(series: Series | None, metric: str) -> Values:
     return () if series is None else series.values.get(metric, ())
 
 

@@ -28,6 +28,7 @@ from nsqadmin.pages.kept import KeptPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.standing import Standing
+from nsqadmin.pipeline_file import PipelineResults
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -71,6 +72,8 @@ class _Pages:
         self._services = services
         self._painter = painter
         self._messages = messages
+        results = services.options.pipeline_results
+        self._results = PipelineResults(results) if results else None
         self._links = painter.links
 
     async def overview(self, request: Request) -> Response:
@@ -130,6 +133,7 @@ class _Pages:
             tab=tab,
             page=details.topic_details(snapshot, topic),
             charts=self._topic_charts(request, name) if tab == "overview" else (),
+            pipeline=self._pipeline(name) if tab == "overview" else None,
             graphite=self._graphite(request, "topic", name) if tab == "overview" else (),
             m=await self._messages.of_topic(request, snapshot, topic) if tab == "messages" else None,
         )
@@ -298,6 +302,10 @@ class _Pages:
         return self._painter.failure(request, snapshot, failure)
 
     # Charts
+
+    def _pipeline(self, topic: str) -> charts.Counts | None:
+        counted = self._results.of_topic(topic) if self._results else None
+        return charts.counts(counted) if counted else None
 
     def _graphite(self, request: Request, of: str, *names: str) -> Pictures:
         """Graphite's, where there is one; read at each request, as /config may change it."""

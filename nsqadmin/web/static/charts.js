@@ -67,6 +67,7 @@ const Charts = (() => {
 
     // One more sample; what has not changed stays as it was.
     append(time, cells) {
+      if (!this.data.lines.some((it) => it.key)) return; // a pipeline's chart moves on with its file
       if (time <= this.data.end || !this.length || time - this.data.end < this.data.step * 0.5) return;
       this.data.end = time;
       for (const line of this.data.lines) {
