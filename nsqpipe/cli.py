@@ -432,6 +432,29 @@ def doctor(
             raise typer.Exit(FOUND_SOMETHING)
 
 
+@app.command()
+def bench(
+    topic: Topics,
+    lookupd: Lookupds = None,
+    nsqd: Nsqds = None,
+    source_option: SourceOptions = None,
+    master: Master = "local[*]",
+    remote: Remote = "",
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """How fast this Spark reads these topics, to nothing, to Parquet and to windows."""
+    with _running() as here:
+        from nsqpipe.bench import measure
+
+        source = _source(topic, lookupd, nsqd, source_option)
+        for found in measure(here.session("bench", master, remote, conf), source):
+            if as_json:
+                typer.echo(json.dumps({"name": found.name, "rows": found.rows, "seconds": found.seconds}))
+            else:
+                typer.echo(f"{found.name:30} {found.rows:>12,} rows {found.seconds:>8.2f} s {found.rate:>12,.0f}/s")
+
+
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def submit(
     context: typer.Context,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import random
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.spark.kill9 import run
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", Format)
 def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format, tmp_path: Path) -> None:
+    faulthandler.cancel_dump_traceback_later()  # every wait in there has its own end
     result = run(tmp_path, kind=kind, spark_kills=1, nsqd_kills=3, rate=5_000, seed=random.randrange(1 << 32))
     assert (result.missing, result.duplicates, result.spark_kills, result.nsqd_kills) == (0, 0, 1, 3), str(result)
     assert result.acknowledged > 10_000

@@ -51,6 +51,14 @@ def test_land_show_lag_and_replay(spark: SparkSession, orders: Nsqd, tmp_path: P
     assert json.loads(judged.stdout) == {"rows": 120, "early": 20}
 
 
+def test_bench_names_its_jobs(spark: SparkSession, orders: Nsqd) -> None:
+    result = nsqpipe("bench", "--nsqd", address(orders), "--topic=orders", "--json")
+    assert result.exit_code == 0, result.output
+    found = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [it["name"] for it in found] == ["read", "to Parquet", "Parquet read again, by Spark", "to windows"]
+    assert all(it["rows"] == 120 and it["seconds"] > 0 for it in found)
+
+
 def test_lag_above_the_bound_is_an_exit_status(orders: Nsqd, tmp_path: Path) -> None:
     lane = lane_of(orders, "orders")
     made = nsqpipe("offsets", "set", "--checkpoint", tmp_path / "new", "--lane", f"{lane}=20")
