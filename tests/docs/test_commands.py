@@ -33,7 +33,7 @@ HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT: Final = 170.0
 SPARK_PAGES: Final = frozenset({"spark-pipeline"})
-SPARK_TIMEOUT: Final = 420.0  # Spark starts four times
+SPARK_TIMEOUT: Final = 900.0  # Spark starts four times: a minute on a quiet machine
 NAMESPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
