@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 480
 HEIGHT: Final = 128
-LEFT: Final = 40  # for the numbers of the axis
+LETTER: Final = 6  # the numbers of the axis: how wide a letter of theirs is at most,
+GAP: Final = 5  # how far they are from the axis,
+LEAST_LEFT: Final = 40  # and how much room they have at least, so that most charts begin at the same place
 BOTTOM: Final = 18
 TOP: Final = 8
 RIGHT: Final = 4
@@ -54,6 +56,7 @@ class Drawn:
 class Chart:
     title: str
     form: str  # a name of `numbers`: "count", "rate"
+    left: int  # where the axis is
     lines: tuple[Drawn, ...]
     levels: tuple[tuple[float, str], ...]  # of the grid: where, and the number beside it
     times: tuple[tuple[float, str, str], ...]  # below the axis: where, the anchor, the words
@@ -72,12 +75,15 @@ def chart(title: str, series: Series | None, lines: Sequence[Line], *, form: str
     step = series.step if series is not None else 1.0
     end = series.end if series is not None else 0.0
     length = max(map(len, all_values), default=0)
+    levels = tuple((round(_y(level, top), 1), write(level)) for level in (0.0, top / 2, top))
+    left = max(LEAST_LEFT, GAP + LETTER * max(len(text) for _, text in levels))
     return Chart(
         title=title,
         form=form,
-        lines=tuple(_drawn(line, values, top, write) for line, values in zip(lines, all_values, strict=True)),
-        levels=tuple((round(_y(level, top), 1), write(level)) for level in (0.0, top / 2, top)),
-        times=_times(length * step) if length > 1 else (),
+        left=left,
+        lines=tuple(_drawn(line, values, top, left, write) for line, values in zip(lines, all_values, strict=True)),
+        levels=levels,
+        times=_times(length * step, left) if length > 1 else (),
         data=json.dumps(
             {
                 "end": end,
@@ -186,10 +192,10 @@ def _values(series: Series | None, metric: str) -> Values:
     return () if series is None else series.values.get(metric, ())
 
 
-def _drawn(line: Line, values: Values, top: float, write: Callable[[float | None], str]) -> Drawn:
-    wide = WIDTH - LEFT - RIGHT
+def _drawn(line: Line, values: Values, top: float, left: int, write: Callable[[float | None], str]) -> Drawn:
+    wide = WIDTH - left - RIGHT
     points = [
-        (LEFT + at * wide / max(1, len(values) - 1), None if it is None else _y(it, top))
+        (left + at * wide / max(1, len(values) - 1), None if it is None else _y(it, top))
         for at, it in enumerate(values)
     ]
     last = values[-1] if values else None
@@ -207,12 +213,12 @@ def _y(value: float, top: float) -> float:
     return TOP + high - min(1.0, max(0.0, value) / top) * high
 
 
-def _times(span: float) -> tuple[tuple[float, str, str], ...]:
-    wide = WIDTH - LEFT - RIGHT
+def _times(span: float, left: int) -> tuple[tuple[float, str, str], ...]:
+    wide = WIDTH - left - RIGHT
     return (
-        (LEFT, "start", f"{numbers.duration(span)} ago"),
-        (LEFT + wide / 2, "middle", f"{numbers.duration(span / 2)} ago"),
-        (LEFT + wide, "end", "now"),
+        (left, "start", f"{numbers.duration(span)} ago"),
+        (left + wide / 2, "middle", f"{numbers.duration(span / 2)} ago"),
+        (left + wide, "end", "now"),
     )
 
 

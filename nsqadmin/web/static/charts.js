@@ -2,7 +2,8 @@
 "use strict";
 
 const Charts = (() => {
-  const HEIGHT = 128, LEFT = 44, RIGHT = 6, TOP = 8, BOTTOM = 18;
+  const HEIGHT = 128, LEAST_LEFT = 44, RIGHT = 6, TOP = 8, BOTTOM = 18;
+  const LETTER = 6, GAP = 5;  // of the numbers of the axis: as wide as a letter is at most, and their distance from it
   const SVG = "http://www.w3.org/2000/svg";
   const all = [];
 
@@ -88,23 +89,24 @@ const Charts = (() => {
     }
 
     get width() { return Math.max(200, this.svg.clientWidth || 480); }
-    x(at) { return LEFT + (at * (this.width - LEFT - RIGHT)) / Math.max(1, this.length - 1); }
+    x(at) { return this.left + (at * (this.width - this.left - RIGHT)) / Math.max(1, this.length - 1); }
     y(value, top) { const high = HEIGHT - BOTTOM - TOP; return TOP + high - Math.min(1, Math.max(0, value) / top) * high; }
 
     draw() {
       const { width } = this, write = Numbers[this.data.form], floor = HEIGHT - BOTTOM;
       const values = this.data.lines.flatMap((it) => it.values).filter((it) => it !== null);
       const top = Math.max(niceTop(Math.max(0, ...values)), this.data.form === "count" ? 2 : 0);
-      const parts = [];
-      for (const level of [0, top / 2, top]) {
+      const parts = [], levels = [0, top / 2, top];
+      this.left = Math.max(LEAST_LEFT, GAP + LETTER * Math.max(...levels.map((it) => write(it).length)));
+      for (const level of levels) {
         const y = this.y(level, top);
-        parts.push(make("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y, y2: y }));
-        parts.push(make("text", { x: LEFT - 5, y: y + 3.5, "text-anchor": "end" }, write(level)));
+        parts.push(make("line", { class: "grid", x1: this.left, x2: width - RIGHT, y1: y, y2: y }));
+        parts.push(make("text", { x: this.left - GAP, y: y + 3.5, "text-anchor": "end" }, write(level)));
       }
       const span = this.length * this.data.step;
       if (this.length > 1) {
-        parts.push(make("text", { x: LEFT, y: HEIGHT - 3 }, `${Numbers.duration(span)} ago`));
-        parts.push(make("text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `${Numbers.duration(span / 2)} ago`));
+        parts.push(make("text", { x: this.left, y: HEIGHT - 3 }, `${Numbers.duration(span)} ago`));
+        parts.push(make("text", { x: (this.left + width - RIGHT) / 2, y: HEIGHT - 3, "text-anchor": "middle" }, `${Numbers.duration(span / 2)} ago`));
         parts.push(make("text", { x: width - RIGHT, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
       }
       for (const line of this.data.lines) {
@@ -123,7 +125,7 @@ const Charts = (() => {
 
     at(clientX) {
       const x = clientX - this.svg.getBoundingClientRect().left;
-      const at = Math.round(((x - LEFT) * (this.length - 1)) / (this.width - LEFT - RIGHT));
+      const at = Math.round(((x - this.left) * (this.length - 1)) / (this.width - this.left - RIGHT));
       return this.length ? Math.min(this.length - 1, Math.max(0, at)) : null;
     }
 

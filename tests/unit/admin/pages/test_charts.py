@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nsqadmin.model import Metric, Series
-from nsqadmin.pages.charts import LAST, Line, area, chart, nice_top, path, spark
+from nsqadmin.pages.charts import LAST, LEAST_LEFT, LETTER, Line, area, chart, nice_top, path, spark
 
 IN = Line(metric=Metric.INCOMING, label="in", colour="c1", key="cluster/incoming")
 
@@ -33,6 +33,16 @@ def test_a_chart_has_its_last_values_as_a_table() -> None:
     assert drawn.table[-1] == (1000.0, ("29/s",))
     assert drawn.table[0] == (955.0, ("20/s",))
     assert json.loads(drawn.data)["lines"][0]["values"][-1] == 29
+
+
+def test_the_axis_leaves_room_for_its_longest_number() -> None:
+    assert chart("Rate", series(1.0, 3.0), [IN], form="rate").left == LEAST_LEFT
+    wide = chart("Bytes", series(1.0, 20_000.0), [IN], form="size_rate")
+    longest = max(len(text) for _, text in wide.levels)
+    assert "20.0 kB/s" in [text for _, text in wide.levels]
+    assert wide.left >= longest * LETTER
+    assert wide.lines[0].path.startswith(f"M{wide.left:.1f} ")
+    assert wide.times[0][0] == wide.left
 
 
 def test_a_chart_of_nothing_says_so() -> None:
