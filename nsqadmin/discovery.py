@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from nsqadmin.answered import NotUnderstood
+from nsqadmin.answered import NotUnderstood, read_stats
 
 Json = Mapping[str, Any]
 
@@ -79,6 +79,21 @@ def unwrapped(document: object) -> Json:
     return data if isinstance(data, dict) and "status_code" in document else document
 
 
+def info_in(document: object, configured: str) -> Announced:
+    """Raises NotUnderstood."""
+    try:
+        return read_info(unwrapped(document), configured)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise NotUnderstood(f"cannot be read: {error!r}") from error
+
+
+def topics_in(document: object) -> list[dict[str, Any]]:
+    """Of /stats, as the node says them. Raises NotUnderstood for what could not be shown."""
+    stats = unwrapped(document)
+    read_stats("", stats, at=0.0)
+    return list(stats.get("topics") or ())
+
+
 def producers_in(document: object) -> list[Announced]:
     """Raises NotUnderstood."""
     try:
@@ -88,10 +103,10 @@ def producers_in(document: object) -> list[Announced]:
 
 
 def names_in(document: object, key: str) -> list[str]:
-    names = unwrapped(document).get(key) or ()
-    if not isinstance(names, list | tuple):
-        raise NotUnderstood(f"{key}: expected a list")
-    return [str(name) for name in names]
+    names = unwrapped(document).get(key) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise NotUnderstood(f"{key}: expected a list of names")
+    return names
 
 
 def merged_nodes(answers: Iterable[tuple[str, Iterable[Announced]]]) -> list[Announced]:

@@ -32,7 +32,7 @@ def event(name: str, data: Any) -> bytes:
 
 
 class EventStream(Response):
-    """`close` asks for the end of what `events()` gives."""
+    """`close` asks for the end of what `events()` gives. It is called in the end, too, also where nothing was given."""
 
     def __init__(self, events: Callable[[], AsyncIterator[bytes]], *, close: Callable[[], None]) -> None:
         super().__init__(headers=_HEADERS)
@@ -56,6 +56,7 @@ class EventStream(Response):
             scope[ABORT]()  # he takes nothing: the end of the answer could not be sent either
         finally:
             leaving.cancel()
+            self._close()
 
     async def _wait_until_gone(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":

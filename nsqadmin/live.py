@@ -139,6 +139,7 @@ class Hub:
         self._viewers.setdefault(viewer.scope, set()).add(viewer)
 
     def leave(self, viewer: Viewer) -> None:
+        viewer.close()
         self._viewers.get(viewer.scope, set()).discard(viewer)
 
     def whole(self, viewer: Viewer) -> bytes:
@@ -195,15 +196,12 @@ class _Endpoints:
     async def events(self, request: Request) -> Response:
         viewer = self._viewer(request)
         self._hub.join(viewer)
-        return EventStream(lambda: self._watched(viewer), close=viewer.close)
+        return EventStream(lambda: self._watched(viewer), close=lambda: self._hub.leave(viewer))
 
     async def _watched(self, viewer: Viewer) -> AsyncIterator[bytes]:
-        try:
-            async for piece in viewer.events(lambda: self._hub.whole(viewer)):
-                look_at(self._view, viewer.scope)
-                yield piece
-        finally:
-            self._hub.leave(viewer)
+        async for piece in viewer.events(lambda: self._hub.whole(viewer)):
+            look_at(self._view, viewer.scope)
+            yield piece
 
     async def cells(self, request: Request) -> Response:
         viewer = self._viewer(request)

@@ -6,8 +6,9 @@ Who fails is named in the errors, and the others' answers count; only when nobod
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote_plus
 
@@ -15,7 +16,7 @@ import trio
 
 from nsqadmin.answered import NotUnderstood
 from nsqadmin.cluster import is_out_of_date, version_key
-from nsqadmin.discovery import Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
+from nsqadmin.discovery import Announced, info_in, merged_nodes, names_in, producers_in, topics_in
 from nsqadmin.upstream import Upstream, UpstreamError
 
 if TYPE_CHECKING:
@@ -68,12 +69,12 @@ class Queries:
 
     async def topics(self) -> Found[list[str]]:
         if self.has_lookupds:
-            answers = await self._ask_lookupds("/topics")
-            named = [names_in(document, "topics") for _, document in answers.good]
+            answers = await self._ask_lookupds("/topics", partial(names_in, key="topics"))
         else:
-            answers = await self._ask_nsqds(self._options().nsqd_http_address, "/stats?format=json")
-            named = [[topic["topic_name"] for topic in _topics_of(document)] for _, document in answers.good]
-        return Found(sorted({name for names in named for name in names}, key=_bytewise), tuple(answers.errors))
+            stats = await self._ask_nsqds(self._options().nsqd_http_address, "/stats?format=json", topics_in)
+            answers = Answers([(at, [it["topic_name"] for it in topics]) for at, topics in stats.good], stats.errors)
+        named = {name for _, names in answers.good for name in names}
+        return Found(sorted(named, key=_bytewise), tuple(answers.errors))
 
     async def inactive_topics(self) -> Found[dict[str, list[str]]]:
         """With their channels. Many are asked at once, so that a slow nsqlookupd costs its time once and not for each."""
@@ -89,10 +90,11 @@ class Queries:
             except TotalFailure:
                 pass
             try:
-                answers = await self._ask_lookupds(f"/channels?topic={quote_plus(topic)}")
+                target = f"/channels?topic={quote_plus(topic)}"
+                answers = await self._ask_lookupds(target, partial(names_in, key="channels"))
             except TotalFailure:
                 answers = Answers()
-            inactive[topic] = sorted({name for _, it in answers.good for name in names_in(it, "channels")})
+            inactive[topic] = sorted({name for _, names in answers.good for name in names})
 
         await _in_parallel(found.value, look)
         return Found({topic: inactive[topic] for topic in found.value if topic in inactive}, found.errors)
@@ -103,28 +105,29 @@ class Queries:
         """In lookupd mode TotalFailure also where nobody knows the topic; without lookupds then nobody has it."""
         if not self.has_lookupds:
             return await self._static_producers(topic)
-        answers = await self._ask_lookupds(f"/lookup?topic={quote_plus(topic)}", missing_is_fine=True)
+        target = f"/lookup?topic={quote_plus(topic)}"
+        answers = await self._ask_lookupds(target, producers_in, missing_is_fine=True)
         merged: dict[str, Announced] = {}
-        for _, document in answers.good:
-            for it in producers_in(document):
+        for _, producers in answers.good:
+            for it in producers:
                 merged.setdefault(it.address, it)
         return Found(list(merged.values()), tuple(answers.errors))
 
     async def _static_producers(self, topic: str) -> Found[list[Announced]]:
         configured = self._options().nsqd_http_address
         asked = f"/stats?format=json&topic={quote_plus(topic)}&include_clients=false"
-        answers = await self._ask_nsqds(configured, asked)
-        having = [at for at, document in answers.good if any(it["topic_name"] == topic for it in _topics_of(document))]
+        answers = await self._ask_nsqds(configured, asked, topics_in)
+        having = [at for at, topics in answers.good if any(it["topic_name"] == topic for it in topics)]
         if not having:
             return Found([], tuple(answers.errors))
-        infos = await self._ask_nsqds(having, "/info")
-        return Found([read_info(unwrapped(it), at) for at, it in infos.good], (*answers.errors, *infos.errors))
+        infos = await self._ask_infos(having)
+        return Found([it for _, it in infos.good], (*answers.errors, *infos.errors))
 
     async def nodes(self) -> Found[list[tuple[Announced, bool]]]:
         """Each with whether it is out of date. By hostname, then address."""
         if self.has_lookupds:
-            answers = await self._ask_lookupds("/nodes")
-            merged = merged_nodes((at, producers_in(document)) for at, document in answers.good)
+            answers = await self._ask_lookupds("/nodes", producers_in)
+            merged = merged_nodes(answers.good)
             newest = max((version_key(it.version) for it in merged), default=(0, 0, 0))
             found = [(it, is_out_of_date(it.version, newest)) for it in merged]
             errors = tuple(answers.errors)
@@ -133,11 +136,11 @@ class Queries:
         return Found(sorted(found, key=lambda it: (it[0].hostname, it[0].address)), errors)
 
     async def _static_nodes(self) -> tuple[list[tuple[Announced, bool]], tuple[str, ...]]:
-        infos = await self._ask_nsqds(self._options().nsqd_http_address, "/info")
-        there = {at: read_info(unwrapped(document), at) for at, document in infos.good}
-        stats = await self._ask_nsqds(list(there), "/stats?format=json&include_clients=false")
-        for at, document in stats.good:
-            there[at].topics = {str(it["topic_name"]): False for it in _topics_of(document)}
+        infos = await self._ask_infos(self._options().nsqd_http_address)
+        there = dict(infos.good)
+        stats = await self._ask_nsqds(list(there), "/stats?format=json&include_clients=false", topics_in)
+        for at, topics in stats.good:
+            there[at].topics = {it["topic_name"]: False for it in topics}
         return [(it, False) for it in there.values()], (*infos.errors, *stats.errors)
 
     # Numbers
@@ -147,16 +150,19 @@ class Queries:
     ) -> Found[list[tuple[Announced, list[dict[str, Any]]]]]:
         """Each node's topics, as it says them; nodes by hostname, then address."""
         ordered = sorted(nodes, key=lambda it: (it.hostname, it.address))
-        answers = await self._ask_nsqds([it.address for it in ordered], f"/stats?format=json{query}")
+        answers = await self._ask_nsqds([it.address for it in ordered], f"/stats?format=json{query}", topics_in)
         by_address = {it.address: it for it in ordered}
-        return Found([(by_address[at], _topics_of(it)) for at, it in answers.good], tuple(answers.errors))
+        return Found([(by_address[at], topics) for at, topics in answers.good], tuple(answers.errors))
 
     # Changes
 
     async def info(self, address: str) -> Announced:
         """Raises UpstreamError."""
         log.info("CI: querying nsqd http://%s/info", address)
-        return read_info(unwrapped(await self._upstream.get_json(address, "/info")), address)
+        try:
+            return info_in(await self._upstream.get_json(address, "/info"), address)
+        except NotUnderstood as error:
+            raise UpstreamError(f"{address}: {error}") from error
 
     async def post(self, address: str, target: str, *, is_lookupd: bool) -> str:
         """The error; empty when it was done."""
@@ -169,22 +175,37 @@ class Queries:
 
     # Many
 
-    async def _ask_lookupds(self, target: str, *, missing_is_fine: bool = False) -> Answers[Any]:
-        return await self._fan_out(LOOKUPD, self.lookupds, target, missing_is_fine)
+    async def _ask_lookupds(
+        self, target: str, read: Callable[[Any], T], *, missing_is_fine: bool = False
+    ) -> Answers[T]:
+        return await self._fan_out(LOOKUPD, self.lookupds, target, lambda document, _: read(document), missing_is_fine)
 
-    async def _ask_nsqds(self, addresses: Sequence[str], target: str) -> Answers[Any]:
-        return await self._fan_out(NSQD, addresses, target, False)
+    async def _ask_nsqds(self, addresses: Sequence[str], target: str, read: Callable[[Any], T]) -> Answers[T]:
+        return await self._fan_out(NSQD, addresses, target, lambda document, _: read(document), False)
 
-    async def _fan_out(self, kind: str, addresses: Sequence[str], target: str, missing_is_fine: bool) -> Answers[Any]:
-        """`missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have."""
-        answered: dict[int, Any] = {}
+    async def _ask_infos(self, addresses: Sequence[str]) -> Answers[Announced]:
+        return await self._fan_out(NSQD, addresses, "/info", info_in, False)
+
+    async def _fan_out(
+        self,
+        kind: str,
+        addresses: Sequence[str],
+        target: str,
+        read: Callable[[Any, str], T],
+        missing_is_fine: bool,
+    ) -> Answers[T]:
+        """What `read(document, address)` does not understand is that one's error, and nobody else's.
+
+        `missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have.
+        """
+        answered: dict[int, T] = {}
         failed: dict[int, UpstreamError] = {}
 
         async def ask(number: int) -> None:
             address = addresses[number]
             log.info("CI: querying %s http://%s%s", kind, address, target)
             try:
-                answered[number] = unwrapped(await self._upstream.get_json(address, target))
+                answered[number] = read(await self._upstream.get_json(address, target), address)
             except UpstreamError as error:
                 failed[number] = error
             except NotUnderstood as error:
@@ -206,10 +227,6 @@ async def _in_parallel(items: Iterable[T], ask: Callable[[T], Awaitable[None]]) 
     async with trio.open_nursery() as nursery:
         for item in items:
             nursery.start_soon(ask, item)
-
-
-def _topics_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [it for it in document.get("topics") or () if isinstance(it, dict) and "topic_name" in it]
 
 
 def _bytewise(name: str) -> bytes:

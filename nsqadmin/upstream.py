@@ -7,7 +7,9 @@ TLS only is asked again where it says that it does.
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _HEADERS: Final = {"accept": "application/vnd.nsq; version=1.0", "user-agent": "nsqadmin"}
 _FORBIDDEN: Final = 403
 _OK: Final = 200
+_MOST: Final = 256 << 20  # bytes of an answer: far more than all of a big node's clients
+_half_a_pair: Final = re.compile(r"\\u[dD][89a-fA-F]").search
 
 
 class UpstreamError(Exception):
@@ -127,7 +131,7 @@ class Upstream:
         try:
             with trio.fail_after(self._timeout):
                 async with self._client.stream(method, url, content=body or None) as response:
-                    content = b"".join([piece async for piece in response.aiter_bytes()])
+                    content = await _body_of(response)
                     return _Answer(
                         response.status_code, content, response.headers.get("date", ""), response.reason_phrase
                     )
@@ -145,11 +149,39 @@ async def opened(options: Options) -> AsyncIterator[Upstream]:
             await upstream.aclose()
 
 
+async def _body_of(response: httpx.Response) -> bytes:
+    """Also of an answer that says how long it is, as it may be packed. Raises ValueError for one that has no end."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in response.aiter_bytes():
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MOST:
+            raise ValueError(f"the answer has more than {_MOST >> 20} MiB")
+    return b"".join(pieces)
+
+
 def _json(address: str, body: bytes) -> Any:
+    """What is read can be written again: text is text, and numbers are finite."""
     try:
-        return json.loads(body)
+        text = body.decode("utf-8", "replace")
+        document = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        if _half_a_pair(text):  # an escape that may be half a character
+            document = json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise UpstreamError(f"{address} answered with no JSON: {error}") from error
+    return document
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too big")
+    return number
 
 
 def _date_of(text: str) -> float | None:
@@ -171,7 +203,7 @@ def _https_url(answer: _Answer, address: str, target: str) -> str:
     """Where an nsqd that speaks TLS only wants to be asked. UpstreamError when it does not say."""
     try:
         port = int(json.loads(answer.body)["https_port"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise UpstreamError(_refusal(answer), status=_FORBIDDEN, body=answer.body) from error
     return f"https://{address.rpartition(':')[0]}:{port}{target}"
 

@@ -198,12 +198,12 @@ def bodies_of(body: Mapping[str, Any]) -> list[bytes]:
             raise HttpError(400, "INVALID_BODY", details={"reason": f"body_base64: {error}"}) from error
     else:
         bodies = [_word(body, "body").encode("utf-8", "surrogatepass")]
-    bodies *= _number(body, "count", 1, most=MOST_PUBLISHED)
-    if not bodies or not all(bodies):
+    count = _number(body, "count", 1, most=MOST_PUBLISHED)
+    if not bodies or not count or not all(bodies):
         raise HttpError(400, "INVALID_BODY", details={"reason": "a message may not be empty"})
-    if len(bodies) > MOST_PUBLISHED:
+    if len(bodies) * count > MOST_PUBLISHED:
         raise HttpError(400, "INVALID_BODY", details={"reason": f"at most {MOST_PUBLISHED:,} messages at once"})
-    return bodies
+    return bodies * count
 
 
 def _word(body: Mapping[str, Any], name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from base64 import b64encode
 from dataclasses import dataclass
@@ -50,11 +51,7 @@ def form_of(body: bytes) -> str:
     if any(ord(letter) < 32 and letter not in "\t\r\n" for letter in text):
         return "hex"
     if text.lstrip()[:1] in ("{", "["):
-        try:
-            json.loads(text)
-        except (ValueError, RecursionError):
-            return "text"
-        return "json"
+        return "text" if indented(text) is None else "json"
     return "text"
 
 
@@ -66,11 +63,29 @@ def preview(body: bytes) -> str:
 
 
 def _json(body: bytes, is_cut: bool) -> Markup:
+    text = indented(body.decode("utf-8", "replace"))
+    return _text(body, is_cut) if text is None else coloured(text)  # None also where the cut went through it
+
+
+def indented(text: str) -> str | None:
+    """JSON with a line for each member. None where it is no JSON, or none that can be written again as it is."""
     try:
-        document = json.loads(body)
+        document = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        again = json.dumps(document, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
-        return _text(body, is_cut)  # also where the cut went through it
-    return coloured(json.dumps(document, indent=2, ensure_ascii=False))
+        return None
+    return again.encode("utf-8", "backslashreplace").decode()  # half a pair of escapes stays the escape that it was
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too big")
+    return number
 
 
 def coloured(text: str) -> Markup:

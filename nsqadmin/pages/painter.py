@@ -98,7 +98,7 @@ class Painter:
             "graphite": (),
         }
         html = self._templates.get_template(template).render({**context, **shown})
-        return HTMLResponse(html, status)
+        return HTMLResponse(html.encode("utf-8", "replace"), status)  # nodes may send names that are no text
 
     def failure(self, request: Request, snapshot: Snapshot, failure: Failure, *, status: int = 404) -> Response:
         return self.page(request, "error.html", snapshot, status=status, failure=failure)

@@ -104,6 +104,7 @@ def test_peeking_shows_what_comes_next_and_takes_nothing(admin: Nsqadmin, cluste
         ("POST", "/api/v2/publish", {"topic": "{topic}", "body": "x", "node": "evil:80"}, 404, "NODE_NOT_FOUND"),
         ("POST", "/api/v2/publish", {"topic": "{topic}", "body": "x", "defer_ms": -1}, 400, "INVALID_DEFER_MS"),
         ("POST", "/api/v2/publish", {"topic": "{topic}", "body": "x", "count": 100_000}, 400, "INVALID_COUNT"),
+        ("POST", "/api/v2/publish", {"topic": "{topic}", "bodies": ["x"] * 9, "count": 9999}, 400, "INVALID_BODY"),
         ("POST", "/api/v2/replay", {"topic": "{topic}", "target": "t"}, 400, "INVALID_NODE"),
         ("POST", "/api/v2/replay", {"topic": "{topic}", "target": "t", "node": "evil:80"}, 404, "NODE_NOT_FOUND"),
     ],

@@ -176,6 +176,8 @@ def test_nobody_is_asked_twice_at_once_and_viewers_cost_nothing() -> None:
         b'{"topics":[{"topic_name":"t","depth":"many"}]}',
         b'{"topics":[{"topic_name":"t","channels":[{"channel_name":"c","depth":[1]}]}]}',
         b'{"topics":{"a":1}}',
+        b'{"topics":[{"topic_name":"t","depth":NaN}]}',
+        b'{"topics":[{"topic_name":"t","depth":1e999}]}',
     ],
 )
 def test_an_answer_that_is_none_is_a_node_that_is_down(body: bytes) -> None:

@@ -30,6 +30,9 @@ def message(body: bytes | None) -> Message:
         (b"\xff", "hex"),
         (b"", "text"),
         (b"[" * 100_000, "text"),
+        (b"[" * 5_000 + b"]" * 5_000, "text"),
+        (b'{"n":NaN}', "text"),
+        (b'{"n":1e999}', "text"),
     ],
 )
 def test_what_a_body_is(body: bytes, form: str) -> None:
@@ -41,6 +44,13 @@ def test_html_in_a_body_is_text() -> None:
         text = str(shown(message(EVIL), form).text)
         assert "<script" not in text
         assert "<img" not in text
+
+
+def test_half_a_pair_of_escapes_stays_what_it_was() -> None:
+    text = str(shown(message(b'{"a":"\\ud800","b":"\\ud83d\\ude00"}')).text)
+    assert "\\ud800" in text
+    assert "\U0001f600" in text
+    text.encode()
 
 
 def test_json_is_indented_and_coloured() -> None:
