@@ -19,7 +19,7 @@ INFO = {"hostname": "good", "broadcast_address": "127.0.0.1", "http_port": 1, "t
 STATS = {"topics": [{"topic_name": "t", "channels": [{"channel_name": "c"}]}]}
 PRODUCER = {**INFO, "remote_address": "127.0.0.1:9", "topics": ["t"], "tombstones": [False]}
 
-NONSENSE = [
+NONSENSE: list[Any] = [
     None,
     [],
     "<html>",
