@@ -58,7 +58,7 @@ class _Endpoints:
 
     async def logs(self, request: Request) -> Response:
         topic = self._topic(request)
-        logs = await self._messages.logs(topic, request.query_params.get("node", ""))
+        logs = await self._messages.logs(topic, self._node(request))
         return json_answer({"logs": to_json(logs)})
 
     async def read(self, request: Request) -> Response:
@@ -67,7 +67,7 @@ class _Endpoints:
         page = await self._messages.read(
             topic,
             require(request, Right.VIEW, topic),
-            node=request.query_params.get("node", ""),
+            node=self._node(request),
             place=request.query_params.get("from", "latest"),
             limit=number_argument(request, "limit", 100, least=1, most=MOST),
             wanted=filter_of(request.query_params.get("filter", "")),
@@ -82,7 +82,7 @@ class _Endpoints:
             topic,
             channel,
             require(request, Right.VIEW, topic),
-            node=request.query_params.get("node", ""),
+            node=self._node(request),
             limit=number_argument(request, "limit", 20, least=1, most=MOST),
         )
         return _page_answer(request, page, f"{topic}.{channel}.ndjson")
@@ -157,6 +157,12 @@ class _Endpoints:
         if self._view.snapshot.topic(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return topic
+
+    def _node(self, request: Request) -> str:
+        node = request.query_params.get("node", "")
+        if node and self._view.snapshot.node(node) is None:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        return node
 
     async def _object(self, request: Request) -> Mapping[str, Any]:
         try:

@@ -98,6 +98,8 @@ def test_peeking_shows_what_comes_next_and_takes_nothing(admin: Nsqadmin, cluste
         ("GET", "/api/v2/messages/nosuch", None, 404, "TOPIC_NOT_FOUND"),
         ("GET", "/api/v2/messages/{topic}/nosuch", None, 404, "CHANNEL_NOT_FOUND"),
         ("GET", "/api/v2/messages/{topic}?limit=0", None, 400, "INVALID_ARG_LIMIT"),
+        ("GET", "/api/v2/messages/{topic}?node=evil:80", None, 404, "NODE_NOT_FOUND"),
+        ("GET", "/api/v2/logs/{topic}?node=evil:80", None, 404, "NODE_NOT_FOUND"),
         ("GET", "/api/v2/messages/{topic}?filter=n%3D1%20or%20n%3D2", None, 400, "INVALID_ARG_FILTER"),
         ("POST", "/api/v2/publish", {"topic": "bad name", "body": "x"}, 400, "INVALID_TOPIC"),
         ("POST", "/api/v2/publish", {"topic": "{topic}", "body": ""}, 400, "INVALID_BODY"),
