@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from common.net import AddressError, parse_address
 from nsqclient._errors import ConnectError, Disconnected, NSQError
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from nsqclient._config import Config
     from nsqclient._connection import Connection
 
+_READ_SIZE: Final = 64 * 1024
 
-class Link(asyncio.Protocol):
+
+class Link(asyncio.BufferedProtocol):
     """Reads and writes for a connection; `ended` is set when it has gone, `error` says why, if it was not finished."""
 
     def __init__(self, config: Config) -> None:
@@ -25,6 +27,8 @@ class Link(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
+        # Without it asyncio reads into 256 KiB, which the allocator may map and unmap anew each time: half a publish.
+        self._buffer = memoryview(bytearray(_READ_SIZE))
         self._is_due = False  # a flush
         self._is_full = False  # what was written last has not left yet
         self._heard_at = self._loop.time()
@@ -75,13 +79,16 @@ class Link(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(high=0)  # we know what has left when we are told to go on
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         connection = self._connection
         self._heard_at = self._loop.time()
         if connection is None:
             return
         try:
-            connection.receive(data, self._heard_at)
+            connection.receive(bytes(self._buffer[:nbytes]), self._heard_at)
         except NSQError as error:
             self.fail(error)
 

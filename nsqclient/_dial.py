@@ -15,7 +15,7 @@ from nsqclient._errors import ConfigError, ConnectError, Disconnected
 if TYPE_CHECKING:
     from nsqclient._config import Config
 
-_READ_SIZE: Final = 256 * 1024
+_READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
 
 
 @runtime_checkable
