@@ -79,16 +79,24 @@ async def consume(
     """Until `stop` is set and what was begun has ended. Raises ToolFailed."""
     startup: Literal["require", "background"] = "require" if nsqd else "background"
 
-    async def stop_with(consumer: Consumer) -> None:
+    opened: list[Consumer] = []
+
+    async def stop_it() -> None:
         await stop.wait()
-        consumer.stop()
+        if opened:
+            opened[0].stop()
+        else:  # an nsqd that hangs may take long to fail
+            nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
+        nursery.start_soon(stop_it)
         try:
             async with open_consumer(
                 topic, channel, nsqd=nsqd, lookupd=lookupd, config=config, startup=startup
             ) as consumer:
-                nursery.start_soon(stop_with, consumer)
+                opened.append(consumer)
+                if stop.is_set():
+                    consumer.stop()
                 await consumer.run(handle, concurrency=concurrency)
         except NSQError as error:
             raise ToolFailed(str(error)) from error

@@ -100,17 +100,20 @@ class Tail:
         self._turn = trio.Lock()
         self._writing: trio.CancelScope | None = None
         self._consumers: list[Consumer] = []
+        self._opening: set[trio.CancelScope] = set()
         self._is_stopping = False
 
     async def follow(self, topic: str) -> None:
         """Raises ToolFailed."""
         log.info("Adding consumer for topic: %s", topic)
         try:
-            await self._follow(topic)
+            with trio.CancelScope() as opening:
+                self._opening.add(opening)
+                await self._follow(topic, opening)
         except NSQError as error:
             raise ToolFailed(str(error)) from error
 
-    async def _follow(self, topic: str) -> None:
+    async def _follow(self, topic: str, opening: trio.CancelScope) -> None:
         options = self._options
         async with open_consumer(
             topic,
@@ -120,6 +123,7 @@ class Tail:
             config=self._config,
             startup="require" if options.must_connect else "background",
         ) as consumer:
+            self._opening.remove(opening)
             self._consumers.append(consumer)
             if self._is_stopping:
                 consumer.stop()
@@ -154,6 +158,8 @@ class Tail:
 
     def stop(self) -> None:
         self._is_stopping = True
+        for scope in self._opening:  # an nsqd that hangs may take long to fail
+            scope.cancel()
         for consumer in self._consumers:
             consumer.stop()
         if self._writing is not None:  # whoever reads our output may have stopped

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -26,7 +27,7 @@ from nsqclient import Config, NSQError, open_consumer
 from nsqtools import flags
 from nsqtools.archive_file import ArchiveFailed, Layout, check_folders
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, client_config
-from nsqtools.command import ToolFailed, ToolOptions, log_to_stderr, run_tool
+from nsqtools.command import ToolFailed, ToolOptions, log_to_stderr, run_tool, run_until
 from nsqtools.nodes import Asking, parse_server
 from nsqtools.rotation import FileNames, Rotation, file_names
 from nsqtools.topic_archive import TopicArchive
@@ -239,6 +240,12 @@ async def find_topics(options: Options, archive: Archive, nursery: trio.Nursery)
         await trio.sleep(seconds(options.topic_refresh))
 
 
+async def begin_all(options: Options, archive: Archive, nursery: trio.Nursery) -> None:
+    for topic in options.topic:
+        if archive.begins(topic):
+            await nursery.start(archive.write, topic)
+
+
 async def run(options: Options, stop: trio.Event, *, wall: Callable[[], datetime] = local_time) -> int:
     try:
         check_folders(options.layout)
@@ -254,9 +261,7 @@ async def run(options: Options, stop: trio.Event, *, wall: Callable[[], datetime
     async with trio.open_nursery() as services:
         await services.start(archive.hang_up_on_signal)
         async with trio.open_nursery() as topics:
-            for topic in options.topic:
-                if archive.begins(topic):
-                    await topics.start(archive.write, topic)
+            await run_until(stop, partial(begin_all, options, archive, topics))
             if not options.topic:
                 services.start_soon(find_topics, options, archive, topics)
             await stop.wait()
