@@ -10,12 +10,13 @@ from common.option_kinds import STRING
 from common.options import change, format_value, table_of
 from nsqadmin.answers import body_of, identity_of, raw_json, text_answer
 from nsqadmin.app import Route
-from nsqadmin.authz import is_within, networks
+from nsqadmin.authz import Right, is_within, networks
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.authz import Identity
     from nsqadmin.options import Options
 
 
@@ -48,8 +49,9 @@ class _Config:
 
     async def put(self, request: Request) -> Response:
         self._check_peer(request)
-        if identity_of(request).refusal:
-            raise HttpError(403, "FORBIDDEN", details={"reason": identity_of(request).refusal})
+        reason = self._why_not(identity_of(request))
+        if reason:
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
         key = str(request.path_params["option"])
         body = await body_of(request)
         if not body:
@@ -61,6 +63,11 @@ class _Config:
         except ValueError:
             raise HttpError(400, "INVALID_VALUE") from None
         return self._shown(key)
+
+    def _why_not(self, identity: Identity) -> str:
+        """Where there are roles, an address alone is not enough: behind a proxy on this machine everybody has the same.
+        With `--admin-user` alone it is, as in NSQ."""
+        return identity.why_not(Right.ADMIN) if self._settings.options.roles_file else identity.refusal
 
     def _check_peer(self, request: Request) -> None:
         """The connection's own address: what a header says about it counts for nothing here."""
