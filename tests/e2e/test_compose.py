@@ -42,7 +42,7 @@ SERVICES = (*NODES, "nsqlookupd1", "nsqlookupd2", "nsqadmin")
 COLLECT = ROOT / "tests" / "e2e" / "peers" / "collect.py"
 BUILD_TIMEOUT = 1800.0
 TIMEOUT = 120.0
-SPARK_TIMEOUT = 300.0  # it takes half a minute to begin, alone on a machine
+SPARK_TIMEOUT = 600.0  # Spark takes half a minute to begin, alone on a machine, and minutes on a busy one
 GRACE = 30.0  # stop_grace_period
 
 
