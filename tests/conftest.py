@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 pytest_plugins = ["pytester"]
@@ -12,3 +15,19 @@ pytest_plugins = ["pytester"]
 # elsewhere they are new each time, which is where new failures are to be found.
 settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("suite")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """What a test has logged may hold half a character; on its way from one process to another it is spelled out."""
+    return _spelled_out((yield))
+
+
+def _spelled_out(found: Any) -> Any:
+    if isinstance(found, str):
+        return found.encode("utf-8", "backslashreplace").decode()
+    if isinstance(found, dict):
+        return {_spelled_out(key): _spelled_out(value) for key, value in found.items()}
+    if isinstance(found, list | tuple):
+        return type(found)(map(_spelled_out, found))
+    return found
