@@ -9,9 +9,6 @@ from typing import Any
 import pytest
 
 from nsqadmin.events_stream import EventStream
-from tests.support.process import needs_module
-
-needs_module("starlette")
 
 
 async def _nothing() -> AsyncIterator[bytes]:
