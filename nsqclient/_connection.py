@@ -406,11 +406,6 @@ def error_of(content: bytes) -> ProtocolError:
     return ProtocolError(code, text, fatal=code not in ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))
 
 
-def reason_of(error: BaseException) -> str:
-    """Why a connection has gone, for people."""
-    return str(error) or type(error).__name__
-
-
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "backslashreplace")
 
