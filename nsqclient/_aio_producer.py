@@ -109,6 +109,7 @@ class Producer:
         for address in addresses:
             check_target(address)
         self.config = config
+        self._loop = asyncio.get_running_loop()
         self._random = Random()
         self._pool = pool_of(strategy, len(addresses), self._random)
         self._retry = retry
@@ -136,7 +137,7 @@ class Producer:
         command = pub_command(topic, body, delay)
         number, node = self._pick()
         receipt = await self._submit(node, topic, command, 1)
-        started = asyncio.get_running_loop().time()
+        started = self._loop.time()
         receipt.when_done(lambda: self._judge(number, receipt.error, started))
         return receipt
 
@@ -166,7 +167,7 @@ class Producer:
         pauses: Reconnect | None = None
         while True:
             number, node = self._pick()
-            started = asyncio.get_running_loop().time()
+            started = self._loop.time()
             error = await self._try(node, topic, command, count)
             self._judge(number, error, started)
             if error is None:
@@ -202,11 +203,11 @@ class Producer:
         return receipt
 
     def _pick(self) -> tuple[int, _Node]:
-        number = self._pool.pick(asyncio.get_running_loop().time()) if len(self._nodes) > 1 else 0
+        number = self._pool.pick(self._loop.time()) if len(self._nodes) > 1 else 0
         return number, self._nodes[number]
 
     def _judge(self, number: int, error: Exception | None, started: float) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         if error is None or (isinstance(error, PublishRejected) and not error.code.endswith("PUB_FAILED")):
             self._pool.succeeded(number, now - started, now)
         else:
@@ -254,6 +255,7 @@ class _Node:
         self.connection: ProducerConnection | None = None  # when it is open
         self.room = asyncio.Event()
         self._config = config
+        self._loop = asyncio.get_running_loop()
         self._max_pending = max_pending
         self._emit = emit
         self._reconnect = Reconnect(config, random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
@@ -345,7 +347,7 @@ class _Node:
             self._published += connection.published
             self._failed += connection.failed
         if connection is not None and connection.is_open:
-            self._reconnect.worked(connection.opened_at, asyncio.get_running_loop().time())
+            self._reconnect.worked(connection.opened_at, self._loop.time())
             self._emit(Disconnected(self.address, str(error or ""), 0))
         else:
             if error is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio_asyncio
 
 import nsqclient
 import nsqclient.sync
@@ -38,16 +39,29 @@ def in_trio(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def in_asyncio(test: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(LIMIT):
-            await test()
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(asyncio.wait_for(test(), LIMIT))
 
-    asyncio.run(limited())
+
+def in_asyncio_run(test: Callable[[], Awaitable[None]]) -> None:
+    """Which trio-asyncio gives a loop of its own, once it is imported."""
+    asyncio.run(asyncio.wait_for(test(), LIMIT))
+
+
+def in_trio_asyncio(test: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        with trio.fail_after(LIMIT):
+            async with trio_asyncio.open_loop():
+                await trio_asyncio.aio_as_trio(test)()
+
+    trio.run(limited)
 
 
 LOOPS: dict[str, tuple[Any, Callable[[Callable[[], Awaitable[None]]], None]]] = {
     "trio": (nsqclient, in_trio),
     "asyncio": (aio, in_asyncio),
+    "asyncio.run": (aio, in_asyncio_run),
+    "trio-asyncio": (aio, in_trio_asyncio),
 }
 on_each_loop = pytest.mark.parametrize(("library", "run"), LOOPS.values(), ids=LOOPS)
 Run = Callable[[Callable[[], Awaitable[None]]], None]
