@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from nsqadmin.upstream import UpstreamError, _json
-from tests.support.process import needs_module
-
-needs_module("httpx")
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"n":NaN}', b'{"n":-Infinity}', b'{"n":1e999}', b"[" * 100_000, b""])
