@@ -15,9 +15,6 @@ from nsqadmin.model import Health, Snapshot
 from nsqadmin.options import Options
 from nsqadmin.sampler import PATIENCE, Sampler
 from nsqadmin.upstream import opened
-from tests.support.process import needs_module
-
-needs_module("httpx")
 
 SECOND = 1_000_000_000
 

@@ -345,9 +345,9 @@ def run_to_end(*arguments: str, environ: Mapping[str, str] | None = None) -> sub
 
 
 def needs_module(name: str) -> None:
-    """Skips the test where the daemons' installation lacks it; that of scripts/compile has no extras."""
+    """Skips the test, or the whole file, where the daemons' installation lacks it; that of scripts/compile has no extras."""
     if subprocess.run([PYTHON, "-c", f"import {name}"], stderr=subprocess.DEVNULL, check=False).returncode:
-        pytest.skip(f"the installation that is tested has no {name}")
+        pytest.skip(f"the installation that is tested has no {name}", allow_module_level=True)
 
 
 def eventually(condition: Any, timeout: float = TIMEOUT) -> Any:
