@@ -82,6 +82,21 @@ def test_ports_are_the_same_inside_and_published() -> None:
         assert f":{listened[1]}/" in node["healthcheck"]["test"][-1]
 
 
+@pytest.mark.parametrize("name", [name for name, it in services().items() if "demo" not in it.get("profiles", ())])
+def test_services_are_given_options_that_exist(name: str) -> None:
+    service = services()[name]
+    program = service["build"]["target"]
+    if program == "pipeline":
+        page = (ROOT / "docs" / "reference" / "nsqpipe.md").read_text(encoding="utf-8")
+        verb, *arguments = service["command"]
+        (section,) = re.findall(rf"^### nsqpipe {verb}\n(.*?)(?=^### )", page, re.DOTALL | re.MULTILINE)
+        flags = set(re.findall(r"^\| `--([\w-]+)` ", section, re.MULTILINE))
+    else:
+        arguments = service["command"]
+        flags = {it.flag for it in table_of(OPTIONS[program])}
+    assert {it.removeprefix("--").partition("=")[0] for it in arguments} <= flags
+
+
 def test_images_are_built_from_targets_that_exist() -> None:
     dockerfile = (DEPLOY / "docker" / "Dockerfile").read_text(encoding="utf-8")
     targets = re.findall(r"^FROM service AS (\S+)$", dockerfile, re.MULTILINE)
@@ -92,12 +107,12 @@ def test_images_are_built_from_targets_that_exist() -> None:
 
 
 def test_all_packages_are_in_the_context_of_the_build() -> None:
-    found = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"][
-        "find"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
+    packages = [it.parent.name for it in ROOT.glob("*/__init__.py") if any(fnmatch(it.parent.name, p) for p in patterns)]
+    assert {"nsqd", "pyspark_nsq", "pyspark_nsqtable"} <= set(packages)
     let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"]
-    for package in found["include"]:
-        assert any(fnmatch(package.rstrip("*"), pattern) for pattern in let_in), package
+    assert [name for name in packages if not any(fnmatch(name, pattern) for pattern in let_in)] == []
 
 
 # Kubernetes
@@ -166,6 +181,13 @@ def test_arguments_are_options(name: str) -> None:
     flags = {it.flag for it in table_of(OPTIONS[name])}
     for argument in pods()[name]["spec"]["containers"][0].get("args", ()):
         assert argument.removeprefix("--").partition("=")[0] in flags
+
+
+def test_a_full_disk_restarts_no_nsqd() -> None:
+    """A restart would not make room, and consumers, who would, would be disconnected."""
+    (container,) = pods()["nsqd"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe"):
+        assert "httpGet" not in container[probe]
 
 
 def test_a_stopped_nsqd_has_time_to_drain() -> None:
