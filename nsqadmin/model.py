@@ -342,7 +342,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One number behind a finding, ready to be read: `Evidence(label="ready count", value="0")`."""
+    """One number behind a finding, ready to be read: `ready count` is the label, `0` the value."""
 
     label: str
     value: str
@@ -363,7 +363,7 @@ class Finding:
     window: float = 0.0  # over how long it was looked at; 0: only at this moment
     since: float = 0.0  # when it was first found
     is_inferred: bool = False  # likely, not certain
-    action: str = ""  # an action's word that may help (`nsqadmin.actions.Kind`)
+    action: str = ""  # the kind of an action that may help
     weight: float = 0.0  # orders findings of one severity: the bigger the worse
 
     @property

@@ -13,7 +13,7 @@ from nsqclient._config import OPTIONS as CLIENT_OPTIONS
 from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
 from nsqtools import nsq_bench, nsq_replay, nsq_stat, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
-from scripts import nsqpipe_reference
+from scripts import nsqadmin_reference, nsqpipe_reference
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
@@ -130,6 +130,7 @@ def pages() -> Mapping[Path, str]:
             LookupOptions, "nsqlookupd", about=ABOUT_NSQLOOKUPD
         ),
         Path("docs/reference/nsqadmin-options.md"): reference_page(AdminOptions, "nsqadmin", about=ABOUT_NSQADMIN),
+        Path("docs/reference/nsqadmin-records.md"): nsqadmin_reference.page(),
         Path("docs/reference/tools.md"): tools_page(),
         Path("docs/reference/client-options.md"): client_page(),
         Path("docs/reference/nsqpipe.md"): nsqpipe_reference.page(),

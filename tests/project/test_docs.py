@@ -15,6 +15,7 @@ from scripts.reference import pages
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+LINK_TO_HEADING = re.compile(r"\]\(((?:[\w./-]+\.md)?)#([^)\s]+)\)")
 
 
 def name_of(path: Path) -> str:
@@ -35,6 +36,24 @@ def test_generated_pages_are_up_to_date(path: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_lead_somewhere(document: Path) -> None:
     missing = [str(target) for target in local_links(document) if not target.exists()]
+    assert not missing
+
+
+def headings(document: Path) -> set[str]:
+    """As GitHub names them in links."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    words = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", it.lower()).replace(" ", "-") for it in words}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_links_to_headings_lead_to_one(document: Path) -> None:
+    found = LINK_TO_HEADING.findall(document.read_text(encoding="utf-8"))
+    missing = [
+        f"{page}#{heading}"
+        for page, heading in found
+        if heading not in headings((document.parent / page) if page else document)
+    ]
     assert not missing
 
 

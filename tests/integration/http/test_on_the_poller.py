@@ -142,6 +142,20 @@ def test_a_body_that_ends_too_early_is_an_error_that_can_be_seen(target: str, ho
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("how", "status"), [("Content-Length: 20", b"413"), ("Expect: 100-continue\r\nContent-Length: 20", b"500")]
+)
+def test_a_binary_batch_that_ends_too_early_is_an_error_that_can_be_seen(how: str, status: bytes) -> None:
+    async def test(server: Server, address: tuple[str, int]) -> None:
+        head = f"POST /mpub?topic=t&binary=true HTTP/1.1\r\nHost: x\r\n{how}\r\n\r\n".encode()
+        answer = await talk(address, head + b"\0\0\0\1\0\0\0\5h")
+        assert answer.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").startswith(b"HTTP/1.1 " + status)
+        topic = server.broker.find("t")
+        assert topic is None or topic.message_count == 0
+
+    run(test)
+
+
 def test_a_body_that_nobody_waits_for_may_end_too_early() -> None:
     async def test(server: Server, address: tuple[str, int]) -> None:
         answer = await talk(address, b"GET /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nh")
