@@ -82,7 +82,8 @@ def _record(kind: type) -> str:
 
 def _about(kind: type) -> str:
     text = inspect.getdoc(kind) or ""
-    return "" if text.startswith(f"{kind.__name__}(") else f"{_in_json(text)}\n\n"  # the former is what dataclasses say themselves
+    says_nothing = text.startswith(f"{kind.__name__}(")  # a dataclass without a docstring makes one
+    return "" if says_nothing else f"{_in_json(text)}\n\n"
 
 
 def _type_of(hint: Any) -> str:
@@ -99,7 +100,7 @@ def _type_of(hint: Any) -> str:
         return f"object of {_type_of(arguments[1])}"
     if issubclass(hint, StrEnum):
         return "one of " + ", ".join(f"`{word}`" for word in hint)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and is_dataclass(hint):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
     return _WORDS[hint]
 

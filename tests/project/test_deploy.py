@@ -109,7 +109,9 @@ def test_images_are_built_from_targets_that_exist() -> None:
 def test_all_packages_are_in_the_context_of_the_build() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["packages"]["find"]["include"]
-    packages = [it.parent.name for it in ROOT.glob("*/__init__.py") if any(fnmatch(it.parent.name, p) for p in patterns)]
+    packages = [
+        it.parent.name for it in ROOT.glob("*/__init__.py") if any(fnmatch(it.parent.name, p) for p in patterns)
+    ]
     assert {"nsqd", "pyspark_nsq", "pyspark_nsqtable"} <= set(packages)
     let_in = [line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"]
     assert [name for name in packages if not any(fnmatch(name, pattern) for pattern in let_in)] == []
