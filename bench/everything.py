@@ -19,12 +19,19 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "latency": ("--runs=1", "--seconds=1"),
     "fanout": ("--runs=1", "--messages=100000"),
     "memory": ("--messages=200000", "--deferred=20000", "--connections=500", "--topics=100", "--idle=2"),
+    "deferred": ("--messages=20000",),
     "drain": ("--runs=1", "--millions=0.2"),
     "recovery": ("--runs=1", "--gigabytes=0.1", "--topics=5", "--singles=1", "--single-records=10000"),
     "redelivery": ("--runs=1", "--messages=20000"),
     "history": ("--runs=1", "--gigabytes=0.1"),
     "streams": ("--runs=1", "--seconds=0.3"),
     "lookup": ("--restarts=1", "--connections=50", "--topics=20"),
+    "spark": (
+        *("--sizes=200", "--runs=1", "--stream-runs=1", "--count=50000", "--rates=1000", "--seconds=6"),
+        *("--landing-rate=10000", "--minute=6", "--tries=1", "--try-seconds=4", "--kills=1"),
+    ),
+    "client": ("--runs=1", "--seconds=0.3"),
+    "admin": ("--nodes=1", "--topics=50", "--seconds=2"),
 }
 
 

@@ -17,6 +17,7 @@
  *   count=N     stop when N messages are confirmed; `seconds` is then the limit
  *   topics=K    TOPIC_0 to TOPIC_K-1 in turn
  *   verify=1    a running number in the first 8 bytes of each body
+ *   noise=1     random bytes, which nobody can compress; otherwise all are the same letter
  *   rate=R      at most R messages a second in all
  *   defer=MS    DPUB (pub with batch 1) or &defer= (http with batch 1)
  * keys of sub
@@ -56,7 +57,7 @@ typedef struct { uint8_t *data; size_t len, off, cap; } buffer;
 typedef struct { int fd, index; bool writable_wanted, started; buffer in, out; uint64_t turns; unsigned owed; } conn;
 typedef struct { const char *host, *topic, *channel; int port; } target;
 typedef struct {
-    uint64_t count, rate, verify;
+    uint64_t count, rate, verify, noise;
     int topics, channels, defer, timeout, window;
     double quiet;
     enum { FIN_FIRST, HOLD_FIRST, REQ_FIRST } first;
@@ -205,14 +206,23 @@ typedef struct {
     uint64_t sent, confirmed, errors;
 } publishing;
 
+static void add_body(buffer *b, const publishing *p) {
+    static uint64_t state = 88172645463325252; /* xorshift: the same bytes in every run */
+    room(b, p->size);
+    uint8_t *body = b->data + b->len;
+    memset(body, 'x', p->size);
+    for (int i = 0; p->set.noise && i < p->size; i++) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        body[i] = state;
+    }
+    b->len += p->size;
+}
 static void add_bodies(command *c, const publishing *p) { /* as MPUB has them: count, then size and body of each */
     add32(&c->bytes, p->batch);
     c->first_body = c->bytes.len + 4;
     for (int i = 0; i < p->batch; i++) {
         add32(&c->bytes, p->size);
-        room(&c->bytes, p->size);
-        memset(c->bytes.data + c->bytes.len, 'x', p->size);
-        c->bytes.len += p->size;
+        add_body(&c->bytes, p);
     }
 }
 static void make_command(command *c, const publishing *p, const target *to, int number, bool http) {
@@ -234,9 +244,7 @@ static void make_command(command *c, const publishing *p, const target *to, int 
     if (!http) add32(&c->bytes, body);
     if (p->batch > 1) { add_bodies(c, p); return; }
     c->first_body = c->bytes.len;
-    room(&c->bytes, p->size);
-    memset(c->bytes.data + c->bytes.len, 'x', p->size);
-    c->bytes.len += p->size;
+    add_body(&c->bytes, p);
 }
 static bool may_send(const publishing *p) {
     if (p->set.count && p->sent >= p->set.count) return false;
@@ -537,6 +545,7 @@ static void read_setting(settings *set, const char *argument) {
     if (IS("count")) set->count = strtoull(value, NULL, 10);
     else if (IS("rate")) set->rate = strtoull(value, NULL, 10);
     else if (IS("verify")) set->verify = strtoull(value, NULL, 10);
+    else if (IS("noise")) set->noise = strtoull(value, NULL, 10);
     else if (IS("topics")) set->topics = atoi(value);
     else if (IS("channels")) set->channels = atoi(value);
     else if (IS("defer")) set->defer = atoi(value);

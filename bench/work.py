@@ -119,6 +119,7 @@ def started(
     stdout: int | IO[bytes] | None = None,
     stderr: int | IO[bytes] | None = None,
     cores: set[int] | None = None,
+    new_session: bool = False,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is dead when the block ends, and when we die without having come that far."""
 
@@ -128,7 +129,13 @@ def started(
             os.sched_setaffinity(0, cores)
 
     process = subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, preexec_fn=before_exec
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        preexec_fn=before_exec,
+        start_new_session=new_session,
     )
     try:
         yield process

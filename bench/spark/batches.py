@@ -1,0 +1,52 @@
+"""Batch jobs on a whole topic, in turn with the same job on Spark's Parquet file source with the same rows.
+
+The first run of each, which starts workers and compiles, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count as numbers
+from typing import TYPE_CHECKING, Final
+
+from bench.report import Row, at_least
+from bench.spark.stage import Stage, named, per_second, where
+from bench.work import say
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PARQUET: Final = "the Parquet file source"
+WINDOWS: Final = "window(timestamp, '1 second')"
+AIM: Final = 0.8
+
+
+def measure(stage: Stage, size: int) -> list[Row]:
+    with stage.broker() as broker, stage.tables() as tables:
+        count = stage.fill(broker, size)
+        topic = stage.spark.read.format("nsq").options(**where(broker)).load()
+        topic.write.parquet(f"{tables}/landed")
+        parquet = stage.spark.read.parquet(f"{tables}/landed")
+        made = numbers()
+        jobs: dict[str, Callable[[DataFrame], object]] = {
+            "batch to noop": lambda frame: frame.write.format("noop").mode("overwrite").save(),
+            "batch to Parquet": lambda frame: frame.write.parquet(f"{tables}/{next(made)}"),
+            "batch to counts per second": lambda frame: (
+                frame.selectExpr(WINDOWS, "body").groupBy("window").agg({"*": "count", "body": "max"}).collect()
+            ),
+        }
+        return [_in_turn(named(name, size), job, topic, parquet, count, stage) for name, job in jobs.items()]
+
+
+def _in_turn(
+    name: str, job: Callable[[DataFrame], object], topic: DataFrame, parquet: DataFrame, count: int, stage: Stage
+) -> Row:
+    mine: list[float] = []
+    theirs: list[float] = []
+    for number in range(stage.settings.runs + 1):
+        sides = [(topic, mine), (parquet, theirs)]
+        for frame, values in sides if number % 2 == 0 else reversed(sides):
+            values.append(per_second(count, lambda frame=frame: job(frame)))  # type: ignore[misc]
+    row = Row(name, "rows/s", tuple(mine[1:]), at_least(AIM), PARQUET, tuple(theirs[1:]))
+    say(f"{name}: {row.ratio:.2f} of {PARQUET}")
+    return row
