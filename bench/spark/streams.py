@@ -20,7 +20,7 @@ from bench.work import Failed, say
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
 
 RATE: Final = "rate-micro-batch"
@@ -87,7 +87,7 @@ def _rows_per_second(writer: DataStreamWriter, checkpoint: str) -> float:
     finally:
         query.stop()
     measured = progress(query)[1:BATCHES]
-    return 1000 * sum(it["numInputRows"] for it in measured) / sum(took(measured))
+    return 1000 * sum(int(it["numInputRows"]) for it in measured) / sum(took(measured))
 
 
 def _is_through(query: StreamingQuery) -> bool:
