@@ -46,7 +46,8 @@ def measure(stage: Stage, size: int) -> list[Row]:
                         commits.append(commit)
                         backs.append(back)
                         say(f"{commit:.1f} s until a commit, {back:.1f} s until the lag is {usual:.2f} s again")
-                    usual = _usual_lag(watch, process)
+                    if number < settings.kills:
+                        usual = _usual_lag(watch, process)
     name = f"after kill -9 of Spark, at {rate:,} msg/s"
     return [
         Row(named(f"next commit {name}", size), "s", tuple(commits)),

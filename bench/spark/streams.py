@@ -20,8 +20,8 @@ from bench.work import Failed, say
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 RATE: Final = "rate-micro-batch"
 BATCHES: Final = 5
