@@ -86,8 +86,10 @@ class Committed:
         self._checkpoint = checkpoint
 
     def look(self) -> Committed:
-        batch = self.batch
-        while (self._checkpoint / "commits" / str(batch + 1)).exists():
+        commits, batch = self._checkpoint / "commits", self.batch
+        if batch < 0:  # Spark keeps the latest hundred
+            batch = max((int(path.name) for path in commits.glob("[0-9]*")), default=-1)
+        while (commits / str(batch + 1)).exists():
             batch += 1
         if batch != self.batch:
             written = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()[-1]

@@ -57,7 +57,7 @@ def measure(stage: Stage, size: int) -> list[Row]:
 
 def _come_back(watch: LagWatch, process: subprocess.Popen[bytes], began: float, usual: float) -> tuple[float, float]:
     """Seconds until the next commit, and until the lag is what it was."""
-    before = watch.committed.batch
+    before = watch.committed.look().batch
     wait_until(lambda: _need_alive(process) and watch.committed.batch > before, BACK_LIMIT, "a commit")
     commit = time.monotonic() - began
     if usual:

@@ -59,6 +59,8 @@ def test_only_batches_with_a_commit_are_committed(tmp_path: Path) -> None:
     for batch in range(2):
         (tmp_path / "commits" / str(batch)).write_text("v1\n{}")
     assert (committed.look().batch, committed.next) == (1, 101)
+    (tmp_path / "commits" / "0").unlink()  # as Spark does with old ones
+    assert (Committed(tmp_path).look().batch, committed.next) == (1, 101)
 
 
 def test_a_file_counts_where_the_sinks_log_has_it_first(tmp_path: Path) -> None:
