@@ -30,7 +30,7 @@ TOPIC: Final = "orders"
 CHANNELS: Final = ("billing", "shipping")
 START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 20.0
-CATCH_UP_TIMEOUT: Final = 15.0
+CATCH_UP_TIMEOUT: Final = 30.0
 RESTART_PAUSE: Final = 2.0
 
 
