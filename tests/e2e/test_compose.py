@@ -293,6 +293,8 @@ def test_what_the_images_have_and_have_not(compose: Compose) -> None:
     assert run(*ask, "touch /data/here && echo written").strip() == "written"
     eventually(lambda: is_up(NODES["nsqd1"]), TIMEOUT)
     assert "core: compiled" in run("docker", "logs", container["Id"], check=False) + stderr_of_logs(container["Id"])
+    compose("stop", "nsqd1")
+    compose("run", "--rm", "--no-deps", "-T", "nsqd1", "fsck", "/data")
 
 
 def stderr_of_logs(container: str) -> str:
