@@ -143,7 +143,6 @@ class Option:
     at_most: int | None
     below: int | None
     is_deprecated: bool
-    is_planned: bool
     at_run_time: bool
 
     def shown_default(self) -> str:
@@ -180,13 +179,12 @@ def option(
     at_most: int | None = None,
     below: int | None = None,
     deprecated: bool = False,
-    planned: bool = False,
     at_run_time: bool = False,
 ) -> T:
     """A field of a table. The kind follows from the default where it can: bool, int, float, str, or tuple of str.
 
     `flag` and `toml` are for names that do not follow from the field's. A deprecated option is only a flag and has
-    no effect; a planned one is read and has none yet, which a warning says. What is settable `at_run_time` takes `PUT /config/<key>`.
+    no effect. What is settable `at_run_time` takes `PUT /config/<key>`.
     """
     settings = {
         "help": help,
@@ -198,7 +196,6 @@ def option(
         "at_most": at_most,
         "below": below,
         "is_deprecated": deprecated,
-        "is_planned": planned,
         "at_run_time": at_run_time,
     }
     made: T = field(default=default, metadata=settings)
@@ -270,9 +267,6 @@ def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[s
         options = options.checked()
     except StartupError as error:
         raise StartupError(f"failed to instantiate {program} - {error}") from error
-    for row in table:
-        if row.is_planned and row.name in values:
-            log.warning("--%s has no effect yet", row.flag)
     return options
 
 
@@ -481,7 +475,7 @@ def _help_text(row: Option) -> str:
     if row.is_deprecated:
         return f"deprecated, no effect: {row.help}"
     repeated = " (may be given multiple times)" if row.kind.is_repeated else ""
-    return row.help + repeated + (" (no effect yet)" if row.is_planned else "")
+    return row.help + repeated
 
 
 def _default_text(row: Option) -> str:

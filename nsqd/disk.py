@@ -42,7 +42,7 @@ def opened_store(options: Options) -> Iterator[Store]:
             sync_timeout=seconds(options.sync_timeout),
             ack=options.ack,
             disk_reserve=options.disk_reserve,
-            topic_ack=dict(item.rsplit("=", 1) for item in options.topic_ack),
+            topic_ack=options.topic_acks,
             idempotence_window=options.idempotence_window,
             retention=Retention(options.retention_time, options.retention_bytes),
             topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from dataclasses import dataclass, replace
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from hashlib import md5
 from typing import Final
 from zlib import crc32
@@ -33,6 +33,7 @@ from common.options import (
     own_words,
 )
 from common.startup import StartupError
+from nsqd.ack import Ack
 
 MAX_NODE_ID: Final = 1024  # ten bits of every message id
 
@@ -41,14 +42,6 @@ _SIZES: Final[dict[str, int]] = {
     **{f"{prefix}B": 1000**power for power, prefix in enumerate(("", "k", "M", "G", "T"))},
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate(("K", "M", "G", "T"), start=1)},
 }
-
-
-class Ack(StrEnum):
-    """When a publisher gets its OK."""
-
-    MEMORY = "memory"  # at once: NSQ's promise
-    WRITTEN = "written"  # after write(): survives a crash of nsqd
-    SYNCED = "synced"  # after fdatasync(): survives a power cut
 
 
 TOPOLOGY_AWARE: Final = "topology-aware-consumption"
@@ -386,17 +379,14 @@ class Options(BaseOptions):
                 raise StartupError(f"invalid E2E processing latency percentile: {percentile:f}")
         return options
 
-    def ack_of(self, topic: str) -> Ack:
-        """`--topic-ack` of this topic, the last one given, or else `--ack`."""
-        for entry in reversed(self.topic_ack):
-            name, _, word = entry.rpartition("=")
-            if name == topic:
-                return Ack(word)
-        return Ack(self.ack)
-
     @property
     def prefers_near_consumers(self) -> bool:
         return TOPOLOGY_AWARE in self.enable_experiment
+
+    @property
+    def topic_acks(self) -> dict[str, Ack]:
+        """Of each topic of `--topic-ack` the last one."""
+        return {topic: Ack(word) for topic, _, word in (entry.rpartition("=") for entry in self.topic_ack)}
 
     @property
     def topic_retentions(self) -> dict[str, tuple[Nanoseconds, int]]:

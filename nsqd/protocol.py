@@ -23,6 +23,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
 from common.wire.commands import (
+    MAGIC,
     Body,
     Command,
     CommandReader,
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
 
-MAGIC: Final = b"  V2"
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
 _WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from math import inf
 from typing import Final
 
+from nsqd.ack import Ack
 from nsqd.log.retention import NOTHING_KEPT, Retention
 
 _SHORTEST_INTERVAL: Final = 1.0
 _LONGEST_INTERVAL: Final = 60.0
-
-
-class Ack(StrEnum):
-    """When a publisher's receipt is settled."""
-
-    MEMORY = "memory"  # at once, as NSQ does
-    WRITTEN = "written"  # after write(): survives the end of the process, however it comes
-    SYNCED = "synced"  # after fdatasync: survives a power cut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +26,10 @@ class LogSettings:
     topic_ack: Mapping[str, str] = field(default_factory=dict)
     retention: Retention = NOTHING_KEPT
     topic_retention: Mapping[str, Retention] = field(default_factory=dict)
+    idempotence_window: int = 0  # nanoseconds that keys are remembered
 
     def ack_of(self, topic: str) -> Ack:
         return Ack(self.topic_ack.get(topic, self.ack))
-
-    idempotence_window: int = 0  # nanoseconds that keys are remembered
 
     @property
     def retention_interval(self) -> float | None:

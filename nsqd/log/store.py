@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from nsqd.broker.store import Change
     from nsqd.log.carry import CarryJob
     from nsqd.log.cold_reader import HoldsBlocks
-    from nsqd.log.record import Header
 
 __all__ = ["Damage", "DataPathError", "LogSettings", "NotSynced", "Recovered", "Store"]
 
@@ -837,13 +836,6 @@ class Store:
 
     def _disk_logs(self) -> list[DiskLog]:
         return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]
-
-    # The past
-
-    def iter_headers(self, topic: str, from_sequence: int) -> Iterator[Header]:
-        """The headers of the batches on disk from the one on that holds the sequence. Blocks on the disk."""
-        topic_log = self.logs[topic]
-        return topic_log.headers_from(from_sequence) if isinstance(topic_log, DiskLog) else iter(())
 
 
 @dataclass(slots=True)

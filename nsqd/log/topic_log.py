@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
+from nsqd.ack import Ack
 from nsqd.log.carried import Carried, CarriedLoad
 from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
 from nsqd.log.cold import Load
@@ -30,7 +31,6 @@ from nsqd.log.proof import prove_segment
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
 from nsqd.log.segment import Hole, Index, Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.settings import Ack, LogSettings
 from nsqd.log.sync_job import SyncJob
 from nsqd.log.tail_cache import TailCache, find_batch
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.log.carried import CarriedFile
     from nsqd.log.cold import AnyLoad
+    from nsqd.log.settings import LogSettings
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
 CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something

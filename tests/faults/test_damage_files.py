@@ -23,6 +23,7 @@ from tests.faults.data_paths import (
     snapshot,
 )
 from tests.faults.flips import LATE, T, check
+from tests.integration.log.harness import headers_of
 
 NEWER = [b"newer %d" % number for number in range(6)]
 
@@ -131,9 +132,9 @@ def test_everything_but_the_logs_is_missing(
     with running(tmp_path) as node:
         assert len(node.damage) == 5  # node.json, topology.json, the journal, two names of logs
         node.broker.topic("t").channel("c")
-        last = max(header.base_id for header in node.store.iter_headers("t", 0))
+        last = max(header.base_id for header in headers_of(node.store, "t"))
         node.publish("t", b"new")
-        assert max(header.base_id for header in node.store.iter_headers("t", 0)) > last
+        assert max(header.base_id for header in headers_of(node.store, "t")) > last
         node.stop()
     assert run_fsck(tmp_path).status == 0
 
@@ -146,10 +147,10 @@ def test_ids_do_not_repeat_when_node_json_is_lost_and_the_clock_is_set_back(
     (tmp_path / "journal.000001").unlink()
     monkeypatch.setattr("tests.faults.data_paths.time_ns", lambda: 1_000_000_000)
     with running(tmp_path) as node:
-        ids = [header.base_id for header in node.store.iter_headers("t", 0)]
+        ids = [header.base_id for header in headers_of(node.store, "t")]
         node.publish("t", b"new")
         node.settle()
-        (new,) = (header.base_id for header in node.store.iter_headers("t", len(ids)))
+        (new,) = (header.base_id for header in headers_of(node.store, "t", len(ids)))
         assert new > max(ids)
 
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
+from nsqd.ack import Ack
 from nsqd.log.cold_reader import PATIENCE
-from nsqd.log.settings import Ack
 from tests.faults.disk import DATA_PATH, Call, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore
 

@@ -18,6 +18,7 @@ from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
+from tests.integration.log.harness import headers_of
 from tests.support.fake_store import finish_turn
 from tests.support.node import RULES, Client, Message
 
@@ -184,7 +185,7 @@ class Life:
     def history(self) -> Counter[int]:
         """How often each sequence is in the log as readers of history see it."""
         found: Counter[int] = Counter()
-        for header in self.store.iter_headers("t", self.store.logs["t"].first):
+        for header in headers_of(self.store, "t", self.store.logs["t"].first):
             found.update(range(header.base_sequence, header.end_sequence))
         return found
 

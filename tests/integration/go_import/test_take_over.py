@@ -17,6 +17,7 @@ from nsqd.log.recovery import Checkpoint
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store, checkpoint_change
 from tests.integration.go_import.harness import Queues, import_, some, write
+from tests.integration.log.harness import headers_of
 from tests.support.go_data import GoData, Message, deliverable, expected, message_id
 
 
@@ -107,7 +108,7 @@ def headers(folder: Path, topic: str) -> list[Header]:
     store = Store.open(folder, LogSettings())
     try:
         store.recover()
-        return list(store.iter_headers(topic, 0))
+        return headers_of(store, topic)
     finally:
         store.abandon()
 

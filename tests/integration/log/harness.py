@@ -15,6 +15,7 @@ from nsqd.log.carry import CarryJob
 from nsqd.log.cold import Load
 from nsqd.log.cold_reader import PATIENCE
 from nsqd.log.files import Buffers, Files
+from nsqd.log.record import Header
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Recovered, Store
 from nsqd.log.topic_log import DiskLog
@@ -334,6 +335,13 @@ class ForgetfulFiles(Files):
             start = random.randrange(len(rest))
             rest[start:] = bytes(len(rest) - start)
         return synced + bytes(rest)
+
+
+def headers_of(store: Store, topic: str, sequence: int = 0) -> list[Header]:
+    """Of the batches on disk, from the one on that holds the sequence."""
+    log = store.logs[topic]
+    assert isinstance(log, DiskLog)
+    return list(log.headers_from(sequence))
 
 
 def texts(bodies: Sequence[bytes] | dict[int, bytes]) -> str:

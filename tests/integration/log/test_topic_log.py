@@ -440,7 +440,7 @@ def test_headers_are_told_from_the_batch_that_holds_a_sequence(tmp_path: Path) -
     with opened(tmp_path, max_bytes_per_file=200) as store:
         for n in range(5):
             store.publish(b"a", b"b", delay_ms=n % 2 * 1000)
-        headers = [(h.base_sequence, h.count) for h in store.store.iter_headers("t", 3)]
+        headers = [(h.base_sequence, h.count) for h in store.log().headers_from(3)]
         assert headers == [(2, 2), (4, 2), (6, 2), (8, 2)]
 
 

@@ -42,7 +42,6 @@ class Options(BaseOptions):
     percentile: tuple[float, ...] = option((), "what to watch", kind=FLOATS, toml="percentiles")
     mode: str = option("fast", "in which way", kind=one_of("fast", "safe"))
     old: bool = option(False, "nothing", deprecated=True)
-    soon: str = option("", "something", planned=True)
 
 
 def read(*argv: str, **environ: str) -> Options:
@@ -299,11 +298,6 @@ def test_a_value_out_of_bounds_is_refused(flag: str, message: str) -> None:
     with pytest.raises(StartupError) as refused:
         read(flag)
     assert str(refused.value) == f"failed to instantiate thing - {message}"
-
-
-def test_what_has_no_effect_yet_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    assert read("--soon=now").soon == "now"
-    assert [record.getMessage() for record in caplog.records] == ["--soon has no effect yet"]
 
 
 # --- at run time

@@ -19,7 +19,8 @@ from common.options import (
     table_of,
 )
 from common.startup import StartupError
-from nsqd.options import Ack, Options, TlsRequired, TlsVersion
+from nsqd.ack import Ack
+from nsqd.options import Options, TlsRequired, TlsVersion
 from nsqd.tls import tls_server
 from tests.support.certificates import make_certificates
 
@@ -124,7 +125,7 @@ def test_nsqs_flags_are_there_with_their_defaults(line: str) -> None:
     flag, word, *default = line.split(maxsplit=2)
     heading = f"  --{flag}" if word == "bool" else f"  --{flag} {word}"
     lines = usage_of_nsqd().splitlines()
-    text = lines[lines.index(heading) + 1].replace(" (no effect yet)", "")
+    text = lines[lines.index(heading) + 1]
     if default and default != ["false"]:
         assert f"(default {default[0]})" in text
     elif not default:
@@ -219,13 +220,12 @@ def test_tls_required_takes_boolean_words(word: str, value: TlsRequired) -> None
 
 def test_the_acknowledgement_can_differ_by_topic() -> None:
     options = read("--ack=memory", "--topic-ack=orders=synced", "--topic-ack=a=written", "--topic-ack=a=synced")
-    assert options.ack_of("orders") is Ack.SYNCED
-    assert options.ack_of("a") is Ack.SYNCED
-    assert options.ack_of("other") is Ack.MEMORY
+    assert options.ack == Ack.MEMORY
+    assert options.topic_acks == {"orders": Ack.SYNCED, "a": Ack.SYNCED}
 
 
 def test_a_publisher_hears_after_the_write_unless_told_otherwise() -> None:
-    assert read().ack_of("any") is Ack.WRITTEN
+    assert (read().ack, read().topic_acks) == (Ack.WRITTEN, {})
 
 
 def test_deferral_is_bounded_like_requeueing_unless_told_otherwise() -> None:
