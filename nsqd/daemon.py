@@ -7,7 +7,7 @@ import platform
 import resource
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -39,6 +39,7 @@ from nsqd.tls import VERIFIED, tls_server
 from nsqd.turn import Turn
 
 if TYPE_CHECKING:
+    from common.poller import MakeHandler
     from nsqd.broker.broker import Broker
     from nsqd.handshake import TlsServer
     from nsqd.http.history import InThread
@@ -55,6 +56,32 @@ _LOOK_INTERVAL: Final = 0.01
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trust:
+    """By what clients are known, and who says what they may do."""
+
+    tls: TlsServer | None
+    auth: auth_servers.Settings | None
+    rights: RightsFile | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    """What the tasks work on: put together, and not running yet."""
+
+    options: Options
+    trust: _Trust
+    store: Store
+    broker: Broker
+    turn: Turn
+    poller: Poller
+    authorities: auth_servers.AuthServers | None
+    lookupds: lookup.Lookup
+    settings: LiveSettings
+    drain: Drain
+    reading: Reading
+
+
 async def run(
     options: Options,
     *,
@@ -63,60 +90,52 @@ async def run(
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
-    tls = tls_server(options)
-    auth_settings = auth_servers.settings_of(options)
+    trust = _trust_of(options)
     trio.socket.set_custom_hostname_resolver(Resolver())
-    rights = _rights_of(options)
     with opened_store(options) as store, listening_on(options) as listening:
         _say_who_starts(options)
-        options = _with_real_ports(options, listening)
-        broker = recovered_broker(store, options)
-        turn = Turn(broker, store)
-        poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
-        turn.flush = poller.flush
-        authorities = _authorities(auth_settings, rights, turn)
-        lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
-        lookupds.configure(options.lookupd_tcp_address)
-        settings = LiveSettings(options, lookupds)
-        drain = Drain(broker, deadline=seconds(options.drain_deadline), say_goodbye=partial(lookupds.configure, ()))
-        reading = _reading(store)
+        node = _put_together(_with_real_ports(options, listening), trust, store)
         # The store outlives everyone who writes, the poller the answers that pass through it, and the web everyone who
         # may hand it a connection.
-        async with (
-            running_store(store, broker, turn),
-            _polling(poller, turn),
-            _web(broker, turn, settings, drain, listening, reading, _guard_of(rights, options)) as (web_server, routes),
-        ):
-            doors = Doors(
-                listening=listening,
-                poller=poller,
-                web=web_server,
-                routes=routes,
-                make_client=client_maker(broker, rules_of(options), tls, authorities.ask if authorities else None),
-                tls=tls,
-                serves_plain_http=options.tls_required is not TlsRequired.YES,
-                now=lambda: broker.now,
-            )
+        async with running_store(store, node.broker, node.turn), _polling(node), _web(node, listening) as doors:
             async with trio.open_nursery() as services:
-                _start_upkeep(services, broker, turn, store, tls, options)
-                if authorities is not None:
-                    services.start_soon(authorities.run)
-                if rights is not None:
-                    services.start_soon(rights.follow)
+                _start_upkeep(services, node)
                 await doors.open(services)
-                services.start_soon(lookupds.run)
-                services.start_soon(heed_drain_signal, drain)
+                services.start_soon(node.lookupds.run)
+                services.start_soon(heed_drain_signal, node.drain)
                 tune_garbage_collection()
                 task_status.started(listening)
                 notify(READY)
-                await _first_of(wait_for_shutdown, drain.wait)
+                await _first_of(wait_for_shutdown, node.drain.wait)
                 notify(STOPPING)
                 say_what_closes(listening)
                 services.cancel_scope.cancel()
-            reading.stop()
-            _close(poller, turn, but_tunnels=True)
-        broker.record_progress()
+            node.reading.stop()
+            _close(node, but_tunnels=True)
+        node.broker.record_progress()
     log.info("NSQ: bye")
+
+
+def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
+    broker = recovered_broker(store, options)
+    turn = Turn(broker, store)
+    poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
+    turn.flush = poller.flush
+    lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
+    lookupds.configure(options.lookupd_tcp_address)
+    return _Node(
+        options=options,
+        trust=trust,
+        store=store,
+        broker=broker,
+        turn=turn,
+        poller=poller,
+        authorities=_authorities(trust, turn),
+        lookupds=lookupds,
+        settings=LiveSettings(options, lookupds),
+        drain=Drain(broker, deadline=seconds(options.drain_deadline), say_goodbye=partial(lookupds.configure, ())),
+        reading=_reading(store),
+    )
 
 
 # Parts
@@ -128,21 +147,25 @@ def _say_who_starts(options: Options) -> None:
     log.info("ID: %d", options.node_id)
 
 
-def _start_upkeep(
-    nursery: trio.Nursery, broker: Broker, turn: Turn, store: Store, tls: TlsServer | None, options: Options
-) -> None:
+def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     """What has to be done from time to time, whoever comes or does not."""
+    broker, turn, store, trust = node.broker, node.turn, node.store, node.trust
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)
     nursery.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
-    if tls is not None:
-        nursery.start_soon(timers.return_memory, tls)
-    if options.statsd_address:
-        nursery.start_soon(_push_to_statsd, broker, options)
+    if trust.tls is not None:
+        nursery.start_soon(timers.return_memory, trust.tls)
+    if node.options.statsd_address:
+        nursery.start_soon(_push_to_statsd, broker, node.options)
+    if node.authorities is not None:
+        nursery.start_soon(node.authorities.run)
+    if trust.rights is not None:
+        nursery.start_soon(trust.rights.follow)
 
 
 @asynccontextmanager
-async def _polling(poller: Poller, turn: Turn) -> AsyncIterator[None]:
+async def _polling(node: _Node) -> AsyncIterator[None]:
+    poller = node.poller
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         yield
@@ -151,14 +174,14 @@ async def _polling(poller: Poller, turn: Turn) -> AsyncIterator[None]:
             while len(poller):  # noqa: ASYNC110  # nobody has to tell us, for one end in a process' life
                 await trio.sleep(_LOOK_INTERVAL)
         nursery.cancel_scope.cancel()
-    _close(poller, turn)
+    _close(node)
 
 
-def _close(poller: Poller, turn: Turn, *, but_tunnels: bool = False) -> None:
+def _close(node: _Node, *, but_tunnels: bool = False) -> None:
     """Clients are closed without a word, as in NSQ; what the web server is asked through a tunnel it may still answer."""
-    turn.begin()
-    poller.close_all(but=is_tunnel if but_tunnels else None)
-    turn.finish()
+    node.turn.begin()
+    node.poller.close_all(but=is_tunnel if but_tunnels else None)
+    node.turn.finish()
 
 
 async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:
@@ -183,6 +206,10 @@ async def _push_to_statsd(broker: Broker, options: Options) -> None:
     await push_to_statsd(options.statsd_address, seconds(options.statsd_interval), take_packets)
 
 
+def _trust_of(options: Options) -> _Trust:
+    return _Trust(tls=tls_server(options), auth=auth_servers.settings_of(options), rights=_rights_of(options))
+
+
 def _rights_of(options: Options) -> RightsFile | None:
     return RightsFile(options.rights_file, names_count=_names_count(options)) if options.rights_file else None
 
@@ -196,12 +223,10 @@ def _guard_of(rights: RightsFile | None, options: Options) -> Guard | None:
     return Guard(lambda: rights.now, names_count=_names_count(options)) if rights is not None else None
 
 
-def _authorities(
-    settings: auth_servers.Settings | None, rights: RightsFile | None, turn: Turn
-) -> auth_servers.AuthServers | None:
-    if settings is None and rights is None:
+def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
+    if trust.auth is None and trust.rights is None:
         return None
-    return auth_servers.AuthServers(settings, turn, known=rights.grant if rights is not None else None)
+    return auth_servers.AuthServers(trust.auth, turn, known=trust.rights.grant if trust.rights is not None else None)
 
 
 def _most_connections() -> int:
@@ -221,37 +246,44 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 
 @asynccontextmanager
-async def _web(
-    broker: Broker,
-    turn: Turn,
-    settings: LiveSettings,
-    drain: Drain,
-    listening: Listening,
-    reading: Reading,
-    guard: Guard | None,
-) -> AsyncIterator[tuple[web.Web, QuickRoutes]]:
-    options = settings.options
+async def _web(node: _Node, listening: Listening) -> AsyncIterator[Doors]:
+    """The web server, and all doors, which are still closed."""
+    options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
-    node = NodeInfo(
-        hostname=platform.node(),
-        tcp_port=listening_port(listening.tcp),
-        http_port=listening.http_port,
-    )
+    guard = _guard_of(node.trust.rights, options)
     app = make_app(
         broker,
-        turn,
-        settings,
+        node.turn,
+        node.settings,
         publishing,
-        node,
-        start_drain=drain.start,
+        NodeInfo(
+            hostname=platform.node(),
+            tcp_port=listening_port(listening.tcp),
+            http_port=listening.http_port,
+        ),
+        start_drain=node.drain.start,
         run_trio=web.run_trio,
-        reading=reading,
+        reading=node.reading,
         linger=web.linger,
         attend=web.attend,
         guard=guard,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
-        yield web_server, QuickRoutes(broker, publishing, guard=guard)
+        yield Doors(
+            listening=listening,
+            poller=node.poller,
+            web=web_server,
+            routes=QuickRoutes(broker, publishing, guard=guard),
+            make_client=_client_maker(node),
+            tls=node.trust.tls,
+            serves_plain_http=options.tls_required is not TlsRequired.YES,
+            now=lambda: broker.now,
+        )
+
+
+def _client_maker(node: _Node) -> MakeHandler:
+    ask = node.authorities.ask if node.authorities is not None else None
+    return client_maker(node.broker, rules_of(node.options), node.trust.tls, ask)
 
 
 def _reading(store: Store) -> Reading:
