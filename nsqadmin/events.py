@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nsqadmin.diagnose import TAIL_PREFIX
-from nsqadmin.model import Activity, Channel, Paused, Snapshot, Topic
+from nsqadmin.model import TAIL_PREFIX, Activity, Channel, Paused, Snapshot, Topic
 
 
 def events_between(before: Snapshot, now: Snapshot, *, restarted: frozenset[str] = frozenset()) -> list[Activity]:

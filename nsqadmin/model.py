@@ -19,8 +19,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from common.wire.names import is_ephemeral
+
+TAIL_PREFIX: Final = "nsqadmin_tail_"  # of channels of our own, through which somebody here watches a topic
 
 
 class Health(StrEnum):

@@ -21,7 +21,7 @@ from common.options import seconds
 from common.web import run_trio
 from nsqadmin.answered import NodeAnswer, NotUnderstood, read_stats
 from nsqadmin.cluster import Directory, Merger, is_out_of_date, node_order, totals_of, version_key
-from nsqadmin.diagnose import diagnose
+from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.discovery import Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
 from nsqadmin.events import events_between
 from nsqadmin.model import (

@@ -18,8 +18,8 @@ from common.wire import commands
 from common.wire.frames import BadFrame, FrameReader, FrameType
 from common.wire.message import decode_message
 from common.wire.names import is_ephemeral
-from nsqadmin.diagnose import TAIL_PREFIX
 from nsqadmin.messages.model import Message
+from nsqadmin.model import TAIL_PREFIX
 
 if TYPE_CHECKING:
     from nsqadmin.model import Node, Snapshot

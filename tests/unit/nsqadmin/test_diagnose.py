@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.diagnose import diagnose
+from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.model import (
     Channel,
     Finding,

@@ -1,0 +1,100 @@
+"""One topic or channel that may be in trouble, as its rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from nsqadmin.model import (
+    Channel,
+    Evidence,
+    Finding,
+    Metric,
+    Severity,
+    Snapshot,
+    Topic,
+    channel_series,
+    topic_series,
+)
+
+
+class Trends(Protocol):
+    """How numbers went; `SeriesStore` is one."""
+
+    def recent(self, key: str, metric: Metric, seconds: float) -> Sequence[float]:
+        """The known values of the last seconds, the oldest first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is known around it, and what findings about it have in common."""
+
+    snapshot: Snapshot
+    trends: Trends
+    series: str
+    weight: float
+    topic: str
+    channel: str = ""
+
+    @classmethod
+    def of_topic(cls, topic: Topic, snapshot: Snapshot, trends: Trends) -> Case:
+        return cls(
+            snapshot=snapshot,
+            trends=trends,
+            series=topic_series(topic.name),
+            weight=float(topic.depth),
+            topic=topic.name,
+        )
+
+    @classmethod
+    def of_channel(cls, channel: Channel, snapshot: Snapshot, trends: Trends) -> Case:
+        return cls(
+            snapshot=snapshot,
+            trends=trends,
+            series=channel_series(channel.topic, channel.name),
+            weight=channel.depth + 60.0 * max(channel.net_rate or 0.0, 0.0),
+            topic=channel.topic,
+            channel=channel.name,
+        )
+
+    def recent(self, metric: Metric, seconds: float) -> Sequence[float]:
+        return self.trends.recent(self.series, metric, seconds)
+
+    def mean(self, metric: Metric, seconds: float) -> float:
+        values = self.recent(metric, seconds)
+        return sum(values) / len(values) if values else 0.0
+
+    def finding(
+        self,
+        rule: str,
+        severity: Severity,
+        verdict: str,
+        advice: str,
+        *evidence: Evidence,
+        window: float = 0.0,
+        is_inferred: bool = False,
+        action: str = "",
+    ) -> Finding:
+        return Finding(
+            rule=rule,
+            severity=severity,
+            verdict=verdict,
+            advice=advice,
+            topic=self.topic,
+            channel=self.channel,
+            evidence=evidence,
+            window=window,
+            is_inferred=is_inferred,
+            action=action,
+            weight=self.weight,
+        )
+
+
+def first_that_speaks(answers: Iterable[Iterable[Finding]]) -> Iterable[Finding]:
+    """The answer of one rule of a group."""
+    for answer in answers:
+        if found := list(answer):
+            return found
+    return ()

@@ -1,0 +1,287 @@
+"""Rules about one channel: D1 to D10, D12, D15."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from typing import Final
+
+from nsqadmin.actions import Kind
+from nsqadmin.diagnosis.case import Case, first_that_speaks
+from nsqadmin.diagnosis.words import counted, name_of, number, one_of, rate, say
+from nsqadmin.model import Channel, Client, Evidence, Finding, Metric, Paused, Severity
+
+_MINUTE: Final = 60.0
+_RECENT: Final = 5 * _MINUTE
+_FEW: Final = 2  # samples: fewer say nothing about a trend
+_PEERS: Final = 3  # consumers: fewer have no usual rate
+_SATURATED: Final = 0.9  # of what consumers ask for
+_STANDSTILL: Final = 0.05  # messages a second
+_REQUEUED: Final = 0.2  # share of deliveries
+_SLOW_SHARE: Final = 0.25  # of what its peers finish
+_MANY_DEFERRED: Final = 100
+
+
+def about_channel(channel: Channel, case: Case) -> Iterator[Finding]:
+    for group in _GROUPS:
+        yield from first_that_speaks(rule(channel, case) for rule in group)
+    for rule in _BESIDES:
+        yield from rule(channel, case)
+
+
+# Delivery: D1 to D7
+
+
+def _paused(channel: Channel, case: Case) -> Iterator[Finding]:
+    if channel.paused is Paused.YES:
+        yield case.finding(
+            "D1",
+            Severity.WARNING if channel.depth else Severity.INFO,
+            "Paused: nothing is delivered",
+            "Unpause it when its consumers are to go on.",
+            number("waiting", channel.depth),
+            action=Kind.UNPAUSE_CHANNEL,
+        )
+    elif channel.paused is Paused.PARTLY:
+        paused = [row.node for row in channel.nodes if row.paused]
+        yield case.finding(
+            "D2",
+            Severity.WARNING,
+            f"Paused on {len(paused)} of {counted(len(channel.nodes), 'node')}",
+            "Pause the rest, or unpause it everywhere.",
+            say("paused on", ", ".join(paused)),
+            number("waiting", channel.depth),
+            action=Kind.UNPAUSE_CHANNEL,
+        )
+
+
+def _nobody(channel: Channel, case: Case) -> Iterator[Finding]:
+    if not channel.depth or channel.client_count:
+        return
+    yield case.finding(
+        "D3",
+        Severity.PROBLEM,
+        "No consumer is connected",
+        "Start a consumer, or delete the channel when nobody needs it any more.",
+        number("waiting", channel.depth),
+        number("consumers", 0),
+        *_lag(channel),
+    )
+
+
+def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
+    without = [row for row in channel.nodes if row.depth and not row.client_count]
+    if not without or not channel.client_count:
+        return
+    names = ", ".join(row.node for row in without)
+    unreachable = [row.node for row in without if (node := case.snapshot.node(row.node)) and not node.is_reachable]
+    advice = "Consumers find nodes through nsqlookupd by their broadcast addresses: are these right, and can they be reached from the consumers?"
+    if unreachable:
+        advice += f" From here {', '.join(unreachable)} cannot be reached either."
+    yield case.finding(
+        "D4",
+        Severity.PROBLEM,
+        f"{len(without)} of {counted(len(channel.nodes), 'node')} {'has' if len(without) == 1 else 'have'} no consumer, and messages wait there",
+        advice,
+        say("nodes without a consumer", names),
+        number("waiting there", sum(row.depth for row in without)),
+        number("consumers elsewhere", channel.client_count),
+        is_inferred=True,
+    )
+
+
+def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
+    if not channel.depth or channel.ready_count != 0 or channel.in_flight_count or not channel.client_count:
+        return
+    window = _held_for(case, lambda depth, in_flight: depth > 0 and in_flight == 0)
+    yield case.finding(
+        "D5",
+        Severity.PROBLEM,
+        "Consumers are connected but ask for nothing (RDY 0)",
+        "They back off after failures, or their max_in_flight is lower than the number of nodes: look at their log, and raise max_in_flight to at least the number of nodes.",
+        number("waiting", channel.depth),
+        number("consumers", channel.client_count),
+        number("ready count", 0),
+        number("in flight", 0),
+        window=window,
+        is_inferred=True,
+    )
+
+
+def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
+    if not _is_saturated(channel) or case.mean(Metric.FINISHED, _MINUTE) > _STANDSTILL:
+        return
+    if not (timed_out := case.mean(Metric.TIMED_OUT, _RECENT)):
+        return
+    slowest = _by_in_flight(channel)
+    yield case.finding(
+        "D7",
+        Severity.PROBLEM,
+        "Handlers hang: messages time out and nothing is finished",
+        "Look at what the handlers wait for. Where the work is just long: a longer msg_timeout, or TOUCH.",
+        rate("timed out", timed_out),
+        rate("finished", 0.0),
+        number("in flight", channel.in_flight_count),
+        number("ready count", channel.ready_count or 0),
+        *([say("most in flight", name_of(slowest[0]))] if slowest else []),
+        window=_RECENT,
+    )
+
+
+def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
+    depths = case.recent(Metric.DEPTH, 2 * _MINUTE)
+    if not _is_saturated(channel) or len(depths) < _FEW or depths[-1] <= depths[0]:
+        return
+    finished = case.mean(Metric.FINISHED, 2 * _MINUTE)
+    incoming = case.mean(Metric.INCOMING, 2 * _MINUTE)
+    if finished <= _STANDSTILL or incoming <= finished:
+        return
+    yield case.finding(
+        "D6",
+        Severity.PROBLEM,
+        f"Consumers are saturated: they finish {finished:,.1f}/s, {incoming:,.1f}/s arrive",
+        f"It takes {incoming / finished:.1f} times as much: more consumers, or a higher max_in_flight where they have time to spare.",
+        rate("in", incoming),
+        rate("finished", finished),
+        number("in flight", channel.in_flight_count),
+        number("ready count", channel.ready_count or 0),
+        *_lag(channel),
+        window=2 * _MINUTE,
+        is_inferred=True,
+    )
+
+
+def _is_saturated(channel: Channel) -> bool:
+    """They have in hand what they ask for. nsqd counts down nothing: ready is what is asked for altogether."""
+    return bool(channel.ready_count) and channel.in_flight_count >= _SATURATED * (channel.ready_count or 0)
+
+
+# Handling: D8, D9
+
+
+def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
+    requeued = case.mean(Metric.REQUEUED, _RECENT)
+    finished = case.mean(Metric.FINISHED, _RECENT)
+    timed_out = case.mean(Metric.TIMED_OUT, _RECENT)
+    deliveries = requeued + finished + timed_out
+    if requeued <= _STANDSTILL or requeued <= _REQUEUED * deliveries:
+        return
+    share = requeued / deliveries
+    clients = sorted(channel.clients or (), key=lambda it: -(it.requeue_rate or 0.0))
+    worst = [it for it in clients[:3] if it.requeue_rate]
+    yield case.finding(
+        "D8",
+        Severity.PROBLEM,
+        f"Handlers fail: {one_of(share)} deliveries is requeued",
+        "Look at the consumers' log, and at the messages that come again.",
+        say("requeued", f"{share:.0%} of deliveries"),
+        rate("requeued", requeued),
+        rate("finished", finished),
+        *(say("requeues", f"{name_of(it)}: {it.requeue_rate:,.1f}/s") for it in worst),
+        window=_RECENT,
+    )
+
+
+def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
+    clients = [it for it in channel.clients or () if it.finish_rate is not None and it.ready_count]
+    if len(clients) < _PEERS:
+        return
+    for it in clients:
+        peers = median(other.finish_rate or 0.0 for other in clients if other is not it)
+        finishing = it.finish_rate or 0.0
+        is_full = it.in_flight_count >= max(1, _SATURATED * it.ready_count)
+        if is_full and peers > _STANDSTILL and finishing < _SLOW_SHARE * peers:
+            yield case.finding(
+                "D9",
+                Severity.WARNING,
+                f"One slow consumer: {name_of(it)}",
+                "It holds messages that the others could have handled: look at that machine, or stop it.",
+                rate("it finishes", finishing),
+                rate("its peers (median)", peers),
+                number("in flight there", it.in_flight_count),
+                is_inferred=True,
+            )
+            return
+
+
+# Besides: D10, D12, D15
+
+
+def _deferred(channel: Channel, case: Case) -> Iterator[Finding]:
+    if channel.deferred_count < _MANY_DEFERRED and not (channel.deferred_count and not channel.depth):
+        return
+    if channel.deferred_count < max(10, channel.depth // 10):
+        return
+    yield case.finding(
+        "D10",
+        Severity.INFO,
+        f"{counted(channel.deferred_count, 'message')} wait for their delay",
+        "They were published or requeued with a delay, and are delivered when it is over. They are not part of the depth.",
+        number("deferred", channel.deferred_count),
+        number("waiting", channel.depth),
+    )
+
+
+def _sampled(channel: Channel, case: Case) -> Iterator[Finding]:
+    sampling = [it for it in channel.clients or () if it.sample_rate]
+    if not sampling:
+        return
+    names = ", ".join(sorted({f"{name_of(it)} takes {it.sample_rate} %" for it in sampling}))
+    yield case.finding(
+        "D12",
+        Severity.INFO,
+        f"{names}, by design",
+        "Who connects with a sample_rate gets that share, and the rest is dropped for this channel.",
+        number("sampling consumers", len(sampling)),
+        number("consumers", channel.client_count),
+    )
+
+
+def _spilling(channel: Channel, case: Case) -> Iterator[Finding]:
+    on_disk = case.recent(Metric.BACKEND_DEPTH, _RECENT)
+    if not channel.backend_depth or len(on_disk) < _FEW or on_disk[-1] <= on_disk[0]:
+        return
+    rows = [row for row in channel.nodes if row.backend_depth]
+    yield case.finding(
+        "D15",
+        Severity.INFO,
+        f"More waits than memory holds, on {', '.join(row.node for row in rows)}",
+        "What is beyond mem-queue-size is read from disk when its turn comes: slower, but nothing is lost.",
+        number("not in memory", channel.backend_depth),
+        number("waiting", channel.depth),
+        window=_RECENT,
+    )
+
+
+_Rule = Callable[[Channel, Case], Iterable[Finding]]
+_GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
+    (_paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
+    (_failing, _one_slow),
+)
+_BESIDES: Final[tuple[_Rule, ...]] = (_deferred, _sampled, _spilling)
+
+
+# What the rules look at
+
+
+def _lag(channel: Channel) -> list[Evidence]:
+    if channel.oldest_age is None:
+        return []
+    least = "at least " if channel.oldest_is_older else "about "
+    return [say("oldest message", f"{least}{channel.oldest_age:,.0f} s")]
+
+
+def _by_in_flight(channel: Channel) -> list[Client]:
+    return sorted(channel.clients or (), key=lambda it: -it.in_flight_count)
+
+
+def _held_for(case: Case, holds: Callable[[float, float], bool]) -> float:
+    """For about how long it has been so; 0 when it was not yet so at the sample before."""
+    depths = case.recent(Metric.DEPTH, _RECENT)
+    in_flights = case.recent(Metric.IN_FLIGHT, _RECENT)
+    held = 0
+    for depth, in_flight in zip(reversed(depths), reversed(in_flights), strict=False):
+        if not holds(depth, in_flight):
+            break
+        held += 1
+    return _RECENT * max(held - 1, 0) / max(len(depths), 1) if held > 1 else 0.0

@@ -1,0 +1,40 @@
+"""All that is found in a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from nsqadmin.diagnosis.case import Case, Trends
+from nsqadmin.diagnosis.channels import about_channel
+from nsqadmin.diagnosis.nodes import about_lookupd, about_node
+from nsqadmin.diagnosis.topics import about_topic
+from nsqadmin.model import TAIL_PREFIX, Finding, Severity, Snapshot, Topic
+
+_SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def diagnose(snapshot: Snapshot, trends: Trends, *, before: Iterable[Finding] = ()) -> tuple[Finding, ...]:
+    """All findings, the worst first. What was found before keeps the time when it was found first."""
+    found = [
+        *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
+        *(finding for node in snapshot.nodes for finding in about_node(node, snapshot)),
+        *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),
+    ]
+    known = {finding.key: finding.since for finding in before}
+    dated = (replace(it, since=it.since or known.get(it.key, snapshot.taken_at)) for it in found)
+    return tuple(sorted(dated, key=_order))
+
+
+def _about(topic: Topic, snapshot: Snapshot, trends: Trends) -> Iterator[Finding]:
+    """About it, and about each of its channels."""
+    yield from about_topic(topic, Case.of_topic(topic, snapshot, trends))
+    for channel in topic.channels:
+        if not channel.name.startswith(TAIL_PREFIX):
+            yield from about_channel(channel, Case.of_channel(channel, snapshot, trends))
+
+
+def _order(finding: Finding) -> tuple[object, ...]:
+    about = (finding.topic, finding.channel, finding.node)
+    return _SEVERITIES[finding.severity], -finding.weight, about, finding.rule

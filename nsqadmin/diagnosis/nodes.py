@@ -1,0 +1,136 @@
+"""Rules about one nsqd or nsqlookupd: D16. All of them may speak at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from nsqadmin.diagnosis.words import say
+from nsqadmin.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
+
+_RULE: Final = "D16"
+_SKEW: Final = 10.0  # seconds
+_ABOVE_ALL: Final = 1e9  # a node that is gone weighs more than all that waits elsewhere
+
+_VERDICTS: Final[Mapping[Health, str]] = {
+    Health.DOWN: "does not answer",
+    Health.NEVER: "has never answered",
+    Health.SLOW: "is slow to answer",
+}
+
+
+def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if node.health in _VERDICTS:
+        verdict = f"{node.address} {_VERDICTS[node.health]}"
+        yield _finding(node, _severity(node.health), verdict, node.explanation, say("error", node.error))
+    if node.is_reachable:
+        for rule in _OF_THE_REACHABLE:
+            yield from rule(node, snapshot)
+
+
+def about_lookupd(lookupd: Lookupd) -> Iterator[Finding]:
+    if lookupd.health in _VERDICTS:
+        yield Finding(
+            rule=_RULE,
+            severity=_severity(lookupd.health),
+            verdict=f"nsqlookupd {lookupd.address} {_VERDICTS[lookupd.health]}",
+            advice=lookupd.explanation,
+            node=lookupd.address,
+            evidence=(say("error", lookupd.error),) if lookupd.error else (),
+            since=lookupd.since,
+            weight=_ABOVE_ALL,
+        )
+
+
+def _severity(health: Health) -> Severity:
+    return Severity.WARNING if health is Health.SLOW else Severity.PROBLEM
+
+
+def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if node.own_health not in ("", "OK"):
+        yield _finding(
+            node,
+            Severity.PROBLEM,
+            f"{node.address} says that it is not well",
+            "Look at its log; most often its disk cannot be written.",
+            say("it says", node.own_health),
+        )
+
+
+def _not_everywhere(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    missing = [it.address for it in snapshot.lookupds if it.is_reachable and it.address not in node.lookupds]
+    if snapshot.has_lookupds and missing:
+        yield _finding(
+            node,
+            Severity.WARNING,
+            f"{node.address} is not registered with {', '.join(missing)}",
+            "Consumers that ask there do not find it: is that nsqlookupd among its --lookupd-tcp-address, and reachable from it?",
+            say("registered with", ", ".join(node.lookupds) or "none"),
+        )
+
+
+def _old(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if node.out_of_date:
+        newest = max((it.version for it in snapshot.nodes), default="")
+        yield _finding(
+            node,
+            Severity.INFO,
+            f"{node.address} is older than the others",
+            "Upgrade it when it suits.",
+            say("version", node.version),
+            say("newest", newest),
+        )
+
+
+def _twice(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    twins = [it.hostname for it in snapshot.nodes if _is_twin(it, node)]
+    if twins:
+        yield _finding(
+            node,
+            Severity.WARNING,
+            f"{node.broadcast_address} is announced by {len(twins) + 1} nodes with the same TCP port",
+            "They cannot be told apart: give each a --broadcast-address of its own.",
+            say("also announced by", ", ".join(twins)),
+        )
+
+
+def _is_twin(other: Node, node: Node) -> bool:
+    return (
+        other is not node
+        and other.broadcast_address == node.broadcast_address
+        and other.tcp_port == node.tcp_port
+        and other.is_reachable
+    )
+
+
+def _wrong_clock(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if node.clock_skew is not None and abs(node.clock_skew) > _SKEW:
+        yield _finding(
+            node,
+            Severity.WARNING,
+            f"The clock of {node.address} is {abs(node.clock_skew):,.0f} s {'ahead' if node.clock_skew > 0 else 'behind'}",
+            "Ages and latencies are wrong until the clocks agree: is NTP running?",
+            say("ahead of ours by", f"{node.clock_skew:,.1f} s"),
+        )
+
+
+_OF_THE_REACHABLE: Final[tuple[Callable[[Node, Snapshot], Iterable[Finding]], ...]] = (
+    _sick,
+    _not_everywhere,
+    _old,
+    _twice,
+    _wrong_clock,
+)
+
+
+def _finding(node: Node, severity: Severity, verdict: str, advice: str, *evidence: Evidence) -> Finding:
+    return Finding(
+        rule=_RULE,
+        severity=severity,
+        verdict=verdict,
+        advice=advice,
+        node=node.address,
+        evidence=tuple(it for it in evidence if it.value),
+        since=node.since if not node.is_reachable else 0.0,
+        weight=_ABOVE_ALL if severity is Severity.PROBLEM else 0.0,
+    )

@@ -1,0 +1,117 @@
+"""Rules about one topic: D1, D2, D11, D13, D14."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from typing import Final
+
+from nsqadmin.actions import Kind
+from nsqadmin.diagnosis.case import Case, first_that_speaks
+from nsqadmin.diagnosis.words import counted, number, rate, say
+from nsqadmin.model import Finding, Metric, Paused, Severity, Snapshot, Topic
+
+_MINUTE: Final = 60.0
+_HOUR: Final = 60 * _MINUTE
+_FEW: Final = 2  # samples: fewer say nothing about a trend
+_STANDSTILL: Final = 0.05  # messages a second
+_BURST: Final = 3.0
+_BURST_AT_LEAST: Final = 5.0  # messages a second: three times nothing is no burst
+_BURST_SAMPLES: Final = 12  # to know what is usual
+_BURST_NOW: Final = 3  # samples, the newest ones, that may belong to it
+
+
+def about_topic(topic: Topic, case: Case) -> Iterator[Finding]:
+    """About itself, and not about its channels."""
+    yield from first_that_speaks(rule(topic, case) for rule in _WAITING)
+    yield from _burst(topic, case)
+
+
+def _paused(topic: Topic, case: Case) -> Iterator[Finding]:
+    if topic.paused is Paused.YES:
+        yield case.finding(
+            "D1",
+            Severity.WARNING if topic.depth else Severity.INFO,
+            "Paused: new messages wait in the topic",
+            "Unpause it when its channels are to get them.",
+            number("waiting", topic.depth),
+            action=Kind.UNPAUSE_TOPIC,
+        )
+    elif topic.paused is Paused.PARTLY:
+        paused = [row.node for row in topic.nodes if row.paused]
+        yield case.finding(
+            "D2",
+            Severity.WARNING,
+            f"Paused on {len(paused)} of {counted(len(topic.nodes), 'node')}",
+            "Pause the rest, or unpause it everywhere.",
+            say("paused on", ", ".join(paused)),
+            action=Kind.UNPAUSE_TOPIC,
+        )
+
+
+def _no_channel(topic: Topic, case: Case) -> Iterator[Finding]:
+    without = {row.node for row in topic.nodes} - {row.node for it in topic.channels for row in it.nodes}
+    waiting = sum(row.depth for row in topic.nodes if row.node in without)
+    if not waiting:
+        return
+    where = "" if not topic.channels else f" on {', '.join(sorted(without))}"
+    yield case.finding(
+        "D13",
+        Severity.WARNING,
+        f"Messages wait in the topic{where} until a channel exists",
+        "Start a consumer, or create a channel: the first one gets everything that waits.",
+        number("waiting", waiting),
+        number("channels", len(topic.channels)),
+        action=Kind.CREATE_CHANNEL,
+    )
+
+
+def _not_handed_over(topic: Topic, case: Case) -> Iterator[Finding]:
+    depths = case.recent(Metric.DEPTH, _MINUTE)
+    if not topic.depth or not topic.channels or len(depths) < _FEW or min(depths) <= 0 or depths[-1] < depths[0]:
+        return
+    yield case.finding(
+        "D14",
+        Severity.PROBLEM,
+        "nsqd does not hand over to the channels",
+        "It lacks CPU, or its disk is slow or full: look at the node and at its log.",
+        number("waiting in the topic", topic.depth),
+        say("on", ", ".join(row.node for row in topic.nodes if row.depth)),
+        window=_MINUTE,
+        is_inferred=True,
+    )
+
+
+_WAITING: Final[tuple[Callable[[Topic, Case], Iterable[Finding]], ...]] = (_paused, _no_channel, _not_handed_over)
+
+
+def _burst(topic: Topic, case: Case) -> Iterator[Finding]:
+    rates = case.recent(Metric.INCOMING, _HOUR)
+    now = topic.rates.incoming or 0.0
+    if len(rates) < _BURST_SAMPLES or now < _BURST_AT_LEAST:
+        return
+    usual = median(rates[:-_BURST_NOW])
+    if now <= _BURST * usual or usual <= _STANDSTILL:
+        return
+    by_producer = _rates_of_producers(topic, case.snapshot)
+    main = max(by_producer, key=lambda host: by_producer[host], default="")
+    yield case.finding(
+        "D11",
+        Severity.INFO,
+        f"A burst: {now:,.0f}/s are published, usually {usual:,.0f}/s" + (f"; most of it by {main}" if main else ""),
+        "Its channels lag until it is over; look at the drain times.",
+        rate("now", now),
+        rate("median before", usual),
+        *([rate(f"by {main}", by_producer[main])] if main else []),
+        window=min(_HOUR, len(rates) * case.snapshot.interval),
+    )
+
+
+def _rates_of_producers(topic: Topic, snapshot: Snapshot) -> dict[str, float]:
+    """By hostname."""
+    found: dict[str, float] = {}
+    for producer in snapshot.producers or ():
+        for name, _, published in producer.counts:
+            if name == topic.name and published:
+                found[producer.hostname] = found.get(producer.hostname, 0.0) + published
+    return found

@@ -1,0 +1,30 @@
+"""How evidence is written."""
+
+from __future__ import annotations
+
+from nsqadmin.model import Client, Evidence
+
+
+def say(label: str, value: str) -> Evidence:
+    return Evidence(label=label, value=value)
+
+
+def number(label: str, value: int) -> Evidence:
+    return Evidence(label=label, value=f"{value:,}")
+
+
+def rate(label: str, value: float) -> Evidence:
+    return Evidence(label=label, value=f"{value:,.1f}/s")
+
+
+def counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def one_of(share: float) -> str:
+    """0.33 → "1 of 3"."""
+    return f"{share * 10:.0f} of 10" if share > 0.5 else f"1 of {round(1 / share)}"
+
+
+def name_of(client: Client) -> str:
+    return client.client_id if client.hostname in ("", client.client_id) else f"{client.hostname} ({client.client_id})"
