@@ -30,7 +30,7 @@ from nsqadmin.messages.service import Messages
 from nsqadmin.notify import Notifier
 from nsqadmin.pages import handlers as pages
 from nsqadmin.queries import Queries
-from nsqadmin.sampler import Sampler
+from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.services import Services
 from nsqadmin.upstream import opened
 from nsqadmin.view import open_saved

@@ -15,8 +15,8 @@ from urllib.parse import quote_plus
 import trio
 
 from nsqadmin.answered import NotUnderstood
-from nsqadmin.cluster import is_out_of_date, version_key
 from nsqadmin.discovery import Announced, info_in, merged_nodes, names_in, producers_in, topics_in
+from nsqadmin.sampling.cluster import is_out_of_date, version_key
 from nsqadmin.upstream import Upstream, UpstreamError
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
     from nsqadmin.queries import Queries
-    from nsqadmin.sampler import Sampler
+    from nsqadmin.sampling.sampler import Sampler
     from nsqadmin.view import View
 
 

@@ -13,7 +13,8 @@ import trio
 from nsqadmin.activity import ActivityLog
 from nsqadmin.model import Health, Snapshot
 from nsqadmin.options import Options
-from nsqadmin.sampler import PATIENCE, Sampler
+from nsqadmin.sampling.asked import PATIENCE
+from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.upstream import opened
 
 SECOND = 1_000_000_000

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from nsqadmin.answered import NodeAnswer, NotUnderstood, read_stats
-from nsqadmin.cluster import Directory, Merger, drain_time, merged_latency, version_key
 from nsqadmin.discovery import merged_nodes, producers_in, read_info
 from nsqadmin.model import Latency, Paused, Percentile, Rates
+from nsqadmin.sampling.cluster import Directory, Merger, drain_time, merged_latency, version_key
 
 
 def stats(*, start_time: int = 1, **channel: Any) -> dict[str, Any]:

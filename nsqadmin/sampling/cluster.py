@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.ages import Ages
 from nsqadmin.model import (
     UNKNOWN_RATES,
     Channel,
@@ -18,6 +17,7 @@ from nsqadmin.model import (
     Topic,
     Totals,
 )
+from nsqadmin.sampling.ages import Ages
 
 if TYPE_CHECKING:
     from nsqadmin.answered import ChannelPart, NodeAnswer, TopicPart

@@ -1,0 +1,133 @@
+"""Who is there: what the nsqlookupds say, or without them the configured nsqds themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_plus
+
+import trio
+
+from common.options import seconds
+from nsqadmin.discovery import Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
+from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
+from nsqadmin.sampling.cluster import Directory
+from nsqadmin.upstream import Upstream, UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.options import Options
+
+_GONE_FOR: Final = 600.0  # seconds that a node that has left is still shown
+_MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
+
+
+class Census:
+    def __init__(self, options: Callable[[], Options], upstream: Upstream, wall: Callable[[], float]) -> None:
+        self.nodes: dict[str, AskedNode] = {}
+        self.lookupds: dict[str, AskedLookupd] = {}
+        self._options = options
+        self._upstream = upstream
+        self._wall = wall
+        self._registered_channels: dict[str, tuple[str, ...]] = {}
+        self._static: dict[str, Announced] = {}  # by configured address, without nsqlookupds
+        self._asked_at = -1e9
+
+    @property
+    def has_lookupds(self) -> bool:
+        return bool(self._options().lookupd_http_address)
+
+    @property
+    def is_due(self) -> bool:
+        return trio.current_time() - self._asked_at >= seconds(self._options().discovery_interval)
+
+    def start(self, nursery: trio.Nursery) -> Round:
+        """Asks. What has been answered counts with the next `settle`."""
+        self._asked_at = trio.current_time()
+        options = self._options()
+        asked = Round()
+        if options.lookupd_http_address:
+            for address in dict.fromkeys(options.lookupd_http_address):
+                state = self.lookupds.setdefault(address, AskedLookupd())
+                if state.busy_since is None:
+                    asked.start(nursery, self._ask_lookupd, address, state)
+        else:
+            for address in dict.fromkeys(options.nsqd_http_address):
+                asked.start(nursery, self._ask_info, address)
+        for address in self.lookupds.keys() - set(options.lookupd_http_address):
+            del self.lookupds[address]
+        return asked
+
+    async def _ask_lookupd(self, address: str, state: AskedLookupd) -> None:
+        began = trio.current_time()
+        with state.question(address, self._wall):
+            state.producers = producers_in(await self._upstream.get_json(address, "/nodes"))
+            state.topics = names_in(await self._upstream.get_json(address, "/topics"), "topics")
+            state.version = str(unwrapped(await self._upstream.get_json(address, "/info")).get("version") or "")
+            state.succeeded(trio.current_time() - began, self._wall())
+            await self._ask_inactive(address, state)
+
+    async def _ask_inactive(self, address: str, state: AskedLookupd) -> None:
+        """For the channels of topics that no node has: one question each, so not for too many."""
+        active = {topic for it in self.lookupds.values() for producer in it.producers for topic in producer.topics}
+        for topic in [it for it in state.topics if it not in active][:_MOST_INACTIVE]:
+            document = await self._upstream.get_json(address, f"/channels?topic={quote_plus(topic)}")
+            channels = {*self._registered_channels.get(topic, ()), *names_in(document, "channels")}
+            self._registered_channels[topic] = tuple(sorted(channels))
+
+    async def _ask_info(self, configured: str) -> None:
+        try:
+            self._static[configured] = read_info(
+                unwrapped(await self._upstream.get_json(configured, "/info")), configured
+            )
+        except (UpstreamError, *NO_ANSWER):
+            # Why is told by the question for numbers, which goes to the same place.
+            self._static.setdefault(configured, read_info({}, configured))
+
+    def settle(self) -> None:
+        """Who is there, after what everybody has said up to now."""
+        if self.has_lookupds:
+            answered = [(at, it) for at, it in self.lookupds.items() if it.has_answered]
+            if not answered and self.nodes:
+                return  # nobody knows: those that were there are asked further
+            announced = merged_nodes((at, it.producers) for at, it in answered)
+        else:
+            announced = list(self._static.values())
+        there = set()
+        for it in announced:
+            there.add(it.address)
+            state = self.nodes.setdefault(it.address, AskedNode())
+            state.announced, state.left_at = it, None
+        for address in self.nodes.keys() - there:
+            self._has_left(address, trio.current_time())
+
+    def _has_left(self, address: str, now: float) -> None:
+        state = self.nodes[address]
+        state.left_at = state.left_at or now
+        state.announced = replace(state.announced, sources=[], remote_addresses=[], topics={})
+        if now - state.left_at > _GONE_FOR:
+            del self.nodes[address]
+
+    def directory(self) -> Directory:
+        topics: dict[str, list[str]] = {}
+        for address, lookupd in self.lookupds.items():
+            if lookupd.has_answered:
+                for topic in lookupd.topics:
+                    topics.setdefault(topic, []).append(address)
+        return Directory(
+            topics={topic: tuple(addresses) for topic, addresses in topics.items()},
+            channels=self._registered_channels,
+            tombstones=frozenset(
+                (topic, address)
+                for address, node in self.nodes.items()
+                for topic, is_tombstoned in node.announced.topics.items()
+                if is_tombstoned
+            ),
+        )
+
+    def take_restarted(self) -> frozenset[str]:
+        """The nodes that were restarted since the last call."""
+        restarted = frozenset(address for address, it in self.nodes.items() if it.restarted)
+        for address in restarted:
+            self.nodes[address].restarted = False
+        return restarted

@@ -1,0 +1,37 @@
+"""Whose clients are asked for. In a cluster with few it is all of them; with many, of what somebody looks at or what waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from nsqadmin.model import Snapshot
+
+_LOOKED_FOR: Final = 60.0  # seconds that a topic counts as looked at
+_MOST_LOOKED: Final = 20  # topics whose clients are asked for one by one
+
+
+class Interest:
+    def __init__(self) -> None:
+        self._looked_at: dict[str, float] = {}  # topics; "": all consumers
+
+    def look_at(self, topic: str, now: float) -> None:
+        self._looked_at[topic] = now
+
+    def is_in_all(self, snapshot: Snapshot, *, few: int, now: float) -> bool:
+        if not snapshot.index:
+            return False  # how many there are is not known yet
+        return now - self._looked_at.get("", -1e9) < _LOOKED_FOR or snapshot.totals.client_count <= few
+
+    def topics(self, snapshot: Snapshot, now: float) -> tuple[str, ...]:
+        """Those that somebody looks at, and those that wait although there are consumers: why, only clients can tell."""
+        since = now - _LOOKED_FOR
+        self._looked_at = {topic: at for topic, at in self._looked_at.items() if at >= since}
+        looked = [topic for topic in self._looked_at if topic]
+        waiting = [
+            (max(channel.depth for channel in topic.channels), topic.name)
+            for topic in snapshot.topics
+            if any(channel.depth and channel.client_count for channel in topic.channels)
+        ]
+        worst = [name for _, name in sorted(waiting, reverse=True)]
+        return tuple(dict.fromkeys([*looked, *worst]))[:_MOST_LOOKED]
