@@ -10,20 +10,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
-from random import Random
-from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, FAREWELL, BaseConsumer, check_sources
 from nsqclient._config import Config
-from nsqclient._consumption import Consumption, check_names
 from nsqclient._delivery import Delivery, only_one
-from nsqclient._dial import check_target
-from nsqclient._errors import ConfigError, ConnectError, GiveUp, NSQError, Requeue
-from nsqclient._identity import our_identity
-from nsqclient._log import LOGGER, logging_events
+from nsqclient._errors import ConnectError, NSQError
+from nsqclient._log import LOGGER
 from nsqclient._pump import tls_maker
 from nsqclient._reconnect import Reconnect
 from nsqclient._threads import for_thread
@@ -32,11 +28,7 @@ from nsqclient.events import Connected, ConnectFailed, Disconnected, Event
 if TYPE_CHECKING:
     from nsqclient._consumption import ConsumerConnection
     from nsqclient._listings import Listings
-    from nsqclient._stats import ConsumerStats
 
-_TURN: Final = 0.001  # seconds for which messages are handed out without a look at other tasks
-_FAREWELL: Final = 1.0  # seconds that a cancelled consumer takes to give back what it has
-_DEAD_LETTER_TIMEOUT: Final = 30.0
 _SHORTEST_TOUCH: Final = 0.1
 
 
@@ -108,7 +100,7 @@ async def open_consumer(
         await consumer._leave()
 
 
-class Consumer:
+class Consumer(BaseConsumer[Message]):
     """Made by `open_consumer`. Iterating it gives messages, whoever iterates; it ends after `stop`, and raises what makes
     it hopeless: ProtocolError, AuthError."""
 
@@ -125,34 +117,22 @@ class Consumer:
         dead_letter: DeadLetter | None,
         logger: logging.Logger,
     ) -> None:
-        check_names(topic, channel, config)
-        _check(nsqd, lookupd)
-        self.topic = topic
-        self.channel = channel
-        self.config = config
         self._loop = asyncio.get_running_loop()
+        super().__init__(
+            topic,
+            channel,
+            config=config,
+            delivery=Message,
+            clock=self._loop.time,
+            has_dead_letters=dead_letter is not None,
+            logger=logger,
+        )
+        check_sources(nsqd, lookupd)
         self._nsqd = list(dict.fromkeys(nsqd))
         self._resolve = resolve
         self._filter = discovery_filter
         self._dead_letter = dead_letter
-        self._logger = logger
-        self._log = logging_events(logger, f"[{topic}/{channel}] ")
-        self._random = Random()
-        self._core = Consumption(
-            topic,
-            channel,
-            config,
-            our_identity(),
-            clock=self._loop.time,
-            notify=self._notify,
-            emit=self._emit,
-            random=self._random,
-            delivery=Message,
-            has_dead_letters=dead_letter is not None,
-        )
-        self._queue = self._core.queue
         self._arrivals: deque[asyncio.Future[None]] = deque()
-        self._turn_ends = 0.0
         self._ticks = asyncio.Event()
         self._burials = asyncio.Event()
         self._changed = asyncio.Event()
@@ -167,36 +147,18 @@ class Consumer:
             else None
         )
 
-    # Messages
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        # The loop is asked now and then, not for each message.
-        if self._queue and monotonic() < self._turn_ends:
-            message = self._queue.popleft()
-            if message.answered == "no":
-                return cast(Message, message)
-        return await self._next()
-
-    async def _next(self) -> Message:
+    async def _checkpoint(self) -> None:
         await asyncio.sleep(0)
-        while (message := self._core.take()) is None:
-            if self._core.failure is not None:
-                raise self._core.failure
-            if self._core.is_stopping:
-                raise StopAsyncIteration
-            arrival = self._loop.create_future()
-            self._arrivals.append(arrival)
-            try:
-                await arrival
-            except asyncio.CancelledError:
-                if arrival.done() and not arrival.cancelled():
-                    self._notify()  # it was meant for somebody
-                raise
-        self._turn_ends = monotonic() + _TURN
-        return cast(Message, message)
+
+    async def _wait_for_arrival(self) -> None:
+        arrival = self._loop.create_future()
+        self._arrivals.append(arrival)
+        try:
+            await arrival
+        except asyncio.CancelledError:
+            if arrival.done() and not arrival.cancelled():
+                self._notify()  # it was meant for somebody
+            raise
 
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
         """Calls `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
@@ -224,31 +186,6 @@ class Consumer:
             if not limit.expired():
                 raise
 
-    async def _work(self, call: AsyncHandler) -> None:
-        async for message in self:
-            try:
-                await call(message)
-            except Exception as error:
-                self._failed(message, error)
-            except BaseException as error:
-                message.answer_for(error)
-                raise
-            else:
-                if message.auto_response:
-                    message.finish()
-
-    def _failed(self, message: Message, error: Exception) -> None:
-        alone = only_one(error)
-        if isinstance(alone, GiveUp):
-            self._core.give_up(message, alone.reason or "its handler says so")
-            return
-        if not isinstance(alone, Requeue):
-            text = "[%s/%s] Handler returned error (%s) for msg %s"
-            self._logger.error(text, self.topic, self.channel, error, message.id, exc_info=error)
-        message.answer_for(error)
-
-    # Faster, slower, stop
-
     def stop(self) -> None:
         """Begins to drain: iteration and `run` end when what is being handled is done. May be called again."""
         if not self._core.is_stopping:
@@ -258,27 +195,6 @@ class Consumer:
         self._core.stop()
         for node in self._nodes.values():
             node.stop()
-
-    def pause(self) -> None:
-        """No new messages, until `resume`."""
-        self._core.pause()
-
-    def resume(self) -> None:
-        self._core.resume()
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._core.max_in_flight
-
-    def set_max_in_flight(self, count: int) -> None:
-        self._core.set_max_in_flight(count)
-
-    def is_starved(self) -> bool:
-        """Whether some nsqd sends nothing more until it is answered."""
-        return self._core.is_starved()
-
-    def stats(self) -> ConsumerStats:
-        return self._core.stats()
 
     # --- from the core
 
@@ -355,7 +271,7 @@ class Consumer:
         self.stop()
         self._core.abandon()
         try:
-            async with asyncio.timeout(_FAREWELL):
+            async with asyncio.timeout(FAREWELL):
                 await self._wait_until_drained()
         except TimeoutError:
             pass
@@ -372,16 +288,7 @@ class Consumer:
         while True:
             await self._burials.wait()
             self._burials.clear()
-            while self._core.dead:
-                message, _ = self._core.dead.popleft()
-                try:
-                    await bury(cast(Message, message))
-                except Exception as error:
-                    text = "[%s/%s] no dead letter of msg %s"
-                    self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
-                    message.requeue()
-                else:
-                    self._core.bury(message)
+            await self._bury_all(bury)
 
     async def _publish_dead(self, topic: str, message: Message) -> None:
         """To the nsqd that it has come from."""
@@ -389,7 +296,7 @@ class Consumer:
         if producer is None:
             producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
             self._undertakers[message.nsqd] = producer
-        await producer.publish(topic, message.body, timeout=_DEAD_LETTER_TIMEOUT)
+        await producer.publish(topic, message.body, timeout=DEAD_LETTER_TIMEOUT)
 
     # --- nsqds
 
@@ -515,10 +422,3 @@ async def _in_thread(handler: Callable[[Message], Any], message: Message) -> Non
     copy = for_thread(message, in_loop)
     await asyncio.to_thread(handler, copy)
     message.auto_response = copy.auto_response
-
-
-def _check(nsqd: Sequence[str], lookupd: Sequence[str]) -> None:
-    if not nsqd and not lookupd:
-        raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd to ask")
-    for target in nsqd:
-        check_target(target)

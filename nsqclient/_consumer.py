@@ -16,22 +16,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from math import inf
-from random import Random
-from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import trio
 
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, FAREWELL, BaseConsumer, check_sources
 from nsqclient._batches import Batches
 from nsqclient._config import Config
-from nsqclient._consumption import Consumption, check_names
-from nsqclient._delivery import only_one
-from nsqclient._dial import Target, check_target, dial
+from nsqclient._dial import Target, dial
 from nsqclient._discovery import Discovery
-from nsqclient._errors import ConfigError, ConnectError, GiveUp, NSQError, Requeue
+from nsqclient._errors import ConnectError, NSQError
 from nsqclient._groups import unwrapped
-from nsqclient._identity import our_identity
-from nsqclient._log import LOGGER, logging_events
+from nsqclient._log import LOGGER
 from nsqclient._message import Batch, Message
 from nsqclient._producer import Producer
 from nsqclient._pump import Pump, tls_maker
@@ -44,13 +40,9 @@ from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unre
 if TYPE_CHECKING:
     from nsqclient._consumption import ConsumerConnection
     from nsqclient._listings import Listed, Listings
-    from nsqclient._stats import ConsumerStats
 
-_TURN: Final = 0.001  # seconds for which messages are handed out without a look at other tasks
-_FAREWELL: Final = 1.0  # seconds that a cancelled consumer takes to give back what it has
 _DIALS: Final = 8  # at once
 _LISTED_IN_VAIN: Final = 3  # failures, after which somebody should look
-_DEAD_LETTER_TIMEOUT: Final = 30.0
 
 
 AsyncHandler = Callable[[Message], Awaitable[None]]
@@ -124,7 +116,7 @@ async def serve_consumer(
         await consumer.run(handler, concurrency=concurrency)
 
 
-class Consumer:
+class Consumer(BaseConsumer[Message]):
     """Made by `open_consumer`. Iterating it gives messages, whoever iterates; it ends after `stop`."""
 
     def __init__(
@@ -142,36 +134,24 @@ class Consumer:
         drop_unlisted_after: float | None,
         logger: logging.Logger,
     ) -> None:
-        check_names(topic, channel, config)
-        _check(nsqd, lookupd)
-        self.topic = topic
-        self.channel = channel
-        self.config = config
+        super().__init__(
+            topic,
+            channel,
+            config=config,
+            delivery=Message,
+            clock=trio.current_time,
+            has_dead_letters=dead_letter is not None,
+            logger=logger,
+        )
+        check_sources(nsqd, lookupd)
         self._nsqd = {str(target): target for target in nsqd}
         self._resolve = resolve
         self._filter = discovery_filter
         self._dead_letter = dead_letter
         self._must_connect = must_connect
         self._drop_after = drop_unlisted_after
-        self._logger = logger
-        self._log = logging_events(logger, f"[{topic}/{channel}] ")
         self._subscribers = Subscribers()
-        self._random = Random()
-        self._core = Consumption(
-            topic,
-            channel,
-            config,
-            our_identity(),
-            clock=trio.current_time,
-            notify=self._notify,
-            emit=self._emit,
-            random=self._random,
-            delivery=Message,
-            has_dead_letters=dead_letter is not None,
-        )
-        self._queue = self._core.queue
         self._arrivals = trio.lowlevel.ParkingLot()
-        self._turn_ends = 0.0  # on the real clock
         self._ticks = Wakeup()
         self._burials = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()  # the number of tasks for nsqds
@@ -195,29 +175,11 @@ class Consumer:
             else None
         )
 
-    # Messages, one by one
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Message:
-        # The scheduler is asked now and then, not for each message.
-        if self._queue and monotonic() < self._turn_ends:
-            message = self._queue.popleft()
-            if message.answered == "no":
-                return cast(Message, message)
-        return await self._next()
-
-    async def _next(self) -> Message:
+    async def _checkpoint(self) -> None:
         await trio.lowlevel.checkpoint()
-        while (message := self._core.take()) is None:
-            if self._core.failure is not None:
-                raise self._core.failure
-            if self._core.is_stopping:
-                raise StopAsyncIteration
-            await self._arrivals.park()
-        self._turn_ends = monotonic() + _TURN
-        return cast(Message, message)
+
+    async def _wait_for_arrival(self) -> None:
+        await self._arrivals.park()
 
     # By a handler
 
@@ -250,38 +212,6 @@ class Consumer:
             finally:
                 self._handling.remove(scope)
 
-    async def _work(self, call: AsyncHandler) -> None:
-        async for message in self:
-            try:
-                await call(message)
-            except Exception as error:
-                self._failed(message, error)
-            except BaseException as error:
-                rest = message.answer_for(error)
-                if rest is error:
-                    raise
-                if rest is not None:
-                    raise rest from None
-            else:
-                if message.auto_response:
-                    message.finish()
-
-    def _failed(self, message: Message, error: Exception) -> None:
-        alone = only_one(error)
-        if isinstance(alone, GiveUp):
-            self._core.give_up(message, alone.reason or "its handler says so")
-            return
-        if not isinstance(alone, Requeue):
-            self._logger.error(
-                "[%s/%s] Handler returned error (%s) for msg %s",
-                self.topic,
-                self.channel,
-                error,
-                message.id,
-                exc_info=error,
-            )
-        message.answer_for(error)
-
     # Many at once
 
     def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch]:
@@ -303,33 +233,12 @@ class Consumer:
         for node in self._nodes.values():
             node.stop()
 
-    def pause(self) -> None:
-        """No new messages, until `resume`."""
-        self._core.pause()
-
-    def resume(self) -> None:
-        self._core.resume()
-
-    @property
-    def max_in_flight(self) -> int:
-        return self._core.max_in_flight
-
-    def set_max_in_flight(self, count: int) -> None:
-        self._core.set_max_in_flight(count)
-
     # What can be asked
-
-    def is_starved(self) -> bool:
-        """Whether nothing waits here, and some nsqd sends nothing more until it is answered."""
-        return self._core.is_starved()
 
     @property
     def has_waiting(self) -> bool:
         """Whether a message could be had at once."""
         return bool(self._queue)
-
-    def stats(self) -> ConsumerStats:
-        return self._core.stats()
 
     def events(self) -> AsyncIterator[Event]:
         """What happens from now on. Who does not keep up misses the newest (a thousand are kept)."""
@@ -401,7 +310,7 @@ class Consumer:
         """The end, whatever led to it."""
         self.stop()
         self._core.abandon()
-        with trio.move_on_after(_FAREWELL, shield=True):
+        with trio.move_on_after(FAREWELL, shield=True):
             await self._wait_until_drained()
         self._scope.cancel()
         self._subscribers.close()
@@ -412,17 +321,7 @@ class Consumer:
         bury = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
         while True:
             await self._burials.wait()
-            while self._core.dead:
-                message, _ = self._core.dead.popleft()
-                try:
-                    await bury(cast(Message, message))
-                except Exception as error:
-                    self._logger.exception(
-                        "[%s/%s] no dead letter of msg %s", self.topic, self.channel, message.id, exc_info=error
-                    )
-                    message.requeue()
-                else:
-                    self._core.bury(message)
+            await self._bury_all(bury)
 
     async def _publish_dead(self, topic: str, message: Message) -> None:
         """To the nsqd that it has come from."""
@@ -432,7 +331,7 @@ class Consumer:
             producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
             self._undertakers[message.nsqd] = producer
             await self._tasks.start(partial(producer._serve, is_shielded=False))
-        await producer.publish(topic, message.body, timeout=_DEAD_LETTER_TIMEOUT)
+        await producer.publish(topic, message.body, timeout=DEAD_LETTER_TIMEOUT)
 
     # --- nsqds
 
@@ -550,13 +449,6 @@ class _Node:
 
 def _targets(nsqd: Sequence[Target] | Target) -> Sequence[Target]:
     return nsqd if isinstance(nsqd, Sequence) and not isinstance(nsqd, str) else [nsqd]
-
-
-def _check(nsqd: Sequence[Target], lookupd: Sequence[str]) -> None:
-    if not nsqd and not lookupd:
-        raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd to ask")
-    for target in nsqd:
-        check_target(target)
 
 
 def _is_async(handler: Callable[..., Any]) -> bool:

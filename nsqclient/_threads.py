@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -16,16 +17,9 @@ InLoop = Callable[[Callable[[], bool]], bool]  # calls a function in the loop, w
 
 def for_thread(message: DeliveryT, in_loop: InLoop) -> DeliveryT:
     """The same message for use in a thread."""
-    copy = type(message)(
-        _FromThread(message, in_loop),
-        message.timestamp_ns,
-        message.attempts,
-        message._id,
-        message.body,
-        message.received_at,
-    )
-    copy.auto_response = message.auto_response
-    return copy
+    twin = copy(message)
+    twin._source = _FromThread(message, in_loop)
+    return twin
 
 
 class _FromThread:
