@@ -21,9 +21,10 @@ from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Recovered, Store
+from nsqd.log.store import Store
 
 if TYPE_CHECKING:
+    from nsqd.log.store_recovery import Recovered
     from nsqd.options import Options
     from nsqd.turn import Turn
 

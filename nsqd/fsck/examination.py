@@ -36,8 +36,8 @@ from nsqd.log.data_path import (
 from nsqd.log.journal import journal_name, journal_numbers, journal_path, unfinished_rotation
 from nsqd.log.journal_format import Frame
 from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
+from nsqd.log.own_changes import RESERVED_AHEAD, Told, tell_apart
 from nsqd.log.packed_changes import PackedChanges
-from nsqd.log.store import RESERVED_AHEAD, Told, tell_apart
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files

@@ -22,9 +22,9 @@ from nsqd.log.data_path import (
     write_node,
 )
 from nsqd.log.journal import Journal, JournalContents
+from nsqd.log.own_changes import RESERVED_AHEAD, checkpoint_change, node_change, tell_apart
 from nsqd.log.recovery import Checkpoint
 from nsqd.log.segment import base_of_name
-from nsqd.log.store import RESERVED_AHEAD, checkpoint_change, node_change, tell_apart
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files

@@ -28,8 +28,8 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
+    from nsqd.log.own_changes import Told
     from nsqd.log.recovery import Checkpoint
-    from nsqd.log.store import Told
 
 _entry: Final = Struct(">QQ")
 

@@ -43,8 +43,8 @@ from nsqd.log import journal_format
 from nsqd.log.data_path import NODE_JSON, Condition, Topology, topology_json, write_log_json
 from nsqd.log.files import error_text, remove_file
 from nsqd.log.journal import journal_name, journal_numbers
+from nsqd.log.own_changes import checkpoint_change
 from nsqd.log.recovery import Checkpoint
-from nsqd.log.store import checkpoint_change
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change

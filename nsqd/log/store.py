@@ -10,8 +10,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,63 +24,39 @@ from nsqd.log.data_path import (
     LOG_JSON,
     NODE_JSON,
     TOPOLOGY_JSON,
-    Condition,
     DataPath,
     DataPathError,
     Topology,
-    keep_small_file_aside,
     topology_json,
     write_log_json,
 )
 from nsqd.log.files import Files, error_text
-from nsqd.log.journal import ROTATION, Journal, JournalContents
-from nsqd.log.journal_reader import LOST
-from nsqd.log.keys import keys_in
+from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
-from nsqd.log.packed_changes import PackedChanges
-from nsqd.log.recovery import Checkpoint, Damage, recover_log
+from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
+from nsqd.log.recovery import Damage
+from nsqd.log.removals import Removals
 from nsqd.log.reserve import Reserve, reserve_size
 from nsqd.log.retention import AgeClock
-from nsqd.log.segment import newest_in, segment_name
-from nsqd.log.settings import LogSettings
+from nsqd.log.segment import segment_name
+from nsqd.log.store_recovery import Recovered, StoreRecovery, report
 from nsqd.log.topic_log import RETRY_AFTER, DiskLog, LogState
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Change
     from nsqd.log.carry import CarryJob
     from nsqd.log.cold_reader import HoldsBlocks
-
-__all__ = ["Damage", "DataPathError", "LogSettings", "NotSynced", "Recovered", "Store"]
+    from nsqd.log.settings import LogSettings
 
 log = logging.getLogger(__name__)
 
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
-RESERVED_AHEAD: Final = 1 << 24  # no id is further ahead of the last one than a reservation
-COUNTER_MASK: Final = (1 << 54) - 1  # of an id: the rest is the node's number
-_PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds that the counter may be ahead of the clock
-
-_CHECKPOINT: Final = "checkpoint"
-_NODE: Final = "node"  # its id, reserved ids: the second place for what node.json says
-_GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
 _ids_source: Final = "ids"
 _topology_source: Final = "topology"
 _gone_source: Final = "gone"
 _removal_source: Final = "removal"
 _reserve_source: Final = "reserve"
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What was found in the data path."""
-
-    changes: PackedChanges
-    logs: dict[str, DiskLog]
-    ids_reserved: int
-    node: str
-    damage: list[Damage]
-    topology: object | None
-    journal_is_whole: bool
 
 
 def _new_id() -> str:
@@ -129,12 +104,8 @@ class Store:
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
         self.carrying: dict[DiskLog, None] = {}  # may have something to be carried forward
         self._cold: dict[HoldsBlocks, None] = {}  # hold blocks that were read
-        self._finished_files: list[Path] = []
+        self._removals = Removals(data_path, files)
         self._round: Round | None = None  # that is going on
-        self._dropped_folders: list[Path] = []
-        self._gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
-        self._unmoved: dict[str, str] = {}  # of them those whose folders could not be renamed
-        self._renamed = False  # folders were, since the last round began
         self._journal_rests_until = 0.0
         self._topology: Topology | None = None
         self._faults: dict[object, str] = {}
@@ -164,152 +135,12 @@ class Store:
     def recover(self) -> Recovered:
         """Reads what is there. Call it once, before anything else. Raises DataPathError."""
         try:
-            return self._recover()
+            recovered = StoreRecovery(self, _new_id).run()
         except OSError as error:
             path = error.filename or self.data_path.folder
             raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
-
-    def _recover(self) -> Recovered:
-        data_path = self.data_path
-        contents = JournalContents()
-        told = tell_apart(self.journal.recover(contents))
-        topics = data_path.topic_names()
-        self._look_for_older_journal(contents, expected=any(map(data_path.has_segments, topics)))
-        self.damage += contents.damage
-        moved = self._dropped_logs()
-        for topic in topics:
-            log_id = data_path.read_log_id(data_path.topic_folder(topic))
-            if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
-                self._let_go(topic, log_id)
-            else:
-                self._recover_log(topic, told, moved)
-        self._look_for_lost_folders(told, moved)
-        self._settle_node(told)
-        self._dropped_folders = data_path.dropped_folders()
-        topology = self._recover_topology(told.gone)
-        for damage in self.damage:
-            report(damage)
         self._something_is_unsynced()
-        return Recovered(
-            changes=told.changes,
-            logs={name: topic_log for name, topic_log in self.logs.items() if isinstance(topic_log, DiskLog)},
-            ids_reserved=data_path.ids_reserved,
-            node=data_path.node,
-            damage=list(self.damage),
-            topology=topology,
-            journal_is_whole=contents.is_whole,
-        )
-
-    def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
-        """What was synced once must still be there."""
-        known, end = self.data_path.journal_end, self.journal.end
-        if end.number == 0 and expected:
-            contents.lacks(max(known.number, 1), "there is none")
-        elif contents.is_whole and end < known:
-            contents.lacks(known.number, f"{known.size} bytes were on disk")
-
-    def _dropped_logs(self) -> set[str]:
-        """The ids of logs whose folders are on their way out."""
-        ids = (self.data_path.read_log_id(folder) for folder in self.data_path.dropped_folders())
-        return {log_id for log_id in ids if log_id is not None}
-
-    def _recover_log(self, topic: str, told: Told, moved: set[str]) -> None:
-        checkpoint = told.checkpoints.get(topic)
-        # Its deletion was not told any more.
-        is_moved = checkpoint is not None and checkpoint.log_id in moved
-        if is_moved:
-            checkpoint = None
-        state, damage = recover_log(self.files, self.data_path, topic, checkpoint, _new_id)
-        if is_moved or state.is_stranger:
-            # What was told is not about the log that has its name now, which the next start could not see any more.
-            cut = ("cut", topic, 0)
-            told.changes.append(cut)
-            self.journal.record_quietly([cut])
-        self.damage += damage
-        self._find_ages(topic, state)
-        self._find_keys(state)
-        topic_log = self.logs[topic] = DiskLog(topic, self.data_path.topic_folder(topic), self, state)
-        if checkpoint is None or checkpoint.log_id != topic_log.log_id:
-            self.journal.record_quietly([self._checkpoint_of(topic_log)])
-        if state.unsynced_files:
-            self.log_written(topic_log, 0)
-
-    def _look_for_lost_folders(self, told: Told, moved: set[str]) -> None:
-        for topic, checkpoint in told.checkpoints.items():
-            if topic not in self.logs and checkpoint.sequence and checkpoint.log_id not in moved:
-                text = f"the log is missing: it had messages up to {checkpoint.sequence}"
-                self.damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
-
-    def _settle_node(self, told: Told) -> None:
-        """node.json and the journal name each other's place when one is lost; if they disagree, neither is believed."""
-        data_path = self.data_path
-        condition = data_path.node_condition
-        if condition is not Condition.SOUND:
-            node, reserved = told.node, max(told.ids_reserved, self._highest_id() + RESERVED_AHEAD)
-            text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
-        elif told.node not in ("", data_path.node):
-            node, reserved = "", max(told.ids_reserved, data_path.ids_reserved)
-            text = f"the node is {data_path.node}, but the journal tells of {told.node}: it gets a new id"
-        elif told.ids_reserved > data_path.ids_reserved:
-            node, reserved = data_path.node, told.ids_reserved
-            text = f"{NODE_JSON} is older than the journal, and is written anew"
-        else:
-            self._tell_node(told)
-            return
-        kept = data_path.name_node(node, reserved)
-        self.damage.append(Damage("", NODE_JSON, 0, 0, 0, str(kept) if kept else "", text))
-        self._tell_node(told)
-
-    def _tell_node(self, told: Told) -> None:
-        data_path = self.data_path
-        if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
-            self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
-
-    def _highest_id(self) -> int:
-        """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
-        highest = 0
-        for topic_log in self._disk_logs():
-            for header in topic_log.headers_from(topic_log.tail - 1):
-                counter = (header.base_id & COUNTER_MASK) + header.count
-                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # else it was imported
-                    highest = max(highest, counter)
-        return highest
-
-    def _recover_topology(self, gone: set[str]) -> object | None:
-        found = self.data_path.read_topology()
-        if found.condition is not Condition.SOUND:
-            kept = keep_small_file_aside(self.files, self.data_path.folder / TOPOLOGY_JSON)
-            text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
-            self.damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
-        match found.content:
-            case {"topology": {**names}, "logs": {**logs}}:
-                # Of a topic that was deleted and made anew it may know the channels that the old one had.
-                return {name: told for name, told in names.items() if logs.get(name) not in gone}
-        return found.content.get("topology")
-
-    def _find_ages(self, topic: str, state: LogState) -> None:
-        if self.settings.retention_of(topic).time:
-            now = self.age_clock()
-            for segment in state.segments:
-                # Where it cannot be told, it is kept for as long as if it were of today.
-                segment.newest = newest_in(self.files, segment) or now
-
-    def _find_keys(self, state: LogState) -> None:
-        """Reads what is younger than the time for which keys are remembered: only segments tell of them."""
-        window = self.settings.idempotence_window
-        if not window:
-            return
-        now = self.age_clock()
-        young = []
-        for segment in reversed(state.segments):
-            if (newest_in(self.files, segment) or now) <= now - window:
-                break  # so are those before
-            young.append(segment)
-        for segment in reversed(young):
-            found = keys_in(self.files, segment, now - window)
-            if found:
-                segment.keyed = max(timestamp for _, timestamp in found)
-                state.keys += found
+        return recovered
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Syncs, loads and tidies until cancelled. A sync that is going on is waited for; then call `close`."""
@@ -317,7 +148,7 @@ class Store:
 
     def close(self) -> None:
         """Writes and syncs everything, so that the next start has nothing to scan. Blocks on the disk."""
-        for topic_log in self._disk_logs():
+        for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
         round_ = self.begin_round()
@@ -347,7 +178,7 @@ class Store:
 
     def abandon(self) -> None:
         """Gives back descriptors and the lock without writing anything, as the end of the process would."""
-        for topic_log in self._disk_logs():
+        for topic_log in self.disk_logs():
             topic_log.close()
         self.descriptors.close()
         self.journal.close()
@@ -372,7 +203,7 @@ class Store:
         topic_log = DiskLog(topic, folder, self, state)
         self.logs[topic] = topic_log
         # In the frame that tells of the topic: its positions are about this log.
-        self.journal.record_quietly([self._checkpoint_of(topic_log)])
+        self.journal.record_quietly([checkpoint_of(topic_log)])
         try:
             self.make_folder(topic_log)
         except OSError as error:
@@ -385,7 +216,8 @@ class Store:
         folder = topic_log.folder
         # Else it was half made before.
         if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
-            self._move_away(folder)
+            self._removals.move_away(folder)
+            self._something_is_unsynced()
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
     def save_identity(self, topic_log: DiskLog) -> None:
@@ -397,45 +229,31 @@ class Store:
             return
         for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self.carrying):
             place.pop(topic_log, None)
-        self._spare_what_follows(topic_log.folder)
+        self._removals.spare(topic_log.folder)
+        if self._round is not None:
+            self._round.spare(topic_log.folder)
         topic_log.drop("exiting")
         self.on_moved(topic)
         # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
-        self.journal.record_quietly([(_GONE, topic, topic_log.log_id)])
-        self._let_go(topic, topic_log.log_id)
+        self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
+        self.let_go(topic, topic_log.log_id)
 
-    def _spare_what_follows(self, folder: Path) -> None:
-        """A topic of the same name gets files of the same names: what was to be removed goes with the folder."""
-        self._finished_files = [path for path in self._finished_files if path.parent != folder]
-        if self._round is not None:
-            self._round.spare(folder)
-
-    def _let_go(self, topic: str, log_id: str) -> None:
-        """The journal knows that this log is gone, so it does not come back, be its folder renamed now or later."""
-        self._gone[log_id] = topic
-        folder = self.data_path.topic_folder(topic)
-        try:
-            self._move_away(folder)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            self._unmoved[log_id] = topic
-            self.broken(_gone_source, error_text("rename", folder, error))
-
-    def _move_away(self, folder: Path) -> None:
-        """The folder's files follow in the background."""
-        target = self.data_path.new_dropped_folder()
-        self.files.rename(folder, target)
-        self._dropped_folders.append(target)
-        self._renamed = True
+    def let_go(self, topic: str, log_id: str) -> None:
+        """The log is deleted, as the journal was told."""
+        self._removals.let_go(topic, log_id)
+        self._check_removals()
         self._something_is_unsynced()
 
-    def _move_unmoved(self) -> None:
-        self.repaired(_gone_source)
-        unmoved, self._unmoved = self._unmoved, {}
-        for log_id, topic in unmoved.items():
-            if self.data_path.read_log_id(self.data_path.topic_folder(topic)) == log_id:  # else there is a new one
-                self._let_go(topic, log_id)
+    def adopt_dropped_folders(self) -> None:
+        self._removals.adopt(self.data_path.dropped_folders())
+
+    def _check_removals(self) -> None:
+        removals = self._removals
+        for source, error in ((_gone_source, removals.rename_error), (_removal_source, removals.error)):
+            if error is None:
+                self.repaired(source)
+            else:
+                self.broken(source, error)
 
     def record(self, change: Change, *, urgent: bool) -> None:
         self.journal.record(change, urgent=urgent)
@@ -453,7 +271,7 @@ class Store:
 
     def set_topology(self, topology: object) -> None:
         """The names of everything, as plain values that nobody changes; written in the background."""
-        self._topology = Topology(topology, {log.topic: log.log_id for log in self._disk_logs()})
+        self._topology = Topology(topology, {log.topic: log.log_id for log in self.disk_logs()})
         self._committer.topology_wakeup.set()
 
     # The steps of a turn
@@ -545,13 +363,8 @@ class Store:
         self._unsynced_messages = 0
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
-        if journal_is_written and not self.journal.has_lost:  # else it does not say yet that they are finished
-            round_.files, self._finished_files = self._finished_files, []
-        round_.folders, self._dropped_folders = self._dropped_folders, []
-        if self._renamed:
-            self._renamed = False
-            round_.renamed_in = self.data_path.topics
-            round_.gone = {log_id: topic for log_id, topic in self._gone.items() if log_id not in self._unmoved}
+        says_what_is_finished = journal_is_written and not self.journal.has_lost
+        self._removals.begin_round(round_, files_may_go=says_what_is_finished)
         return round_
 
     def end_round(self, round_: Round) -> None:
@@ -568,17 +381,8 @@ class Store:
         if round_.journal is not None:
             self.journal.end_sync(round_.journal)
         self._check_journal()
-        if round_.error is not None:
-            self.broken(_removal_source, round_.error)
-        self._finished_files = round_.files + self._finished_files  # what could not be removed
-        self._dropped_folders = round_.folders + self._dropped_folders
-        if not (self._finished_files or self._dropped_folders):
-            self.repaired(_removal_source)
-        if round_.renamed_in is not None:
-            self._renamed = True
-        else:
-            for log_id in round_.gone:
-                self._gone.pop(log_id, None)
+        self._removals.end_round(round_)
+        self._check_removals()
         if self.journal.wants_rotation and self.journal.error is None:  # else `repair` does, and not in every round
             self._committer.rotation_wakeup.set()
         if self._unsynced or self._outcome.is_wanted:
@@ -593,11 +397,7 @@ class Store:
 
     def _take_checkpoints(self) -> list[Change]:
         checkpoints, self._checkpoints = self._checkpoints, {}
-        return [self._checkpoint_of(topic_log) for topic_log in checkpoints]
-
-    @staticmethod
-    def _checkpoint_of(topic_log: DiskLog) -> Change:
-        return checkpoint_change(topic_log.topic, Checkpoint(topic_log.log_id, *topic_log.checkpoint))
+        return [checkpoint_of(topic_log) for topic_log in checkpoints]
 
     # What the committer's tasks call
 
@@ -645,19 +445,19 @@ class Store:
         self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
-        names = [topic_log.topic for topic_log in self._disk_logs()]
+        names = [topic_log.topic for topic_log in self.disk_logs()]
         started = self.journal.start_rotation(names)
         if started:
             self.journal.record_quietly([node_change(self.data_path.node, self.data_path.ids_reserved)])
             # No snapshot tells of what is gone, and a folder that still has its old name would come back.
-            self.journal.record_quietly((_GONE, topic, log_id) for log_id, topic in self._gone.items())
+            self.journal.record_quietly(gone_change(topic, log_id) for log_id, topic in self._removals.gone.items())
         self._check_journal()
         return started
 
     def write_next_snapshot(self) -> bool:
         topic_log = self.logs.get(self.journal.next_topic)
         if isinstance(topic_log, DiskLog):
-            self.journal.record_quietly([self._checkpoint_of(topic_log)])
+            self.journal.record_quietly([checkpoint_of(topic_log)])
         written = self.journal.write_next_snapshot(self.snapshot_topic)
         self._check_journal()
         return written
@@ -679,7 +479,9 @@ class Store:
             if source is self.journal:
                 self._repair_journal(has_space=has_space)
             elif source is _gone_source:
-                self._move_unmoved()
+                self._removals.try_again()
+                self._check_removals()
+                self._something_is_unsynced()
             elif source is _removal_source:
                 self._something_is_unsynced()
             elif source is _reserve_source:
@@ -793,7 +595,7 @@ class Store:
         return text
 
     def remove(self, paths: list[Path]) -> None:
-        self._finished_files += paths
+        self._removals.remove(paths)
         self._something_is_unsynced()
 
     def broken(self, source: object, text: str) -> None:
@@ -834,71 +636,5 @@ class Store:
     def _something_is_unsynced(self) -> None:
         self._committer.sync_wakeup.set()
 
-    def _disk_logs(self) -> list[DiskLog]:
+    def disk_logs(self) -> list[DiskLog]:
         return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]
-
-
-@dataclass(slots=True)
-class Told:
-    """What a journal says: the broker's changes, and our own."""
-
-    changes: PackedChanges = field(default_factory=PackedChanges)
-    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
-    gone: set[str] = field(default_factory=set)  # the ids of deleted logs
-    node: str = ""
-    ids_reserved: int = 0
-
-
-def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Change:
-    return _CHECKPOINT, topic, *checkpoint
-
-
-def node_change(node: str, ids_reserved: int) -> Change:
-    return _NODE, node, ids_reserved
-
-
-def tell_apart(found: Iterable[Change]) -> Told:
-    told = Told()
-    told.changes.extend(_of_the_broker(found, told))
-    # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
-    told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
-    return told
-
-
-def _of_the_broker(found: Iterable[Change], told: Told) -> Iterator[Change]:
-    """Its changes; what is ours goes into `told`."""
-    doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
-    for change in found:
-        match change:
-            case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
-                known = told.checkpoints.get(topic)
-                if topic in doubtful and known is not None and known.log_id not in {log_id, *told.gone}:
-                    yield "cut", topic, 0  # it is another log, and why so is lost
-                doubtful.discard(topic)
-                told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
-            case [word, _, str(log_id)] if word == _GONE:
-                told.gone.add(log_id)
-            case [word, str(node), int(reserved)] if word == _NODE:
-                told.node, told.ids_reserved = node, max(told.ids_reserved, reserved)
-            case [word, _] if word == ROTATION:
-                pass
-            case [word, _] if word == LOST:
-                # Perhaps that the end of a log had been cut off. Only what was synced before cannot have been.
-                for topic, known in told.checkpoints.items():
-                    yield "doubt", topic, known.sequence
-                doubtful |= told.checkpoints.keys()
-            case _:
-                yield change
-
-
-def report(damage: Damage) -> None:
-    log.warning(
-        "%s topic=%s file=%s offset=%d first=%d end=%d kept=%s",
-        damage.text,
-        damage.topic,
-        damage.file,
-        damage.offset,
-        damage.first,
-        damage.end,
-        damage.kept,
-    )

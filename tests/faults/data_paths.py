@@ -16,8 +16,9 @@ from nsqd.fsck import cli as fsck
 from nsqd.log.data_path import topology_json
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
+from nsqd.log.recovery import Damage
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Damage, Store
+from nsqd.log.store import Store
 from nsqd.options import Options
 from nsqd.turn import Turn
 from tests.support.node import RULES, Client, Message

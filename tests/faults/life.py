@@ -18,7 +18,7 @@ from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Recovered
+from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped

@@ -17,7 +17,8 @@ from nsqd.log.cold_reader import PATIENCE
 from nsqd.log.files import Buffers, Files
 from nsqd.log.record import Header
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import Recovered, Store
+from nsqd.log.store import Store
+from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
 from tests.unit.log.batches import bodies_of, make_batch
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.data_path import as_json
+from nsqd.log.data_path import DataPathError, as_json
 from nsqd.log.files import Files
 from nsqd.log.settings import LogSettings
-from nsqd.log.store import DataPathError, Store
+from nsqd.log.store import Store
 from tests.integration.log.harness import TroubledFiles, opened
 
 

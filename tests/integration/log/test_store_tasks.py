@@ -15,9 +15,9 @@ import trio.lowlevel
 import trio.testing
 
 from nsqd.broker.batch import Receipt
+from nsqd.broker.store import NotSynced
 from nsqd.log import journal
 from nsqd.log.files import Files
-from nsqd.log.store import NotSynced
 from tests.integration.log.harness import OpenStore, TroubledFiles
 from tests.unit.log.batches import make_batch
 

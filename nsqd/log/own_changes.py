@@ -1,0 +1,83 @@
+"""What the store itself tells the journal, beside the broker's changes: of its logs how far they are synced, and of the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log.journal import ROTATION
+from nsqd.log.journal_reader import LOST
+from nsqd.log.packed_changes import PackedChanges
+from nsqd.log.recovery import Checkpoint
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import Change
+    from nsqd.log.topic_log import DiskLog
+
+RESERVED_AHEAD: Final = 1 << 24  # no id is further ahead of the last one than a reservation
+
+_CHECKPOINT: Final = "checkpoint"
+_NODE: Final = "node"  # its id, reserved ids: the second place for what node.json says
+_GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
+
+
+def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Change:
+    return _CHECKPOINT, topic, *checkpoint
+
+
+def checkpoint_of(log: DiskLog) -> Change:
+    return checkpoint_change(log.topic, Checkpoint(log.log_id, *log.checkpoint))
+
+
+def node_change(node: str, ids_reserved: int) -> Change:
+    return _NODE, node, ids_reserved
+
+
+def gone_change(topic: str, log_id: str) -> Change:
+    return _GONE, topic, log_id
+
+
+@dataclass(slots=True)
+class Told:
+    """What a journal says: the broker's changes, and our own."""
+
+    changes: PackedChanges = field(default_factory=PackedChanges)
+    checkpoints: dict[str, Checkpoint] = field(default_factory=dict)  # by topic; not of logs that are gone
+    gone: set[str] = field(default_factory=set)  # the ids of deleted logs
+    node: str = ""
+    ids_reserved: int = 0
+
+
+def tell_apart(found: Iterable[Change]) -> Told:
+    told = Told()
+    told.changes.extend(_of_the_broker(found, told))
+    # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
+    told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
+    return told
+
+
+def _of_the_broker(found: Iterable[Change], told: Told) -> Iterator[Change]:
+    """Its changes; what is ours goes into `told`."""
+    doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
+    for change in found:
+        match change:
+            case [word, str(topic), str(log_id), int(base), int(offset), int(sequence)] if word == _CHECKPOINT:
+                known = told.checkpoints.get(topic)
+                if topic in doubtful and known is not None and known.log_id not in {log_id, *told.gone}:
+                    yield "cut", topic, 0  # it is another log, and why so is lost
+                doubtful.discard(topic)
+                told.checkpoints[topic] = Checkpoint(log_id, base, offset, sequence)
+            case [word, _, str(log_id)] if word == _GONE:
+                told.gone.add(log_id)
+            case [word, str(node), int(reserved)] if word == _NODE:
+                told.node, told.ids_reserved = node, max(told.ids_reserved, reserved)
+            case [word, _] if word == ROTATION:
+                pass
+            case [word, _] if word == LOST:
+                # Perhaps that the end of a log had been cut off. Only what was synced before cannot have been.
+                for topic, known in told.checkpoints.items():
+                    yield "doubt", topic, known.sequence
+                doubtful |= told.checkpoints.keys()
+            case _:
+                yield change

@@ -1,0 +1,92 @@
+"""What is on its way out: files whose messages are all finished, and the folders of deleted logs.
+
+Nothing of it may go before the journal's sync has made lasting why it may, so it goes in rounds (see committer.py):
+
+    finished file ──────────────────────────────────────────────► removed
+    deleted log ─► renamed ─► the journal knows ─► name is synced ─► folder removed
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsqd.log.files import Files, error_text
+
+if TYPE_CHECKING:
+    from nsqd.log.committer import Round
+    from nsqd.log.data_path import DataPath
+
+
+class Removals:
+    def __init__(self, data_path: DataPath, files: Files) -> None:
+        self.gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
+        self.error: str | None = None  # why something could not be removed
+        self.rename_error: str | None = None  # why a deleted log still has its name
+        self._data_path = data_path
+        self._disk = files
+        self._files: list[Path] = []
+        self._folders: list[Path] = []
+        self._unmoved: dict[str, str] = {}  # of those that are gone the ones whose folders could not be renamed
+        self._renamed = False  # folders were, since the last round began
+
+    def remove(self, paths: list[Path]) -> None:
+        self._files += paths
+
+    def adopt(self, folders: list[Path]) -> None:
+        """All that an earlier process has left."""
+        self._folders = folders
+
+    def let_go(self, topic: str, log_id: str) -> None:
+        """The journal knows that this log is gone, so it does not come back, be its folder renamed now or later."""
+        self.gone[log_id] = topic
+        folder = self._data_path.topic_folder(topic)
+        try:
+            self.move_away(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._unmoved[log_id] = topic
+            self.rename_error = error_text("rename", folder, error)
+
+    def move_away(self, folder: Path) -> None:
+        """The folder's files follow in the background. Raises OSError."""
+        target = self._data_path.new_dropped_folder()
+        self._disk.rename(folder, target)
+        self._folders.append(target)
+        self._renamed = True
+
+    def try_again(self) -> None:
+        self.rename_error = None
+        unmoved, self._unmoved = self._unmoved, {}
+        for log_id, topic in unmoved.items():
+            if self._data_path.read_log_id(self._data_path.topic_folder(topic)) == log_id:  # else there is a new one
+                self.let_go(topic, log_id)
+
+    def spare(self, folder: Path) -> None:
+        """A topic of the same name gets files of the same names: what was to be removed goes with the folder."""
+        self._files = [path for path in self._files if path.parent != folder]
+
+    # What a round takes, and brings back
+
+    def begin_round(self, round_: Round, *, files_may_go: bool) -> None:
+        if files_may_go:
+            round_.files, self._files = self._files, []
+        round_.folders, self._folders = self._folders, []
+        if self._renamed:
+            self._renamed = False
+            round_.renamed_in = self._data_path.topics
+            round_.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
+
+    def end_round(self, round_: Round) -> None:
+        if round_.error is not None:
+            self.error = round_.error
+        self._files = round_.files + self._files  # what could not be removed
+        self._folders = round_.folders + self._folders
+        if not (self._files or self._folders):
+            self.error = None
+        if round_.renamed_in is not None:
+            self._renamed = True
+        else:
+            for log_id in round_.gone:
+                self.gone.pop(log_id, None)

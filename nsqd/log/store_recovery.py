@@ -1,0 +1,209 @@
+"""A start: the store's logs and its journal are what is found in the data path, and what is wrong there is told.
+
+Of each single log see recovery.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
+from nsqd.log.journal import JournalContents
+from nsqd.log.keys import keys_in
+from nsqd.log.own_changes import RESERVED_AHEAD, Told, checkpoint_of, node_change, tell_apart
+from nsqd.log.recovery import Damage, recover_log
+from nsqd.log.segment import newest_in
+from nsqd.log.topic_log import DiskLog, LogState
+
+if TYPE_CHECKING:
+    from nsqd.log.packed_changes import PackedChanges
+    from nsqd.log.store import Store
+
+log = logging.getLogger(__name__)
+
+_COUNTER_MASK: Final = (1 << 54) - 1  # of an id: the rest is the node's number
+_PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds that the counter may be ahead of the clock
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found in the data path."""
+
+    changes: PackedChanges
+    logs: dict[str, DiskLog]
+    ids_reserved: int
+    node: str
+    damage: list[Damage]
+    topology: object | None
+    journal_is_whole: bool
+
+
+class StoreRecovery:
+    """Fills a store that was just opened."""
+
+    def __init__(self, store: Store, new_id: Callable[[], str]) -> None:
+        self._store = store
+        self._new_id = new_id
+        self._data_path = store.data_path
+        self._files = store.files
+        self._settings = store.settings
+        self._journal = store.journal
+        self._logs = store.logs
+        self._damage = store.damage
+
+    def run(self) -> Recovered:
+        data_path = self._data_path
+        contents = JournalContents()
+        told = tell_apart(self._journal.recover(contents))
+        topics = data_path.topic_names()
+        self._look_for_older_journal(contents, expected=any(map(data_path.has_segments, topics)))
+        self._damage += contents.damage
+        moved = self._dropped_logs()
+        for topic in topics:
+            log_id = data_path.read_log_id(data_path.topic_folder(topic))
+            if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
+                self._store.let_go(topic, log_id)
+            else:
+                self._recover_log(topic, told, moved)
+        self._look_for_lost_folders(told, moved)
+        self._settle_node(told)
+        self._store.adopt_dropped_folders()
+        topology = self._recover_topology(told.gone)
+        for damage in self._damage:
+            report(damage)
+        return Recovered(
+            changes=told.changes,
+            logs={topic_log.topic: topic_log for topic_log in self._store.disk_logs()},
+            ids_reserved=data_path.ids_reserved,
+            node=data_path.node,
+            damage=list(self._damage),
+            topology=topology,
+            journal_is_whole=contents.is_whole,
+        )
+
+    def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
+        """What was synced once must still be there."""
+        known, end = self._data_path.journal_end, self._journal.end
+        if end.number == 0 and expected:
+            contents.lacks(max(known.number, 1), "there is none")
+        elif contents.is_whole and end < known:
+            contents.lacks(known.number, f"{known.size} bytes were on disk")
+
+    def _dropped_logs(self) -> set[str]:
+        """The ids of logs whose folders are on their way out."""
+        ids = (self._data_path.read_log_id(folder) for folder in self._data_path.dropped_folders())
+        return {log_id for log_id in ids if log_id is not None}
+
+    def _recover_log(self, topic: str, told: Told, moved: set[str]) -> None:
+        checkpoint = told.checkpoints.get(topic)
+        # Its deletion was not told any more.
+        is_moved = checkpoint is not None and checkpoint.log_id in moved
+        if is_moved:
+            checkpoint = None
+        state, damage = recover_log(self._files, self._data_path, topic, checkpoint, self._new_id)
+        if is_moved or state.is_stranger:
+            # What was told is not about the log that has its name now, which the next start could not see any more.
+            cut = ("cut", topic, 0)
+            told.changes.append(cut)
+            self._journal.record_quietly([cut])
+        self._damage += damage
+        self._find_ages(topic, state)
+        self._find_keys(state)
+        topic_log = self._logs[topic] = DiskLog(topic, self._data_path.topic_folder(topic), self._store, state)
+        if checkpoint is None or checkpoint.log_id != topic_log.log_id:
+            self._journal.record_quietly([checkpoint_of(topic_log)])
+        if state.unsynced_files:
+            self._store.log_written(topic_log, 0)
+
+    def _look_for_lost_folders(self, told: Told, moved: set[str]) -> None:
+        for topic, checkpoint in told.checkpoints.items():
+            if topic not in self._logs and checkpoint.sequence and checkpoint.log_id not in moved:
+                text = f"the log is missing: it had messages up to {checkpoint.sequence}"
+                self._damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
+
+    def _settle_node(self, told: Told) -> None:
+        """node.json and the journal name each other's place when one is lost; if they disagree, neither is believed."""
+        data_path = self._data_path
+        condition = data_path.node_condition
+        if condition is not Condition.SOUND:
+            node, reserved = told.node, max(told.ids_reserved, self._highest_id() + RESERVED_AHEAD)
+            text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
+        elif told.node not in ("", data_path.node):
+            node, reserved = "", max(told.ids_reserved, data_path.ids_reserved)
+            text = f"the node is {data_path.node}, but the journal tells of {told.node}: it gets a new id"
+        elif told.ids_reserved > data_path.ids_reserved:
+            node, reserved = data_path.node, told.ids_reserved
+            text = f"{NODE_JSON} is older than the journal, and is written anew"
+        else:
+            self._tell_node(told)
+            return
+        kept = data_path.name_node(node, reserved)
+        self._damage.append(Damage("", NODE_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        self._tell_node(told)
+
+    def _tell_node(self, told: Told) -> None:
+        data_path = self._data_path
+        if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
+            self._journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
+
+    def _highest_id(self) -> int:
+        """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
+        highest = 0
+        for topic_log in self._store.disk_logs():
+            for header in topic_log.headers_from(topic_log.tail - 1):
+                counter = (header.base_id & _COUNTER_MASK) + header.count
+                if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # else it was imported
+                    highest = max(highest, counter)
+        return highest
+
+    def _recover_topology(self, gone: set[str]) -> object | None:
+        found = self._data_path.read_topology()
+        if found.condition is not Condition.SOUND:
+            kept = keep_small_file_aside(self._files, self._data_path.folder / TOPOLOGY_JSON)
+            text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"
+            self._damage.append(Damage("", TOPOLOGY_JSON, 0, 0, 0, str(kept) if kept else "", text))
+        match found.content:
+            case {"topology": {**names}, "logs": {**logs}}:
+                # Of a topic that was deleted and made anew it may know the channels that the old one had.
+                return {name: told for name, told in names.items() if logs.get(name) not in gone}
+        return found.content.get("topology")
+
+    def _find_ages(self, topic: str, state: LogState) -> None:
+        if self._settings.retention_of(topic).time:
+            now = self._store.age_clock()
+            for segment in state.segments:
+                # Where it cannot be told, it is kept for as long as if it were of today.
+                segment.newest = newest_in(self._files, segment) or now
+
+    def _find_keys(self, state: LogState) -> None:
+        """Reads what is younger than the time for which keys are remembered: only segments tell of them."""
+        window = self._settings.idempotence_window
+        if not window:
+            return
+        now = self._store.age_clock()
+        young = []
+        for segment in reversed(state.segments):
+            if (newest_in(self._files, segment) or now) <= now - window:
+                break  # so are those before
+            young.append(segment)
+        for segment in reversed(young):
+            found = keys_in(self._files, segment, now - window)
+            if found:
+                segment.keyed = max(timestamp for _, timestamp in found)
+                state.keys += found
+
+
+def report(damage: Damage) -> None:
+    log.warning(
+        "%s topic=%s file=%s offset=%d first=%d end=%d kept=%s",
+        damage.text,
+        damage.topic,
+        damage.file,
+        damage.offset,
+        damage.first,
+        damage.end,
+        damage.kept,
+    )
