@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from binascii import hexlify
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -55,8 +55,9 @@ class RowBuilder:
         self._bytes = 0
         self._first = 0
         self._payloads: list[bytes] = []
-        self._bounds = array("i")  # where each body begins and ends in the joined payloads
-        self._ids = array("Q")
+        self._begins = _Numbers("i")  # of each body in the joined payloads
+        self._ends = _Numbers("i")
+        self._ids = _Numbers("Q")
         self._timestamps = array("q")
 
     @property
@@ -70,8 +71,7 @@ class RowBuilder:
         if self._wants_bodies:
             self._add_bodies(batch, count)
         if self._wants_ids:
-            start = batch.base_id + batch.first - batch.base_sequence
-            self._ids += _numbers("Q", start, count)
+            self._ids.add_evenly(batch.base_id + batch.first - batch.base_sequence, count)
         self._timestamps += array("q", (batch.timestamp // 1000,)) * count
         self.rows += count
 
@@ -79,15 +79,13 @@ class RowBuilder:
         position = batch.first - batch.base_sequence
         offsets = batch.offsets[position : position + count + 1]
         base = self._bytes
-        bounds = array("i", bytes(2 * count * self._bounds.itemsize))
         if isinstance(offsets, range):
             start, step = base + offsets[0], offsets.step
-            bounds[0::2] = _numbers("i", start + _SIZE, count, step)
-            bounds[1::2] = _numbers("i", start + step, count, step)
+            self._begins.add_evenly(start + _SIZE, count, step)
+            self._ends.add_evenly(start + step, count, step)
         else:
-            bounds[0::2] = array("i", [base + _SIZE + start for start in offsets[:-1]])
-            bounds[1::2] = array("i", [base + end for end in offsets[1:]])
-        self._bounds += bounds
+            self._begins.add([base + _SIZE + start for start in offsets[:-1]])
+            self._ends.add([base + end for end in offsets[1:]])
         self._payloads.append(batch.payload)
         self._bytes += len(batch.payload)
 
@@ -126,8 +124,9 @@ class RowBuilder:
         return pc.add(_ramp(pa.int64(), self.rows), self._first)
 
     def _id(self) -> pa.Array:
-        self._ids.byteswap()
-        digits = hexlify(self._ids)
+        ids = self._ids.take()
+        ids.byteswap()
+        digits = hexlify(ids)
         borders = _numbers("i", 0, self.rows + 1, _ID_DIGITS)
         return pa.StringArray.from_buffers(self.rows, pa.py_buffer(borders), pa.py_buffer(digits))
 
@@ -136,12 +135,43 @@ class RowBuilder:
 
     def _body(self) -> pa.Array:
         data = self._payloads[0] if len(self._payloads) == 1 else b"".join(self._payloads)
-        buffers = [None, pa.py_buffer(self._bounds), pa.py_buffer(data)]
+        bounds = array("i", (0,)) * (2 * self.rows)
+        bounds[0::2], bounds[1::2] = self._begins.take(), self._ends.take()
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
         spans = pa.Array.from_buffers(pa.binary(), 2 * self.rows - 1, buffers)
         return spans.take(pc.multiply(_ramp(pa.int32(), self.rows), pa.scalar(2, pa.int32())))
 
 
-# Numbers at equal distances: Arrow makes them at a tenth of what it costs to go through Python's.
+class _Numbers:
+    """Numbers that mostly are at equal distances, also from one batch to the next: these are made when all are known."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+        self._made = array(code)
+        self._start = self._step = self._count = 0  # of those that are still to be made
+
+    def add(self, numbers: Iterable[int]) -> None:
+        self._make()
+        self._made.extend(numbers)
+
+    def add_evenly(self, start: int, count: int, step: int = 1) -> None:
+        if self._count and step == self._step and start == self._start + self._count * step:
+            self._count += count
+            return
+        self._make()
+        self._start, self._step, self._count = start, step, count
+
+    def take(self) -> array[int]:
+        self._make()
+        return self._made
+
+    def _make(self) -> None:
+        if self._count:
+            self._made += _numbers(self._code, self._start, self._count, self._step)
+            self._count = 0
+
+
+# Arrow makes many of them at a tenth of what it costs to go through Python's.
 
 _FEW: Final = 64  # for which that is not worth it
 _TYPES: Final = {"i": pa.int32(), "Q": pa.uint64()}

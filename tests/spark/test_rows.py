@@ -88,3 +88,18 @@ def test_long_batches_of_equal_sizes_and_high_ids(size: int) -> None:
     assert rows["body"].to_pylist() == bodies * 2
     assert rows["id"].to_pylist()[300:] == [f"{number:016x}" for number in range((1 << 64) - 300, 1 << 64)]
     assert rows["sequence"].to_pylist() == list(range(600))
+
+
+def test_batches_of_equal_sizes_go_on_where_the_last_one_ended_or_not() -> None:
+    builder, expected, base = RowBuilder(LANE, SCHEMA), [], 0
+    ids = 0
+    for size, count, first in ((3, 100, 40), (3, 100, 0), (5, 100, 0), (3, 1, 0), (3, 100, 0), (3, 100, 0)):
+        made = stored([b"%0*d" % (size, number) for number in range(count)], base=base, first=first)
+        ids += 1 if size == 5 else 0  # another topic's messages came in between
+        batch = StoredBatch(made.first, made.end, base, base + ids, 0, 0, made.payload, made.offsets)
+        builder.add(batch)
+        expected += [(number, f"{message_id:016x}", body) for number, message_id, body in batch.messages()]
+        base += count
+    rows = builder.take()
+    rows.validate(full=True)
+    assert list(zip(*(rows[name].to_pylist() for name in ("sequence", "id", "body")), strict=True)) == expected
