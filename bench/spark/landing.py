@@ -26,12 +26,12 @@ STEPS: Final = 6
 START_LIMIT: Final = 60.0
 
 HOPELESS: Final = 8.0  # seconds of lag
-GREW: Final = 0.3  # seconds of lag: more than what micro-batches of changing length make of a steady one
+GREW: Final = 0.5  # seconds of lag: more than what micro-batches of changing length make of a steady one
 KEPT_RATE: Final = 0.97  # of what was asked, or publisher and nsqd are at their end
 LOWEST: Final = 10e6  # bytes a second
 HIGHEST: Final = 160e6
 LESS: Final = 0.85  # where a rate did not hold for the whole minute
-MINUTES: Final = 3
+MINUTES: Final = 4
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from bench.report import Row, at_least
-from bench.spark.stage import TOPIC, Stage, named, per_second, where
-from bench.work import Failed, say
+from bench.spark.stage import TOPIC, Stage, named, per_second, wait_until_readable, where
+from bench.work import say
 
 AIM: Final = 400_000
 AIMED_AT: Final = 200  # bytes; with larger messages it is the bytes that count
@@ -19,8 +19,7 @@ def measure(stage: Stage, size: int) -> list[Row]:
     with stage.broker() as broker:
         writer = rows.write.format("nsq").mode("append").options(**where(broker))
         values = [per_second(count, writer.save) for _ in range(runs)]
-        if (there := int(broker.log(TOPIC)["next"])) != runs * count:
-            raise Failed(f"{runs * count} rows were written, and {there} are in the topic")
+        wait_until_readable(broker, TOPIC, runs * count)
     name = named("sink", size)
     say(f"{name}: {', '.join(f'{value:,.0f}' for value in values[1:])} msg/s")
     return [Row(name, "msg/s", tuple(values[1:]), at_least(AIM) if size <= AIMED_AT else None)]

@@ -68,8 +68,8 @@ class Stage:
         count, batch = self.count(size), self.settings.batch
         what = (TOPIC, 2, batch, size, FILL_LIMIT, 4, f"count={count}", *DIFFERENT)
         self.work.load("pub", broker.tcp_port, *what, at_most=FILL_LIMIT)
-        wait_until(lambda: int(broker.log(TOPIC)["next"]) >= count, _VISIBLE_LIMIT, "what was published can be read")
-        return int(broker.log(TOPIC)["next"])
+        wait_until_readable(broker, TOPIC, count)
+        return count
 
     def publishing(
         self, broker: Broker, topic: str, *, rate: float, size: int, seconds: float
@@ -91,6 +91,13 @@ def wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
         if time.monotonic() > end:
             raise Failed(f"not within {seconds:.0f} seconds: {what}")
         time.sleep(0.05)
+
+
+def wait_until_readable(broker: Broker, topic: str, count: int) -> None:
+    """All of it, and no more: what is only written, and not synced yet, nobody can read."""
+    wait_until(lambda: int(broker.log(topic)["next"]) >= count, _VISIBLE_LIMIT, f"{count} messages can be read")
+    if (there := int(broker.log(topic)["next"])) != count:
+        raise Failed(f"{count} were published, and {there} are in the topic")
 
 
 def per_second(count: int, job: Callable[[], object]) -> float:
