@@ -192,6 +192,7 @@ class SimulatedDisk(Files):
 
     def __post_init__(self) -> None:
         self.number = 0  # of the last call
+        self.failed_syncs = 0  # of files
         self.calls: list[Call] = []
         self.on_call: Callable[[Call], None] = lambda call: None
         self._failures: list[Failure] = []
@@ -419,6 +420,7 @@ class SimulatedDisk(Files):
         if self._stops(call):
             raise Stopped(str(call))
         if (failure := self._failure_of(call)) is not None:
+            self.failed_syncs += 1
             file.fail_to_sync(self.random, drops_pages=self.drops_pages)
             raise _error(failure.code, path)
         if self.syncs_files:

@@ -106,6 +106,7 @@ class Life:
         self._marks_at_round = Marks(0, 0)
         self._firsts: dict[str, int] = {}  # where each log began when it was last looked at
         self._journal_in_doubt = False
+        self._failed_syncs = 0  # of the disk, that were heard of
 
     # From start to end
 
@@ -149,6 +150,9 @@ class Life:
         """The process ends, and with it perhaps the power."""
         self.note(f"crash: {crash}")
         self._settle_drafts()
+        if self.disk.failed_syncs > self._failed_syncs:  # in a round that has not ended: too late to write it again
+            self._failed_syncs = self.disk.failed_syncs
+            self.ledger.sync_failed(lost_pages=self.disk.drops_pages)
         self._forget_clients()
         self.machine = None
         self.disk.crash(crash, self.random)
@@ -296,6 +300,7 @@ class Life:
         self._note_failed_syncs(error)
 
     def _note_failed_syncs(self, error: str | None) -> None:
+        self._failed_syncs = self.disk.failed_syncs
         store = self.running.store
         if any(isinstance(log, DiskLog) and log._sync_failed for log in store.logs.values()) or error is not None:
             self._journal_in_doubt = self.disk.drops_pages
