@@ -42,6 +42,7 @@ Retry = Literal["never", "unsent", "always"]
 _FIRST_PAUSE: Final = 0.1  # seconds, before a connection is tried again
 _LONGEST_PAUSE: Final = 15.0
 _ROUNDS: Final = 3  # over all nsqds, where a publish may be tried again
+_LARGE: Final = 16 * 1024  # bytes of a command that nsqd had better begin with at once
 
 
 class Receipt(Outcome):
@@ -267,10 +268,10 @@ class Producer:
             self._check_running()
             connection = node.usable or await node.connected()
         receipt = Receipt(topic, count=count, size=len(command))
-        if connection.pending:
+        if connection.pending and len(command) < _LARGE:
             connection.publish(command, receipt)
         else:
-            # Alone: it goes at once, which spares it the way through the writer's task.
+            # Alone, or worth a packet of its own: it goes at once, which spares it the way through the writer's task.
             node.pump.hold()
             connection.publish(command, receipt)
             node.pump.release()
