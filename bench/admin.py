@@ -6,6 +6,7 @@ import argparse
 import http.client
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -139,8 +140,11 @@ def _viewers(port: int, count: int) -> Iterator[None]:
             connection = http.client.HTTPConnection(HOST, port, timeout=START_LIMIT)
             stack.callback(connection.close)
             connection.request("GET", f"/events?scope=topics&only={only}" if number % 2 else "/events?scope=overview")
+            sock = connection.sock
             response = connection.getresponse()
             stack.callback(response.close)
+            # Or closing would wait until the reader's read has ended, which may take until the next event.
+            stack.callback(sock.shutdown, socket.SHUT_RDWR)
             reader = threading.Thread(target=_drain, args=(response,), daemon=True)
             reader.start()
         yield
