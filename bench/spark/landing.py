@@ -142,7 +142,7 @@ def start_landing(
 def need_active(query: StreamingQuery) -> bool:
     if error := query.exception():
         raise Failed(f"the stream ended: {error}")
-    return query.isActive
+    return bool(query.isActive)
 
 
 def checkpoint_of(tables: Path) -> Path:
