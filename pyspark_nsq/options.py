@@ -34,7 +34,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "endingTimestamp": (_SOURCE, ""),
     "lanes": (_SOURCE, ""),
     "maxRowsPerTrigger": (_SOURCE, ""),
-    "rowsPerTask": (_SOURCE, "200000"),
+    "rowsPerTask": (_SOURCE, "100000"),
     "failOnDataLoss": (_SOURCE, "true"),
     "skipCorrupt": (_SOURCE, "false"),
     "gapRows": (_SOURCE, "false"),
