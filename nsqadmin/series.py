@@ -132,10 +132,6 @@ class SeriesStore:
     def __len__(self) -> int:
         return len(self._fine)
 
-    @property
-    def coarse_count(self) -> int:
-        return len(self._coarse)
-
     # In
 
     def put(self, rows: Iterable[tuple[str, array[float]]], *, now: float) -> None:

@@ -15,7 +15,6 @@ from typing import Final
 from common.wire.record import Record
 
 HEADER_SIZE: Final = 26
-ID_SIZE: Final = 16
 
 _header: Final = Struct(">qH16s")
 

@@ -51,7 +51,6 @@ class Channel:
         self.retries = Retries()
         self.deferred = Deferred()
         self.consumers: list[Consumer] = []
-        self.had_consumer = False
         self.timeout_count = 0
         self.requeue_count = 0
         self._taken = [0] * len(Closeness)  # messages, by the consumer's closeness
@@ -193,7 +192,6 @@ class Channel:
 
     def join(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
-        self.had_consumer = True
         consumer.channel = self
 
     def leave(self, consumer: Consumer) -> None:

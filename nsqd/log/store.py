@@ -276,11 +276,6 @@ class Store:
 
     # The steps of a turn
 
-    @property
-    def has_work(self) -> bool:
-        """Whether `write_logs` or `write_journal` has something to do in this turn."""
-        return bool(self.dirty) or self.journal.urgent
-
     def write_logs(self) -> None:
         """One write for each log that something was appended to; receipts are settled as the ack policy says."""
         dirty = self.dirty

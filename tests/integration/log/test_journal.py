@@ -39,9 +39,9 @@ def test_urgent_changes_are_written_in_the_turn_and_take_the_others_along(tmp_pa
         store.store.write_journal()
         assert ("write", "journal.000001") not in files.calls
         store.store.record(("n", 2), urgent=True)
-        assert store.store.has_work
+        assert store.store.journal.urgent
         store.store.write_journal()
-        assert not store.store.has_work
+        assert not store.store.journal.urgent
         assert files.calls.count(("write", "journal.000001")) == 1
     with opened(tmp_path) as store:
         assert numbers(store.recovered.changes) == [1, 2]

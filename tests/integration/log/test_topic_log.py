@@ -63,7 +63,7 @@ def test_nothing_to_write_is_no_system_call(tmp_path: Path) -> None:
         store.publish(b"a")
         files.calls.clear()
         store.store.write_logs()
-        assert not store.store.has_work
+        assert not store.store.dirty
     assert files.calls == []
 
 
