@@ -15,6 +15,7 @@ import select
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
@@ -30,6 +31,8 @@ _READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps 
 _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
+_LONGEST_LEAVE: Final = 30.0  # seconds that a peer may go on sending when all is said
+_MOST_THROWN_AWAY: Final = 32 << 20  # bytes that it may send then: the largest body allowed, several times
 _ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
 _NOTHING: Final = memoryview(b"")
 _ERRORS: Final = select.EPOLLERR | select.EPOLLHUP
@@ -67,6 +70,10 @@ class Handler(Protocol):
         """To be closed when everything is sent."""
 
     @property
+    def lingers(self) -> bool:
+        """Whether the peer may still be sending when it is `finished`, and is to get its last words all the same."""
+
+    @property
     def aborted(self) -> bool:
         """To be closed at once."""
 
@@ -93,6 +100,7 @@ class Connection:
 
     __slots__ = (
         "alarm",
+        "ended",
         "events",
         "fd",
         "handler",
@@ -121,6 +129,7 @@ class Connection:
         self.events = select.EPOLLIN
         self.marked = False  # stands in the poller's list of those that may have something to send
         self.reading = True  # the peer may still send, and we still care
+        self.ended = False  # the peer will send nothing more
         self.alarm = inf
 
 
@@ -282,6 +291,7 @@ class Poller:
         if data:
             connection.handler.receive(data, now)
         else:
+            connection.ended = True
             connection.reading = False
             self._look_after(connection)  # before the handler has its last word, which the flush still has to send
             if connection.is_ours:
@@ -363,7 +373,7 @@ class Poller:
         handler = connection.handler
         if handler.finished:
             if not connection.unsent:
-                self._drop(connection)
+                self._leave(connection)
                 return
             connection.reading = False
         events = 0
@@ -376,6 +386,22 @@ class Poller:
             self._epoll.modify(connection.fd, events)
         if handler.next_deadline < connection.alarm or connection.stuck_since != inf:
             self._watch_deadline(connection)
+
+    # Leaving
+
+    def _leave(self, connection: Connection) -> None:
+        """All is said: the handler is done with it, and the socket as soon as the peer is."""
+        handler = connection.handler
+        if connection.ended or not handler.lingers or not _half_close(connection.sock):
+            self._drop(connection)
+            return
+        connection.handler = _Leaving(monotonic(), partial(self._drop, connection))
+        connection.reading = True
+        if connection.events != select.EPOLLIN:
+            connection.events = select.EPOLLIN
+            self._epoll.modify(connection.fd, connection.events)
+        self._watch_deadline(connection)
+        handler.abort()
 
     # Time
 
@@ -422,6 +448,52 @@ class Poller:
             connection.handler.tick(now)
         if connection.is_ours:
             self._watch_deadline(connection)
+
+
+class _Leaving:
+    """Reads what a peer is still sending, and throws it away.
+
+    A socket that is closed with something unread is reset: the peer's next `send` fails, and it never looks at the error
+    that would have told it why. So it sees the end of our stream behind the last words, and is heard out within limits.
+    """
+
+    def __init__(self, now: float, drop: Callable[[], None]) -> None:
+        self._drop = drop
+        self._ends = now + _LONGEST_LEAVE
+        self._thrown_away = 0
+        self.next_deadline = now + _CLOSE_TIMEOUT
+        self.write_timeout = _CLOSE_TIMEOUT
+        self.reading = True
+        self.finished = False
+        self.lingers = False
+        self.aborted = False
+
+    def receive(self, data: bytes, now: float) -> None:
+        self._thrown_away += len(data)
+        self.next_deadline = min(now + _CLOSE_TIMEOUT, self._ends)
+        if self._thrown_away > _MOST_THROWN_AWAY:
+            self._drop()
+
+    def end(self) -> None:
+        self._drop()
+
+    def tick(self, now: float) -> None:
+        self._drop()
+
+    def bytes_to_send(self) -> list[bytes]:
+        return []
+
+    def sent(self, unsent: int) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+def _half_close(sock: socket.socket) -> bool:
+    try:
+        sock.shutdown(socket.SHUT_WR)
+    except OSError:  # the peer has gone
+        return False
+    return True
 
 
 def _patience(handler: Handler) -> float:

@@ -185,6 +185,7 @@ class ClientProtocol:
         self.next_deadline = inf
         self.reading = True
         self.finished = False
+        self.lingers = True
         self.aborted = False
         self._ended = False  # the peer will send nothing more
         self._stopped = False  # no further command now: it is closed, a question is out, or an upgrade comes first

@@ -33,6 +33,8 @@ _BREATH: Final = 0.001  # seconds for the others, before more of what has come i
 class UpgradedClient:
     """Implements `common.poller.Handler` around a protocol."""
 
+    lingers: Final = True
+
     def __init__(
         self,
         client: ClientProtocol,

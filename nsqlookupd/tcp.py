@@ -117,6 +117,7 @@ class LookupClient:
         self._has_ended = False
 
     write_timeout: Final = _WRITE_TIMEOUT
+    lingers: Final = False  # nsqd's commands are small
 
     def receive(self, data: bytes, now: float) -> None:
         self._last_heard = now

@@ -134,6 +134,7 @@ class QuickHttp:
 
     write_timeout: Final = inf  # NSQ sets none for HTTP; what is unsent is bounded by the poller
     aborted: Final = False
+    lingers: Final = False  # where a body is refused, it sees to that itself
 
     def __init__(
         self,

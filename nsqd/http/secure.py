@@ -29,6 +29,8 @@ _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP req
 class SecureHttp:
     """Implements `common.poller.Handler` around another one, which speaks HTTP."""
 
+    lingers: Final = False
+
     def __init__(
         self,
         server: TlsServer,
@@ -163,6 +165,7 @@ class TunnelEnd:
     next_deadline: Final = inf
     write_timeout: Final = inf  # what is unsent is bounded
     aborted: Final = False
+    lingers: Final = False
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

@@ -32,6 +32,16 @@ def test_in_one_packet_the_answers_come_before_the_messages(nsqd: Nsqd, topic: s
     assert [frame.type for frame in frames] == [FrameType.RESPONSE, FrameType.RESPONSE, FrameType.MESSAGE]
 
 
+@pytest.mark.parametrize("size", [(1 << 20) + 1, 20 << 20])
+def test_the_reason_reaches_a_client_that_first_sends_all_of_what_is_refused(nsqd: Nsqd, topic: str, size: int) -> None:
+    refused = b"PUB %b\n" % topic.encode() + pack(">I", size) + bytes(size)
+    for _ in range(50):
+        with nsqd.connect() as client:
+            client.sock.sendall(refused)
+            assert client.error() == b"E_BAD_MESSAGE PUB message too big %d > 1048576" % size
+            assert client.closes()
+
+
 # Ready counts and parameters
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import wraps
 from math import inf
 from typing import Final
@@ -64,6 +64,7 @@ class Echo:
         self.out: list[bytes] = []
         self.heard = 0
         self.finished = False
+        self.lingers = False
         self.aborted = False
         self.ended = False
         self.gone = False
@@ -218,6 +219,73 @@ async def test_long_last_words_arrive_before_the_end() -> None:
         handler.out.append(b"x" * 1_000_000)
         await peer.send_all(b"bye!")
         assert len(await hear_the_end(peer)) == 1_000_004
+
+
+@jumping
+async def test_last_words_reach_a_peer_that_is_still_sending() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.lingers = True
+        await peer.send_all(b"E_INVALID!")
+        await trio.testing.wait_all_tasks_blocked()
+        assert handler.gone
+        await peer.send_all(b"x" * 1_000_000)  # far more than lies between the two
+        assert handler.heard == len("E_INVALID!")
+        assert await hear_the_end(peer) == b"E_INVALID!"
+        await peer.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(b.poller) == 0
+
+
+@jumping
+async def test_peer_that_is_done_sending_is_not_waited_for() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.lingers = True
+        await peer.send_all(b"bye!")
+        await peer.send_eof()
+        assert await hear_the_end(peer) == b"bye!"
+        assert len(b.poller) == 0
+
+
+@jumping
+async def test_peer_that_neither_sends_nor_closes_is_left_after_a_while() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.lingers = True
+        await peer.send_all(b"bye!")
+        await trio.sleep(4.9)
+        assert len(b.poller) == 1
+        await trio.sleep(0.2)
+        assert len(b.poller) == 0
+        assert await hear_the_end(peer) == b"bye!"
+
+
+@pytest.mark.parametrize("pause", [0.0, 1.0])
+def test_peer_that_never_stops_sending_is_left(pause: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 32 << 20
+
+    @jumping
+    async def run() -> None:
+        async with bench() as b:
+            peer, handler = b.connect()
+            handler.lingers = True
+            began = trio.current_time()
+            await peer.send_all(b"bye!")
+            await trio.testing.wait_all_tasks_blocked()
+            sent = 0
+            with suppress(trio.BrokenResourceError):
+                while True:
+                    await peer.send_all(b"x" * 100_000)
+                    sent += 100_000
+                    await trio.sleep(pause)
+            assert len(b.poller) == 0
+            if pause:
+                assert trio.current_time() - began == pytest.approx(30, abs=2 * pause)
+            else:
+                assert abs(sent - most) < 1_000_000
+
+    run(monkeypatch)
 
 
 @jumping
