@@ -26,7 +26,19 @@ from nsqadmin.model import (
 Json = Mapping[str, Any]
 
 _PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
-_OF_CLIENTS: Final = ("ready_count", "in_flight_count", "message_count", "finish_count", "requeue_count", "sample_rate")
+_MOST: Final = 1 << 64  # no count is as high
+_END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
+_LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+_OF_CLIENTS: Final = (
+    "state",
+    "ready_count",
+    "in_flight_count",
+    "message_count",
+    "finish_count",
+    "requeue_count",
+    "connect_ts",
+    "sample_rate",
+)
 _STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
 _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
@@ -80,14 +92,15 @@ def read_stats(
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
     if isinstance(document.get("data"), dict) and "topics" not in document:
         document = document["data"]  # the envelope of NSQ before 1.0
-    start_time = _number_or_none(document.get("start_time"))
+    start_time = _time(document.get("start_time")) or None
     restarted = before is not None and start_time != before.start_time
     basis = None if before is None or restarted else before
     seconds = at - basis.at if basis is not None else 0.0
     try:
         reader = _TopicReader(node, basis, seconds, has_clients, has_history)
-        topics = {str(raw["topic_name"]): reader.read(raw) for raw in document.get("topics") or ()}
+        topics = {_name(raw, "topic_name"): reader.read(raw) for raw in document.get("topics") or ()}
         producers = _producers(node, document.get("producers"), basis, seconds) if has_clients else None
+        memory = _memory(document.get("memory"))
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NotUnderstood(f"cannot be read: {error!r}") from error
     return NodeAnswer(
@@ -98,7 +111,7 @@ def read_stats(
         version=str(document.get("version") or ""),
         own_health=str(document.get("health") or ""),
         start_time=start_time,
-        memory=_memory(document.get("memory")),
+        memory=memory,
         restarted=restarted,
     )
 
@@ -126,10 +139,12 @@ class _TopicReader:
             latency=read_latency(raw.get("e2e_processing_latency")),
             has_log=self.has_history,
         )
-        _check_numbers(row.depth, row.backend_depth, row.message_count, row.message_bytes)
+        _check_numbers(
+            row.depth, row.backend_depth, row.message_count, row.message_bytes, *(raw.get(it) or 0 for it in _LOCALITIES)
+        )
         known = before.channels if before is not None else {}
         channels = {
-            str(it["channel_name"]): self._channel(it, known.get(it["channel_name"]))
+            (name := _name(it, "channel_name")): self._channel(it, known.get(name))
             for it in raw.get("channels") or ()
         }
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
@@ -167,13 +182,33 @@ class _TopicReader:
             row.requeue_count,
             row.timeout_count,
             row.client_count,
+            row.zone_local_count,
+            row.region_local_count,
+            row.global_count,
         )
         return ChannelPart(row, _channel_rates(row, old, self.seconds))
 
 
-def _check_numbers(*counts: int) -> None:
-    """TypeError for what cannot be added up: better here, where it is one node's trouble, than in the picture of all."""
-    sum(counts)
+def _name(raw: Json, key: str) -> str:
+    """Whatever it is: what is no name of NSQ's is shown all the same."""
+    name = raw[key]
+    if not isinstance(name, str):
+        raise TypeError(f"{key} is no text")
+    return name
+
+
+def _check_numbers(*counts: float) -> None:
+    """TypeError or ValueError for what cannot be counted with: better here, where it is one node's trouble,
+    than in the picture of all."""
+    if not max(map(abs, counts)) < _MOST:
+        raise ValueError("a number is too high")
+
+
+def _time(value: Any) -> float:
+    """Seconds since 1970; 0 for what is no time."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
+        return float(value)
+    return 0.0
 
 
 def _unchanged(before: TopicPart) -> TopicPart:
@@ -256,7 +291,7 @@ def read_client(node: str, raw: Json) -> Client:
         message_count=raw.get("message_count") or 0,
         finish_count=raw.get("finish_count") or 0,
         requeue_count=raw.get("requeue_count") or 0,
-        connect_time=float(raw.get("connect_ts") or 0),
+        connect_time=_time(raw.get("connect_ts")),
         sample_rate=raw.get("sample_rate") or 0,
         deflate=bool(raw.get("deflate")),
         snappy=bool(raw.get("snappy")),
@@ -279,12 +314,13 @@ def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) ->
 
 
 def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer], seconds: float) -> Producer:
-    remote, connected = str(raw.get("remote_address") or ""), float(raw.get("connect_ts") or 0)
+    remote, connected = str(raw.get("remote_address") or ""), _time(raw.get("connect_ts"))
     before = known.get((remote, connected))
     counted = {topic: count for topic, count, _ in before.counts} if before is not None else {}
     counts = []
     for it in raw.get("pub_counts") or ():
         topic, count = str(it["topic"]), int(it["count"])
+        _check_numbers(count)
         rate = max(count - counted.get(topic, 0), 0) / seconds if before is not None and seconds > 0 else None
         counts.append((topic, count, rate))
     return Producer(
@@ -303,24 +339,24 @@ def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer],
 
 def read_latency(raw: Any) -> Latency | None:
     """Null where a foreign node sends null. A percentile that was merged already has its own average."""
-    if not isinstance(raw, dict) or not raw.get("percentiles"):
+    if not isinstance(raw, dict):
         return None
+    count = raw.get("count") or 0
+    _check_numbers(count)
     percentiles = []
-    for it in raw["percentiles"]:
-        value = float(it.get("value") or 0)
-        percentiles.append(Percentile(quantile=float(it["quantile"]), average=value, minimum=value, maximum=value))
-    return Latency(count=raw.get("count") or 0, percentiles=tuple(percentiles))
+    for it in raw.get("percentiles") or ():
+        value, quantile = it.get("value") or 0, it["quantile"]
+        _check_numbers(value, quantile)
+        percentiles.append(
+            Percentile(quantile=float(quantile), average=float(value), minimum=float(value), maximum=float(value))
+        )
+    return Latency(count=count, percentiles=tuple(percentiles)) if percentiles else None
 
 
 def _memory(raw: Any) -> Memory | None:
     if not isinstance(raw, dict):
         return None
-    return Memory(
-        heap_in_use=int(raw.get("heap_in_use_bytes") or 0),
-        heap_objects=int(raw.get("heap_objects") or 0),
-        collections=int(raw.get("gc_total_runs") or 0),
-    )
-
-
-def _number_or_none(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    counts = [raw.get(name) or 0 for name in ("heap_in_use_bytes", "heap_objects", "gc_total_runs")]
+    _check_numbers(*counts)
+    in_use, objects, collections = map(int, counts)
+    return Memory(heap_in_use=in_use, heap_objects=objects, collections=collections)

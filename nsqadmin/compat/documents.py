@@ -236,11 +236,11 @@ def _client(node: Announced, raw: Mapping[str, Any], now: float) -> Json:
     connected = int(raw.get("connect_ts") or 0)
     return {
         "node": node.address,
-        "remote_address": raw.get("remote_address") or "",
-        "version": raw.get("version") or "",
-        "client_id": raw.get("client_id") or raw.get("name") or "",
-        "hostname": raw.get("hostname") or "",
-        "user_agent": raw.get("user_agent") or "",
+        "remote_address": _text(raw, "remote_address"),
+        "version": _text(raw, "version"),
+        "client_id": _text(raw, "client_id") or _text(raw, "name"),
+        "hostname": _text(raw, "hostname"),
+        "user_agent": _text(raw, "user_agent"),
         "connect_ts": connected,
         "connected": (int(now) - connected) * _SECOND,
         "in_flight_count": _count(raw, "in_flight_count"),
@@ -252,20 +252,24 @@ def _client(node: Announced, raw: Mapping[str, Any], now: float) -> Json:
         "deflate": bool(raw.get("deflate")),
         "snappy": bool(raw.get("snappy")),
         "authed": bool(raw.get("authed")),
-        "auth_identity": raw.get("auth_identity") or "",
-        "auth_identity_url": raw.get("auth_identity_url") or "",
+        "auth_identity": _text(raw, "auth_identity"),
+        "auth_identity_url": _text(raw, "auth_identity_url"),
         **_unless_empty(
             node_topology_region=node.region,
             node_topology_zone=node.zone,
-            topology_region=raw.get("topology_region") or "",
-            topology_zone=raw.get("topology_zone") or "",
+            topology_region=_text(raw, "topology_region"),
+            topology_zone=_text(raw, "topology_zone"),
         ),
         "tls": bool(raw.get("tls")),
-        "tls_cipher_suite": raw.get("tls_cipher_suite") or "",
-        "tls_version": raw.get("tls_version") or "",
-        "tls_negotiated_protocol": raw.get("tls_negotiated_protocol") or "",
+        "tls_cipher_suite": _text(raw, "tls_cipher_suite"),
+        "tls_version": _text(raw, "tls_version"),
+        "tls_negotiated_protocol": _text(raw, "tls_negotiated_protocol"),
         "tls_negotiated_protocol_is_mutual": bool(raw.get("tls_negotiated_protocol_is_mutual")),
     }
+
+
+def _text(raw: Mapping[str, Any], name: str) -> str:
+    return str(raw.get(name) or "")
 
 
 def _by_distance(node: Announced) -> Callable[[Json], tuple[int, str, str]]:
