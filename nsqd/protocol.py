@@ -185,7 +185,7 @@ class ClientProtocol:
         self.next_deadline = inf
         self.reading = True
         self.finished = False
-        self.lingers = True
+        self.lingers = False
         self.aborted = False
         self._ended = False  # the peer will send nothing more
         self._stopped = False  # no further command now: it is closed, a question is out, or an upgrade comes first
@@ -359,6 +359,7 @@ class ClientProtocol:
         """A deadline may have come."""
         if now >= self._read_deadline:
             self._cut_off(b"i/o timeout")
+            self.lingers = False
             return
         if now >= self._heartbeat_at:
             self._heartbeat_at = max(now, self._heartbeat_at + self._delivery.heartbeat_interval_ms / 1000)
@@ -403,6 +404,7 @@ class ClientProtocol:
         self._note("error", error.data)
         self._respond(error_frame(error))
         if error.fatal:
+            self.lingers = True  # it may be sending what has been refused
             self.close()
 
     def _send_messages(self, pieces: list[bytes]) -> None:

@@ -33,8 +33,6 @@ _BREATH: Final = 0.001  # seconds for the others, before more of what has come i
 class UpgradedClient:
     """Implements `common.poller.Handler` around a protocol."""
 
-    lingers: Final = True
-
     def __init__(
         self,
         client: ClientProtocol,
@@ -231,6 +229,10 @@ class UpgradedClient:
     @property
     def finished(self) -> bool:
         return self._client.finished
+
+    @property
+    def lingers(self) -> bool:
+        return self._client.lingers
 
     @property
     def aborted(self) -> bool:
