@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from common.net import AddressError, parse_address
+from nsqclient._dial import local_host
 from nsqclient._errors import ConnectError, Disconnected, NSQError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Link(asyncio.BufferedProtocol):
         self._is_full = False  # what was written last has not left yet
         self._heard_at = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
+        self._writing_watch: asyncio.TimerHandle | None = None  # while it is full
 
     def wake(self) -> None:
         """For the connection: there is something to send."""
@@ -94,9 +96,11 @@ class Link(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._is_full = True
+        self._watch_writing()
 
     def resume_writing(self) -> None:
         self._is_full = False
+        self._stop_watching_writing()
         if self._connection is not None:
             self._connection.written(self._loop.time())
         self.flush()
@@ -106,6 +110,7 @@ class Link(asyncio.BufferedProtocol):
             self.error = Disconnected(str(error or "connection closed by nsqd"))
         if self._watch is not None:
             self._watch.cancel()
+        self._stop_watching_writing()
         self.ended.set()
 
     def _look(self) -> None:
@@ -115,6 +120,26 @@ class Link(asyncio.BufferedProtocol):
             self.fail(Disconnected("IO error - read: i/o timeout"))
         else:
             self._watch = self._loop.call_later(left, self._look)
+
+    # Whether nsqd still reads
+
+    def _watch_writing(self) -> None:
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        self._writing_watch = self._loop.call_later(self._config.write_timeout, self._look_at_writing, unsent)
+
+    def _look_at_writing(self, unsent: int) -> None:
+        """`unsent`: as it was at the last look; nothing comes to it as long as it is full."""
+        assert self._transport is not None
+        if self._transport.get_write_buffer_size() < unsent:
+            self._watch_writing()
+        else:
+            self.fail(Disconnected("IO error - write: i/o timeout"))
+
+    def _stop_watching_writing(self) -> None:
+        if self._writing_watch is not None:
+            self._writing_watch.cancel()
+            self._writing_watch = None
 
 
 async def dial(address: str, config: Config) -> Link:
@@ -127,7 +152,7 @@ async def dial(address: str, config: Config) -> Link:
             if where.is_unix:
                 _, link = await loop.create_unix_connection(make, where.path)
             else:
-                local = parse_address(config.local_addr).host if config.local_addr else None
+                local = local_host(config)
                 _, link = await loop.create_connection(
                     make, where.host, where.port, local_addr=(local, 0) if local else None
                 )

@@ -364,7 +364,7 @@ class Consumer(BaseConsumer[Message]):
             await trio.sleep(seconds)
             node.stop()
             if node.connection is not None and node.connection.is_open:
-                node.connection.say_close()
+                self._core.retire(node.connection)
         node.is_dropping = False
 
     def _start(self, task: Callable[..., Awaitable[None]], *arguments: Any) -> None:

@@ -114,6 +114,11 @@ class Consumption:
             self.emit(Limited(connection.address, text))
         self.flow.join(connection.seat, now)
 
+    def retire(self, connection: ConsumerConnection) -> None:
+        """Nothing new from this one; what it has sent may still be answered, and then it ends."""
+        self.flow.retire(connection.seat, self.clock())
+        connection.say_close()
+
     def closed(self, connection: ConsumerConnection, error: BaseException | None) -> None:
         """It has gone, for whatever reason. What was in flight is nsqd's again."""
         now = self.clock()

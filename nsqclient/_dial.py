@@ -55,7 +55,7 @@ async def dial(target: Target, config: Config) -> Transport:
             where = parse_address(target)
             if where.is_unix:
                 return SocketTransport(await trio.open_unix_socket(where.path))
-            stream = await trio.open_tcp_stream(where.host, where.port, local_address=_local_host(config))
+            stream = await trio.open_tcp_stream(where.host, where.port, local_address=local_host(config))
             return SocketTransport(stream)
     except trio.TooSlowError as error:
         raise ConnectError(f"dial {target}: i/o timeout") from error
@@ -84,7 +84,7 @@ def host_of(target: Target) -> str:
         return "localhost"
 
 
-def _local_host(config: Config) -> str | None:
+def local_host(config: Config) -> str | None:
     if config.local_addr is None:
         return None
     where = parse_address(config.local_addr)

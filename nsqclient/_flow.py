@@ -71,6 +71,7 @@ class Seat:
 class Flow:
     def __init__(self, config: Config, *, choose: Callable[[Sequence[Seat]], Seat]) -> None:
         self.seats: list[Seat] = []
+        self._retired: list[Seat] = []  # get nothing any more, and may not have heard of it yet
         self.max_in_flight = config.max_in_flight
         self._idle_timeout = config.low_rdy_idle_timeout
         self._timeout = config.low_rdy_timeout
@@ -85,7 +86,7 @@ class Flow:
     @property
     def believed(self) -> int:
         """The sum that is never more than `max_in_flight`, or than it was before it was lowered."""
-        return sum(seat.believed for seat in self.seats)
+        return sum(seat.believed for seats in (self.seats, self._retired) for seat in seats)
 
     # What happens
 
@@ -97,13 +98,25 @@ class Flow:
         self._level(now)
 
     def leave(self, seat: Seat, now: float) -> None:
-        if seat not in self.seats:
-            return
+        if seat in self._retired:
+            self._retired.remove(seat)
+        elif seat in self.seats:
+            self._remove(seat)
+        self._level(now)
+
+    def retire(self, seat: Seat, now: float) -> None:
+        """It is to send nothing more, and stays until what it has sent is answered: others get its share."""
+        if seat in self.seats:
+            self._remove(seat)
+            self._retired.append(seat)
+            seat.set(0, now)
+            self._level(now)
+
+    def _remove(self, seat: Seat) -> None:
         self.seats.remove(seat)
         self._turn += 1
         if self._tested is seat:
             self._test_another()
-        self._level(now)
 
     def set_max_in_flight(self, count: int, now: float) -> None:
         self.max_in_flight = count

@@ -87,7 +87,6 @@ class ProducerConnection(Connection):
         self._on_room = on_room
         self._on_heartbeat = on_heartbeat
         self._unsent = 0  # the last so many of the pending have not left yet
-        self._is_ending = False
 
     @property
     def has_room(self) -> bool:
@@ -102,11 +101,6 @@ class ProducerConnection(Connection):
         if not outgoing:
             self._wake()
         outgoing.append(command)
-
-    def end(self) -> None:
-        """It is finished when everything has its answer."""
-        self._is_ending = True
-        self._wake()
 
     def lost(self, error: Exception | None) -> None:
         """It has gone: what has no answer gets none."""
@@ -124,10 +118,6 @@ class ProducerConnection(Connection):
         if self.is_open:
             self._unsent = 0
         return super().bytes_to_send()
-
-    @property
-    def finished(self) -> bool:
-        return self.is_closed or (self._is_ending and not self.pending and not self._outgoing)
 
     def _cut(self, data: bytes, now: float) -> None:
         count = len(data) // _OK_SIZE
@@ -154,8 +144,6 @@ class ProducerConnection(Connection):
         self._settle(outcome, None)
         if was_full:
             self._on_room()
-        if self._is_ending and not pending:
-            self._wake()
 
     def _error(self, error: ProtocolError, now: float) -> None:
         if not self.pending:

@@ -1,6 +1,6 @@
 """The library for asyncio: `from nsqclient import aio`. The same settings, messages, errors and flow control.
 
-It leaves out what few need: `batches`, `events`, `drop_unlisted_after`, `ping`, and the strategies "all" and `quorum`.
+It leaves out what few need: docs/how-to/python-client.md names it.
 """
 
 from nsqclient._aio_consumer import Consumer, Message, open_consumer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import socket
 import ssl
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ import trio_asyncio
 
 import nsqclient
 import nsqclient.sync
+from common.wire.frames import OK_FRAME
 from nsqclient import Config, ConnectError, Message, NSQError, Requeue, aio, events, open_consumer, open_producer
 from nsqclient.pytest_plugin import Broker, running_broker
 from tests.support.auth_server import EVERYTHING, AuthServer, Reply, granting
@@ -265,6 +267,82 @@ def test_an_nsqd_that_comes_back_is_found_again(tmp_path: Path, library: Any, ru
                     message.finish()
 
             run(test)
+
+
+@on_each_loop
+@pytest.mark.slow
+def test_an_nsqd_that_hangs_is_left_and_found_again_when_it_goes_on(tmp_path: Path, library: Any, run: Run) -> None:
+    config = Config(
+        max_in_flight=10,
+        heartbeat_interval=1.0,
+        read_timeout=4.0,
+        reconnect_delay="fixed",
+        lookupd_poll_interval=0.1,
+    )
+    sleep = trio.sleep if library is nsqclient else asyncio.sleep
+    with Nsqd(tmp_path / "a") as first, Nsqd(tmp_path / "b") as second:
+
+        async def test() -> None:
+            def shares() -> dict[str, int]:
+                return {it.address: it.rdy for it in consumer.stats().connections}
+
+            async def receive(nsqd: Nsqd, body: bytes) -> None:
+                nsqd.connect().publish("t", body)
+                message = await anext(consumer)
+                assert message.body == body
+                message.finish()
+
+            addresses = [address_of(first), address_of(second)]
+            async with library.open_consumer("t", "c", nsqd=addresses, config=config) as consumer:
+                while shares() != dict.fromkeys(addresses, 5):
+                    await sleep(0.01)
+                await receive(first, b"before")
+                first.send_signal(signal.SIGSTOP)
+                await receive(second, b"meanwhile")
+                while shares() != {address_of(second): 10}:
+                    await sleep(0.01)
+                await receive(second, b"alone")
+                first.send_signal(signal.SIGCONT)
+                while shares() != dict.fromkeys(addresses, 5):
+                    await sleep(0.01)
+                await receive(first, b"again")
+
+        try:
+            run(test)
+        finally:
+            first.send_signal(signal.SIGCONT)
+
+
+@on_each_loop
+def test_an_nsqd_that_reads_nothing_more_is_given_up(library: Any, run: Run) -> None:
+    def shake_hands() -> None:
+        connection, _ = listener.accept()
+        accepted.append(connection)
+        said = b""
+        while not said.endswith(b"}") and (more := connection.recv(65536)):
+            said += more
+        connection.sendall(OK_FRAME)
+
+    async def test() -> None:
+        config = Config(write_timeout=0.5)
+        async with library.open_producer(f"127.0.0.1:{listener.getsockname()[1]}", config=config) as producer:
+            receipts = [await producer.submit("t", bytes(BIG)) for _ in range(8)]  # more than the kernel keeps
+            for receipt in receipts:
+                await receipt.wait()
+                assert str(receipt.error) == "not connected: IO error - write: i/o timeout"
+
+    accepted: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.settimeout(LIMIT)
+        peer = threading.Thread(target=shake_hands)
+        peer.start()
+        try:
+            run(test)
+        finally:
+            peer.join()
+            for connection in accepted:
+                connection.close()
 
 
 @on_each_loop

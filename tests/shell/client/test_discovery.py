@@ -153,6 +153,36 @@ def test_one_that_is_listed_no_more_is_kept_or_dropped_as_asked() -> None:
     in_real_time(both)
 
 
+def test_the_share_of_one_that_is_dropped_goes_to_others_while_its_messages_are_answered() -> None:
+    async def test() -> None:
+        async with MemoryNSQD() as one, MemoryNSQD() as two:
+            lookupd = Lookupd(one, two)
+            one.put("t", b"held")
+            async with listening(lookupd) as addresses:
+                async with open_consumer(
+                    "t",
+                    "c",
+                    lookupd=addresses,
+                    resolve=found_as(one, two),  # type: ignore[arg-type]
+                    config=QUICK,
+                    drop_unlisted_after=0.1,
+                ) as consumer:
+                    async for message in consumer:
+                        await two.wait_until(lambda: two.said(None, "RDY")[-1:] == ["RDY 5"])
+                        lookupd.nsqds.remove(one)
+                        await two.wait_until(lambda: two.said(None, "RDY")[-1] == "RDY 10")
+                        await one.wait_until(lambda: "CLS" in one.said())
+                        assert one.said(None, "RDY", "CLS")[-2:] == ["RDY 0", "CLS"]
+                        assert len(consumer.stats().connections) == 2
+                        message.finish()
+                        break
+                    while len(consumer.stats().connections) > 1:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+            assert one.finished("t", "c") == [b"held"]
+
+    in_real_time(test)
+
+
 def test_a_wrong_broadcast_address_is_named() -> None:
     async def test() -> None:
         async with MemoryNSQD() as nsqd:

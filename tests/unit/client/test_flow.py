@@ -92,6 +92,30 @@ def test_a_loss_is_shared_by_the_others() -> None:
     assert rdys(nsqds) == [4, 4]
 
 
+def test_who_retires_leaves_its_share_to_others_as_soon_as_it_has_heard() -> None:
+    first, second = Nsqd(), Nsqd()
+    flow = flow_of([first, second], 6)
+    flow.retire(first.seat, 0.0)
+    assert rdys([first, second]) == [0, 3]
+    write_all(flow, [first])
+    assert rdys([first, second]) == [0, 6]
+    flow.leave(first.seat, 0.0)
+    assert rdys([second]) == [6]
+
+
+def test_a_test_of_one_that_retires_is_made_with_another() -> None:
+    nsqds = [Nsqd() for _ in range(2)]
+    flow = flow_of(nsqds, 6)
+    flow.hold(0.0)
+    write_all(flow, nsqds)
+    flow.test_one(0.0)
+    tested = next(nsqd for nsqd in nsqds if nsqd.seat.rdy)
+    flow.retire(tested.seat, 1.0)
+    write_all(flow, nsqds)
+    assert sorted(rdys(nsqds)) == [0, 1]
+    assert tested.seat.rdy == 0
+
+
 def test_a_lower_limit_of_an_nsqd_is_kept() -> None:
     nsqds = [Nsqd(max_rdy=7)]
     flow_of(nsqds, 5000)
@@ -193,7 +217,7 @@ class Lives(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.nsqds: list[Nsqd] = []
-        self.gone: list[Nsqd] = []
+        self.retired: list[Nsqd] = []
         self.now = 0.0
         self.allowed = 0
         self.is_testing = False
@@ -224,20 +248,41 @@ class Lives(RuleBasedStateMachine):
         self._with_one(data, act)
 
     @rule(data=st.data())
+    def retire(self, data: st.DataObject) -> None:
+        def act(nsqd: Nsqd) -> None:
+            self.nsqds.remove(nsqd)
+            self.retired.append(nsqd)
+            self.flow.retire(nsqd.seat, self.now)
+
+        self._with_one(data, act)
+
+    @rule(data=st.data())
+    def one_that_has_retired_takes_or_writes_or_goes(self, data: st.DataObject) -> None:
+        if self.retired:
+            nsqd = data.draw(st.sampled_from(self.retired))
+            match data.draw(st.sampled_from(["takes", "writes", "goes"])):
+                case "takes":
+                    nsqd.take()
+                case "writes":
+                    self._write(nsqd)
+                case "goes":
+                    self.retired.remove(nsqd)
+                    self.flow.leave(nsqd.seat, self.now)
+
+    @rule(data=st.data())
     def take(self, data: st.DataObject) -> None:
         self._with_one(data, Nsqd.take)
 
     @rule(data=st.data())
     def write(self, data: st.DataObject) -> None:
+        self._with_one(data, self._write)
+
+    def _write(self, nsqd: Nsqd) -> None:
         """What was taken goes, and is read at once: one RDY after the other."""
-
-        def act(nsqd: Nsqd) -> None:
-            while nsqd.read < nsqd.taken:
-                nsqd.read += 1
-                self.check_sum()
-            self.flow.written(nsqd.seat, self.now)
-
-        self._with_one(data, act)
+        while nsqd.read < nsqd.taken:
+            nsqd.read += 1
+            self.check_sum()
+        self.flow.written(nsqd.seat, self.now)
 
     @rule(data=st.data())
     def message(self, data: st.DataObject) -> None:
@@ -272,7 +317,7 @@ class Lives(RuleBasedStateMachine):
     @rule()
     def everything_is_heard(self) -> None:
         for _ in range(4):
-            for nsqd in self.nsqds:
+            for nsqd in (*self.nsqds, *self.retired):
                 nsqd.take()
                 nsqd.read = nsqd.taken
                 self.flow.written(nsqd.seat, self.now)
@@ -288,7 +333,11 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def check_sum(self) -> None:
-        assert sum(nsqd.goes_by for nsqd in self.nsqds) <= self.allowed
+        assert sum(nsqd.goes_by for nsqd in (*self.nsqds, *self.retired)) <= self.allowed
+
+    @invariant()
+    def who_has_retired_is_told_nothing_more(self) -> None:
+        assert all(nsqd.seat.rdy == 0 for nsqd in self.retired)
 
     @invariant()
     def nobody_is_told_more_than_it_takes(self) -> None:

@@ -1,0 +1,84 @@
+"""How long a peer may leave unread what it was sent, on asyncio: a real pair of sockets, and a clock that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import socket
+from typing import Any, cast
+
+from nsqclient import Config
+from nsqclient._aio_link import Link
+
+SENT = 200_000
+
+
+class JumpingSelector(selectors.SelectSelector):
+    """Does not wait: where nothing is ready, it is later."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            assert timeout is not None, "nobody waits for a time"
+            self.now += timeout
+        return ready
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._clock = JumpingSelector()
+        super().__init__(self._clock)
+
+    def time(self) -> float:
+        return self._clock.now
+
+
+class Connection:
+    """Has a lot to say, once."""
+
+    finished = False
+    was_written = False
+
+    def __init__(self) -> None:
+        self.left = bytes(SENT)
+
+    def bytes_to_send(self) -> bytes:
+        data, self.left = self.left, b""
+        return data
+
+    def written(self, now: float) -> None:
+        self.was_written = True
+
+
+def test_a_peer_that_reads_slowly_is_kept_and_one_that_stops_is_not() -> None:
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair()
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
+        theirs.setblocking(False)
+        _, link = await loop.create_connection(lambda: Link(Config(write_timeout=1.0)), sock=ours)
+        connection = Connection()
+        link.begin(cast(Any, connection))
+        with theirs:
+            heard = 0
+            while heard < SENT:
+                await asyncio.sleep(0.9)
+                piece = await loop.sock_recv(theirs, SENT)
+                assert piece, link.error
+                heard += len(piece)
+            assert loop.time() > 10
+            assert not link.ended.is_set()
+            assert connection.was_written
+
+            connection.left = bytes(SENT)
+            link.wake()
+            stopped_at = loop.time()
+            await link.ended.wait()
+            assert str(link.error) == "IO error - write: i/o timeout"
+            assert 1.0 <= loop.time() - stopped_at < 2.1
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        runner.run(test())
