@@ -22,6 +22,7 @@ from common.durations import parse_duration
 from common.http_client import HttpFailed, OpenAnswer, open_answer
 from common.startup import StartupError
 from common.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
+from nsqtools.answers import number_in, text_in
 from nsqtools.nodes import AskFailed, Asking, Server, refusal
 
 log = logging.getLogger(__name__)
@@ -92,6 +93,11 @@ class Bounds:
     next: int
 
 
+def _bounds(said: Any) -> Bounds:
+    """What `/topic/log` says."""
+    return Bounds(text_in(said, "node"), text_in(said, "log"), number_in(said, "first"), number_in(said, "next"))
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """What of it is wanted: [first, end)."""
@@ -120,10 +126,9 @@ class TopicLog:
     async def bounds(self) -> Bounds:
         """Raises AskFailed."""
         try:
-            found = await self._asking.ask(self.server, f"/topic/log?topic={quote(self.topic)}")
+            return await self._asking.ask(self.server, f"/topic/log?topic={quote(self.topic)}", _bounds)
         except AskFailed as error:
             raise self._explained(error) from error
-        return Bounds(found["node"], found["log"], found["first"], found["next"])
 
     async def place(self, text: str, bounds: Bounds) -> int:
         """The sequence of a place, as `parse_place` gives it, within the bounds. Raises AskFailed."""

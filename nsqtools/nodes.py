@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 import trio
 
 from common.http_client import Answer, HttpFailed, get
 from common.net import join_host_port
+from nsqtools.answers import list_in, number_in, text_in
 
 # Before 1.0 there was an envelope around each answer; who says this is spared it.
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
+
+Said = TypeVar("Said")
 
 
 class AskFailed(Exception):
@@ -84,8 +87,9 @@ class Asking:
             self._tls = ssl.create_default_context()
         return self._tls
 
-    async def ask(self, server: Server, target: str) -> Any:
-        """The JSON that a GET gives. Raises AskFailed, also where the status is not 200.
+    async def ask(self, server: Server, target: str, read: Callable[[Any], Said]) -> Said:
+        """What `read` makes of the JSON object that a GET gives. Raises AskFailed, also where the status is not 200,
+        and where `read` stumbles over what is missing or of another kind.
 
         Where plain HTTP is refused with the port of HTTPS, it is asked there, from then on at once.
         """
@@ -96,9 +100,16 @@ class Asking:
         if answer.status != 200:
             raise refusal(f"{server}{target}", answer.status, answer.body)
         try:
-            return json.loads(answer.body)
-        except ValueError as error:
+            found = json.loads(answer.body)
+        except (ValueError, RecursionError) as error:
             raise AskFailed(f"{server}{target}: not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise AskFailed(f"{server}{target}: not what NSQ answers: no JSON object")
+        try:
+            return read(found)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise AskFailed(f"{server}{target}: not what NSQ answers: {reason}") from error
 
     def where(self, server: Server) -> Server:
         """Where it really is asked, as far as is known."""
@@ -118,14 +129,16 @@ class Asking:
         except HttpFailed as error:
             raise AskFailed(f"{server}{target}: {error}") from error
 
-    async def ask_all(self, servers: Sequence[Server], target: str) -> tuple[dict[Server, Any], list[AskFailed]]:
+    async def ask_all(
+        self, servers: Sequence[Server], target: str, read: Callable[[Any], Said]
+    ) -> tuple[dict[Server, Said], list[AskFailed]]:
         """All at once: what they say, and what went wrong with the others."""
-        answers: dict[Server, Any] = {}
+        answers: dict[Server, Said] = {}
         failures: list[AskFailed] = []
 
         async def ask_one(server: Server) -> None:
             try:
-                answers[server] = await self.ask(server, target)
+                answers[server] = await self.ask(server, target, read)
             except AskFailed as error:
                 failures.append(error)
 
@@ -136,14 +149,21 @@ class Asking:
 
     async def producers(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Producer], list[AskFailed]]:
         """Who has the topic: what all of them say together. A topic that one of them does not know is no failure."""
-        answers, failures = await self.ask_all(lookupds, f"/lookup?topic={quote(topic)}")
-        found = {producer for answer in answers.values() for producer in _producers(answer)}
+        answers, failures = await self.ask_all(lookupds, f"/lookup?topic={quote(topic)}", _producers)
+        found = {producer for answer in answers.values() for producer in answer}
         return sorted(found), [failure for failure in failures if failure.status != 404]
 
 
-def _producers(answer: Any) -> Iterable[Producer]:
-    for it in answer.get("producers") or ():
-        yield Producer(it["broadcast_address"], it["http_port"], it["tcp_port"])
+def _producers(answer: Any) -> list[Producer]:
+    return [
+        Producer(text_in(it, "broadcast_address"), number_in(it, "http_port"), number_in(it, "tcp_port"))
+        for it in list_in(answer, "producers")
+    ]
+
+
+def tcp_port_in(info: Any) -> int:
+    """Of what `/info` says."""
+    return number_in(info, "tcp_port")
 
 
 def _https_port(body: bytes) -> int:
@@ -184,7 +204,6 @@ async def servers_of(
 async def _beside(asking: Asking, tcp: Server) -> Server:
     """The HTTP address of the nsqd with this TCP address, if it is where it usually is."""
     http = Server(tcp.host, tcp.port + 1)
-    info = await asking.ask(http, "/info")
-    if info.get("tcp_port") != tcp.port:
+    if await asking.ask(http, "/info", tcp_port_in) != tcp.port:
         raise AskFailed(f"{http}/info: this is not the nsqd of {tcp}")
     return http

@@ -30,7 +30,7 @@ from nsqtools.checkpoint import Checkpoint, Place
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_place
-from nsqtools.nodes import AskFailed, Asking, servers_of
+from nsqtools.nodes import AskFailed, Asking, servers_of, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.progress import Progress, with_progress
 from nsqtools.throttle import Throttle
@@ -226,11 +226,8 @@ async def destinations(options: Options, asking: Asking, replay: Replay) -> list
     """Raises AskFailed."""
     if options.destination_nsqd_tcp_address:
         return list(options.destination_nsqd_tcp_address)
-    found = []
-    for server in (reader.log.server for reader in replay.readers):
-        info = await asking.ask(server, "/info")
-        found.append(join_host_port(server.host, info["tcp_port"]))
-    return found
+    servers = [reader.log.server for reader in replay.readers]
+    return [join_host_port(it.host, await asking.ask(it, "/info", tcp_port_in)) for it in servers]
 
 
 async def run(options: Options, stop: trio.Event) -> int:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from nsqtools import flags
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.nodes import Asking, Server, parse_server
 from nsqtools.output import Output
-from nsqtools.rates import HEADER, ROWS_PER_HEADER, Counters, Poll, counters_in, row_between
+from nsqtools.rates import HEADER, ROWS_PER_HEADER, Poll, counters_in, row_between
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +84,9 @@ class Channel:
         servers, troubles = await self._nodes()
         topic, channel = quote(self._topic), quote(self._channel)
         target = f"/stats?format=json&topic={topic}&channel={channel}&include_clients=false"
-        answers, failures = await self._asking.ask_all(servers, target)
-        nodes: dict[str, Counters] = {}
-        for server, stats in answers.items():
-            found = counters_in(stats, self._topic, self._channel)
-            if found is not None:
-                nodes[str(server)] = found
+        read = partial(counters_in, topic=self._topic, channel=self._channel)
+        answers, failures = await self._asking.ask_all(servers, target, read)
+        nodes = {str(server): found for server, found in answers.items() if found is not None}
         troubles += (f"ERROR: failed to get nsqd stats - {failure}" for failure in failures)
         if answers and not nodes:
             troubles.append(

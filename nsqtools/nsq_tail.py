@@ -7,6 +7,7 @@ import random
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from common.startup import StartupError
 from common.wire.names import is_ephemeral
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
 from nsqtools import flags
+from nsqtools.answers import list_in, number_in
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
 from nsqtools.command import (
     STATUS_OF_A_CLOSED_PIPE,
@@ -191,16 +193,24 @@ async def guard(options: Options, topic: str, asking: Asking) -> None:
         if error.status != 404:
             log.warning("WARNING: cannot look whether topic %s has a channel already: %s", topic, error)
         return
-    answers, failures = await asking.ask_all(servers, target)
+    answers, failures = await asking.ask_all(servers, target, partial(_unread, topic=topic))
     for failure in failures:
         log.warning("WARNING: cannot look whether topic %s has a channel already: %s", topic, failure)
-    for server, stats in answers.items():
-        for found in stats.get("topics") or ():
-            if found["topic_name"] == topic and not found["channels"] and found["depth"]:
-                raise ToolFailed(
-                    f"topic {topic} on {server} has {found['depth']} messages and no channel: an ephemeral one would "
-                    "take them away; use --peek to look at them, --channel to keep them, or --force"
-                )
+    for server, depth in answers.items():
+        if depth:
+            raise ToolFailed(
+                f"topic {topic} on {server} has {depth} messages and no channel: an ephemeral one would "
+                "take them away; use --peek to look at them, --channel to keep them, or --force"
+            )
+
+
+def _unread(stats: Any, *, topic: str) -> int:
+    """How many messages of what `/stats` says wait for the topic's first channel."""
+    return sum(
+        number_in(found, "depth")
+        for found in list_in(stats, "topics")
+        if found["topic_name"] == topic and not list_in(found, "channels")
+    )
 
 
 async def run(options: Options, stop: trio.Event) -> int:

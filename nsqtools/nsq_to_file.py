@@ -23,8 +23,10 @@ from common.durations import MINUTE, SECOND, Nanoseconds, seconds
 from common.logs import LogLevel, NsqFormatter
 from common.options import DURATION, one_of, option
 from common.startup import StartupError
+from common.wire.names import is_valid_name
 from nsqclient import Config, NSQError, open_consumer
 from nsqtools import flags
+from nsqtools.answers import list_in
 from nsqtools.archive_file import ArchiveFailed, Layout, check_folders
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, log_to_stderr, run_tool, run_until
@@ -229,15 +231,23 @@ async def find_topics(options: Options, archive: Archive, nursery: trio.Nursery)
     )
     lookupds = [parse_server(address) for address in options.lookupd_http_address]
     while True:
-        answers, failures = await asking.ask_all(lookupds, "/topics")
+        answers, failures = await asking.ask_all(lookupds, "/topics", _topics)
         for failure in failures:
             log.error("could not retrieve topic list: %s", failure)
-        for topic in sorted({topic for answer in answers.values() for topic in answer.get("topics") or ()}):
+        for topic in sorted({topic for topics in answers.values() for topic in topics}):
             if archive.begins(topic):
                 nursery.start_soon(archive.write, topic)
         if options.topic_refresh <= 0:
             return
         await trio.sleep(seconds(options.topic_refresh))
+
+
+def _topics(answer: Any) -> list[str]:
+    topics = list_in(answer, "topics")
+    for topic in topics:
+        if not isinstance(topic, str) or not is_valid_name(topic):
+            raise ValueError(f"{topic!r} is no topic")
+    return topics
 
 
 async def begin_all(options: Options, archive: Archive, nursery: trio.Nursery) -> None:

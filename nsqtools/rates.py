@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from nsqtools.answers import list_in, number_in
+
 HEADER: Final = (
     "------rate------+----------------depth----------------+--------------metadata---------------\n"
     "ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients\n"
@@ -34,12 +36,12 @@ _NAMES: Final = tuple(Counters.__dataclass_fields__)
 
 
 def counters_in(stats: Any, topic: str, channel: str) -> Counters | None:
-    """The channel's part of what `/stats` answers; None where it is not there."""
-    for found in stats.get("topics") or ():
+    """The channel's part of what `/stats` answers; None where it is not there. KeyError or TypeError: it is no such answer."""
+    for found in list_in(stats, "topics"):
         if found["topic_name"] == topic:
-            for it in found["channels"] or ():
+            for it in list_in(found, "channels"):
                 if it["channel_name"] == channel:
-                    return Counters(*(int(it.get(name) or 0) for name in _NAMES))
+                    return Counters(*(number_in(it, name) if name in it else 0 for name in _NAMES))
     return None
 
 

@@ -12,7 +12,7 @@ import trio
 
 from common.options import option
 from common.startup import StartupError
-from nsqclient import NSQError, open_producer
+from nsqclient import NSQError, Producer, open_producer
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
@@ -23,10 +23,12 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Each record is published to every nsqd, one after the other; empty ones are left out. The first publish that fails ends
-it with status 1, and the rest of the input is not read: some nsqd may have that record already."""
+it with status 1, and the rest of the input is not read: some nsqd may have that record already. When it is stopped
+while a record waits for its answer, it waits five more seconds; without an answer it ends with status 1."""
 
 _STANDARD_INPUT: Final = 0
 _BLOCK: Final = 64 * 1024
+_LAST_ANSWER: Final = 5.0  # seconds, for the record that was on its way when we were stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,17 +54,17 @@ class Options(ToolOptions):
         return os.fsencode(self.delimiter)
 
 
-async def publish_all(options: Options, descriptor: int) -> None:
-    """Raises ToolFailed."""
+async def publish_all(options: Options, descriptor: int, stop: trio.Event) -> None:
+    """Until the input ends, or `stop` is set. Raises ToolFailed."""
     try:
-        await _publish_all(options, descriptor)
-    except (NSQError, ValueError) as error:  # ValueError: a record that no nsqd takes
+        await _publish_all(options, descriptor, stop)
+    except NSQError as error:
         raise ToolFailed(str(error)) from error
     except OSError as error:
         raise ToolFailed(f"cannot read standard input: {error.strerror}") from error
 
 
-async def _publish_all(options: Options, descriptor: int) -> None:
+async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> None:
     config = client_config("to_nsq", options.producer_opt)
     throttle = None
     if options.rate > 0:
@@ -72,18 +74,45 @@ async def _publish_all(options: Options, descriptor: int) -> None:
     nsqds = options.nsqd_tcp_address
     strategy: Literal["all", "hostpool"] = "all" if len(nsqds) > 1 else "hostpool"
     async with open_producer(nsqds, strategy=strategy, config=config, connect="require") as producer:
-        data = b"begin"
-        while data:
-            data = await trio.to_thread.run_sync(os.read, descriptor, _BLOCK, abandon_on_cancel=True)
-            for record in splitter.feed(data) if data else (splitter.end(),):
-                if record:
-                    await producer.publish(options.topic, record)
-                if throttle is not None and (pause := throttle.take(1, trio.current_time())):
-                    await trio.sleep(pause)
+        publisher = _Publisher(producer, options.topic)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publisher.hurry, stop)
+            data = b"begin"
+            while data:
+                data = await trio.to_thread.run_sync(os.read, descriptor, _BLOCK, abandon_on_cancel=True)
+                for record in splitter.feed(data) if data else (splitter.end(),):
+                    if record:
+                        await publisher.publish(record)
+                    if throttle is not None and (pause := throttle.take(1, trio.current_time())):
+                        await trio.sleep(pause)
+            nursery.cancel_scope.cancel()
+
+
+class _Publisher:
+    """Publishes one record at a time; what is on its way is heard of, also when all around it is cancelled."""
+
+    def __init__(self, producer: Producer, topic: str) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._waiting = trio.CancelScope()
+
+    async def publish(self, record: bytes) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        with trio.CancelScope(shield=True) as self._waiting:
+            try:
+                await self._producer.publish(self._topic, record)
+            except (NSQError, ValueError) as error:  # ValueError: no nsqd takes it
+                raise ToolFailed(str(error)) from error
+            return
+        raise ToolFailed("stopped before a record was answered: it may be published, or not")
+
+    async def hurry(self, stop: trio.Event) -> None:
+        await stop.wait()
+        self._waiting.deadline = trio.current_time() + _LAST_ANSWER
 
 
 async def run(options: Options, stop: trio.Event) -> int:
-    await run_until(stop, lambda: publish_all(options, _STANDARD_INPUT))
+    await run_until(stop, lambda: publish_all(options, _STANDARD_INPUT, stop))
     return 0
 
 

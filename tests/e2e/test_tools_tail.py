@@ -6,12 +6,14 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from common.wire.frames import OK_FRAME
 from tests.e2e.conftest import StartNsqd
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, Nsqlookupd, eventually
 from tests.support.tools import LIMIT, Tool, address, last_line, run_tool
@@ -249,6 +251,39 @@ def test_a_signal_ends_it_while_it_waits_for_input(nsqd: Nsqd, topic: str) -> No
     with Tool("to_nsq", f"--topic={topic}", places(nsqd)[0], stdin=True) as tool:
         tool.wait_for_log("connected to nsqd")
         assert tool.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize(("is_answered", "status"), [(True, 0), (False, 1)])
+def test_a_signal_waits_for_the_answer_to_the_record_that_is_on_its_way(is_answered: bool, status: int) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as nsqd,
+        Tool("to_nsq", "--topic=t", f"--nsqd-tcp-address={address(nsqd.getsockname())}", stdin=True) as tool,
+    ):
+        nsqd.settimeout(LIMIT)
+        connection, _ = nsqd.accept()
+        with connection:
+            connection.settimeout(LIMIT)
+            receive_until(connection, b"}")  # IDENTIFY
+            connection.sendall(OK_FRAME)
+            assert tool.process.stdin is not None
+            tool.process.stdin.write(b"one\n")
+            tool.process.stdin.flush()
+            receive_until(connection, b"one")
+            tool.signal(signal.SIGINT)
+            if is_answered:
+                connection.sendall(OK_FRAME)
+            assert tool.wait() == status
+    if not is_answered:
+        assert tool.log.endswith("stopped before a record was answered: it may be published, or not\n")
+    assert "Traceback" not in tool.log
+
+
+def receive_until(connection: socket.socket, end: bytes) -> None:
+    said = b""
+    while not said.endswith(end):
+        more = connection.recv(65536)
+        assert more, said
+        said += more
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,13 @@ class Request:
 
 
 class HttpSink:
-    """`answer` gives the status of each request, from the thread that serves it."""
+    """`answer` gives the status of each request, from the thread that serves it; `content` comes with it."""
 
-    def __init__(self, answer: Callable[[Request], int] = lambda request: 200) -> None:
+    def __init__(self, answer: Callable[[Request], int] = lambda request: 200, *, content: bytes = b"ok") -> None:
         self.requests: list[Request] = []
         self.connections = 0
         self.answer = answer
+        self.content = content
         sink = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -51,10 +52,10 @@ class HttpSink:
                     if status in (301, 307):
                         self.send_header("Location", "/elsewhere")
                     if status != 204:
-                        self.send_header("Content-Length", "2")
+                        self.send_header("Content-Length", str(len(sink.content)))
                     self.end_headers()
                     if status != 204:
-                        self.wfile.write(b"ok")
+                        self.wfile.write(sink.content)
                 except OSError:  # whoever asked did not wait
                     self.close_connection = True
 
