@@ -140,12 +140,15 @@ class _TopicReader:
             has_log=self.has_history,
         )
         _check_numbers(
-            row.depth, row.backend_depth, row.message_count, row.message_bytes, *(raw.get(it) or 0 for it in _LOCALITIES)
+            row.depth,
+            row.backend_depth,
+            row.message_count,
+            row.message_bytes,
+            *(raw.get(it) or 0 for it in _LOCALITIES),
         )
         known = before.channels if before is not None else {}
         channels = {
-            (name := _name(it, "channel_name")): self._channel(it, known.get(name))
-            for it in raw.get("channels") or ()
+            (name := _name(it, "channel_name")): self._channel(it, known.get(name)) for it in raw.get("channels") or ()
         }
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
         return TopicPart(row, rates, channels, said)

@@ -14,7 +14,7 @@ from html import escape
 from posixpath import normpath
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,6 +32,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 _LEAST_TO_COMPRESS: Final = 512  # bytes
 _QUICK: Final = 4  # gzip's level: a page of 10,000 channels must not wait for the last percent
+_SLASH: Final = "\udc2f"  # half a character, which no path that was decoded has in it
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 
 
@@ -87,7 +88,7 @@ class App:
 
     async def _answer(self, request: Request) -> tuple[Response, bool]:
         method, path = request.method, request.scope["path"]
-        found = self._table.find(method, path)
+        found = self._table.find(method, _piecewise(request.scope))
         if found is None:
             return self._where_else(request, method, path)
         route, request.scope["path_params"] = found
@@ -186,6 +187,14 @@ def _redirect(request: Request, path: str) -> Response:
 # Routes
 
 
+def _piecewise(scope: Scope) -> str:
+    """The path that is asked for, with `_SLASH` in the place of an escaped slash, which is part of a name."""
+    raw: bytes = scope.get("raw_path") or b""
+    if b"%2f" not in raw.lower():
+        return str(scope["path"])
+    return "/".join(unquote(piece).replace("/", _SLASH) for piece in raw.decode("latin-1").split("/"))
+
+
 class _Entry:
     """A path with its routes by method."""
 
@@ -210,7 +219,9 @@ class _Table:
             return exact.by_method[method], {}
         for entry in self._entries.values():
             if method in entry.by_method and (match := entry.pattern.match(path)) is not None:
-                return entry.by_method[method], match.groupdict()
+                return entry.by_method[method], {
+                    name: text.replace(_SLASH, "/") for name, text in match.groupdict().items()
+                }
         return None
 
     def allowed(self, path: str) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from common.http_api import HttpError
-from nsqadmin.answers import identity_of, json_answer
+from nsqadmin.answers import identity_of, json_answer, refusal
 from nsqadmin.app import Route
 from nsqadmin.authz import Right
 from nsqadmin.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from nsqadmin.authz import Identity
     from nsqadmin.view import View
 
-MOST_VIEWERS: Final = 200  # streams; beyond, browsers ask /api/v2/cells now and then
+MOST_VIEWERS: Final = 200  # streams; beyond, browsers fetch their page now and then
 HEARTBEAT: Final = 15.0  # seconds
 _BEHIND: Final = 8  # events that wait for one viewer
 _RETRY: Final = b"retry: 3000\n\n"
+_TRY_AGAIN: Final = "30"  # seconds; who is refused by then may have a place
 
 
 class Viewer:
@@ -133,9 +134,11 @@ class Hub:
 
     # Who looks
 
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= MOST_VIEWERS
+
     def join(self, viewer: Viewer) -> None:
-        if len(self) >= MOST_VIEWERS:
-            raise HttpError(503, "TOO_MANY_VIEWERS")
         self._viewers.setdefault(viewer.scope, set()).add(viewer)
 
     def leave(self, viewer: Viewer) -> None:
@@ -195,6 +198,10 @@ class _Endpoints:
 
     async def events(self, request: Request) -> Response:
         viewer = self._viewer(request)
+        if self._hub.is_full:
+            refused = refusal(HttpError(503, "TOO_MANY_VIEWERS"))
+            refused.headers["retry-after"] = _TRY_AGAIN
+            return refused
         self._hub.join(viewer)
         return EventStream(lambda: self._watched(viewer), close=lambda: self._hub.leave(viewer))
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import quote
 
 import pytest
 
 from tests.browser.conftest import ARTEFACTS, address_of, until
-from tests.support.browser import Browser
+from tests.support.browser import LIMIT, Browser
 from tests.support.cluster import Cluster
 from tests.support.process import Nsqadmin
 
@@ -90,6 +92,25 @@ def test_where_no_stream_is_to_be_had_the_page_asks_again(page: Browser) -> None
     finally:
         page.command("Network.setBlockedURLs", {"urls": []})
     page.complaints()  # of the stream that was blocked
+
+
+def test_one_viewer_too_many_sees_numbers_that_move_all_the_same(page: Browser, admin: Nsqadmin) -> None:
+    def nobody_looks() -> bool:
+        return b"nsqadmin_viewers 0\n" in admin.http("GET", "/metrics").body
+
+    until(nobody_looks, "the page before has been left")
+    with ExitStack() as viewers:
+        for _ in range(200):
+            viewer = viewers.enter_context(socket.create_connection(admin.http_address, timeout=LIMIT))
+            viewer.sendall(b"GET /events?scope=overview HTTP/1.1\r\nHost: viewer\r\n\r\n")
+            assert viewer.recv(12) == b"HTTP/1.1 200"
+        page.open("/counter")
+        before = page.text(".odometer")
+        page.wait("document.querySelector('.odometer').innerText !== arguments[0]", before)
+        assert page.run("return document.querySelector('#live').dataset.state") == "on"
+        assert all("503" in it for it in page.complaints())
+    page.open("/help")
+    until(nobody_looks, "the viewers have left")
 
 
 def test_a_page_that_nobody_sees_asks_for_nothing(page: Browser) -> None:
@@ -270,8 +291,10 @@ def test_a_topic_is_paused_emptied_and_deleted(page: Browser, cluster: Cluster, 
     page.open(f"/topics/{topic}?fresh=1")
     receipt = press_and_confirm(page, "Delete")
     assert receipt.count("✓ done") == 4
+    page.requests()
     page.click_text("Continue", "#dialog a")
     page.wait("location.pathname === '/topics'")
+    assert not [it for it in page.requests() if f"/topics/{topic}" in it], "the page of what is gone is asked for again"
     assert not any(node.http("GET", f"/stats?format=json&topic={topic}").json["topics"] for node in cluster.nodes)
 
 

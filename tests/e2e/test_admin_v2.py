@@ -9,7 +9,7 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +266,22 @@ def test_it_stops_at_once_although_somebody_looks(cluster: Cluster) -> None:
         next(events)
         assert admin.stop() == 0
         admin.start()
+
+
+def test_more_viewers_than_there_may_be_are_told_when_to_come_again(cluster: Cluster) -> None:
+    with Nsqadmin(*cluster.lookupd_options, *QUICK) as admin, ExitStack() as viewers:
+        for _ in range(199):
+            viewers.enter_context(stream(admin, "/events?scope=nodes"))
+        with stream(admin, "/events?scope=overview") as events:
+            next(events)
+            refused = admin.http("GET", "/events?scope=topics")
+            assert (refused.status, refused.json) == (503, {"message": "TOO_MANY_VIEWERS"})
+            assert refused.headers["retry-after"] == "30"
+            assert admin.http("GET", "/topics").status == 200
+        last = b"nsqadmin_viewers 199\n"
+        eventually(lambda: last in admin.http("GET", "/metrics").body)
+        with stream(admin, "/events?scope=topics") as events:
+            next(events)
 
 
 # Monitoring

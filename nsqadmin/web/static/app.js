@@ -224,6 +224,7 @@ const Numbers = (() => {
     live.source?.close();
     live.source = null;
     clearInterval(live.timer);
+    live.timer = 0;
   }
   let said = null;
   function onHealth({ verdict }) {
@@ -298,8 +299,10 @@ const Numbers = (() => {
     else if (link.matches("[data-close]") && dialog.contains(link)) { event.preventDefault(); dialog.close(); }
     else if (link.matches("[data-done]") && dialog.contains(link)) {
       event.preventDefault();
+      const leaves = new URL(link.href).pathname !== location.pathname;
+      isDone &&= !leaves; // what this page is about has been deleted: asked for once more, it would not be found
       dialog.close();
-      if (new URL(link.href).pathname !== location.pathname) location.href = link.href;
+      if (leaves) location.href = link.href;
     }
   });
   dialog.addEventListener("close", () => { dialog.replaceChildren(); if (isDone) { isDone = false; refresh({ fresh: true }); } });
