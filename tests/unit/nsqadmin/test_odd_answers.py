@@ -25,7 +25,14 @@ CLIENT = {
     "auth_identity_url": "u", "topology_region": "r", "topology_zone": "z", "tls": True, "tls_cipher_suite": "s",
     "tls_version": "v", "tls_negotiated_protocol": "p", "tls_negotiated_protocol_is_mutual": True,
 }  # fmt: skip
-COUNTS = {"depth": 1, "backend_depth": 1, "message_count": 1, "paused": False, "e2e_processing_latency": LATENCY, **LOCAL}
+COUNTS = {
+    "depth": 1,
+    "backend_depth": 1,
+    "message_count": 1,
+    "paused": False,
+    "e2e_processing_latency": LATENCY,
+    **LOCAL,
+}
 CHANNEL = {
     "channel_name": "c", **COUNTS, "in_flight_count": 1, "deferred_count": 1, "requeue_count": 1, "timeout_count": 1,
     "client_count": 2, "clients": [CLIENT, CLIENT | {"topology_region": "other"}],
