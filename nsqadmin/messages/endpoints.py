@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections import deque
@@ -178,7 +179,7 @@ def _page_answer(request: Request, page: Page, name: str) -> Response:
     if request.query_params.get("format") != "ndjson":
         return json_answer(page_json(page, most=MOST_SHOWN))
     lines = "".join(json.dumps(message_json(it, most=it.size), ensure_ascii=False) + "\n" for it in page.messages)
-    safe = "".join(it if it.isalnum() or it in "._-" else "_" for it in name)
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     headers = {"content-disposition": f'attachment; filename="{safe}"'}
     return Response(lines.encode("utf-8", "replace"), headers=headers, media_type="application/x-ndjson")
 

@@ -28,6 +28,8 @@ MOST_SCANNED: Final = 20_000  # that are looked at for one page with a filter
 _MOST_BYTES: Final = 32 << 20  # of the bodies of one page
 _NANOSECOND: Final = 1e-9
 _OK: Final = 200
+_HIGHEST: Final = (1 << 63) - 1
+_NONSENSE: Final = (KeyError, TypeError, ValueError, AttributeError)
 
 NOT_KEPT: Final = "it keeps no history: it is a Go nsqd, or older than ours"
 
@@ -114,15 +116,17 @@ class Reader:
             return NodeLog(node=node.address, reason=NOT_KEPT)
         try:
             raw = await self._upstream.get_json(node.address, f"/topic/log?topic={quote_plus(topic)}")
+            return NodeLog(
+                node=node.address,
+                first=_whole(raw["first"]),
+                next=_whole(raw["next"]),
+                first_time=_seconds(raw.get("first_time")),
+                last_time=_seconds(raw.get("last_time")),
+            )
         except UpstreamError as error:
             return NodeLog(node=node.address, reason=_why(error))
-        return NodeLog(
-            node=node.address,
-            first=raw["first"],
-            next=raw["next"],
-            first_time=_seconds(raw.get("first_time")),
-            last_time=_seconds(raw.get("last_time")),
-        )
+        except _NONSENSE as error:
+            return NodeLog(node=node.address, reason=str(_unreadable(error)))
 
     async def _read(
         self, log: NodeLog, topic: str, identity: Identity, place: str, limit: int, wanted: Filter
@@ -138,7 +142,7 @@ class Reader:
             async with aclosing(self.lines(log.node, topic, start, f"&limit={most}")) as lines:
                 async for line in lines:
                     if "next" in line:
-                        at = int(line["next"])
+                        at = _next(line)
                         break
                     if "gap" in line:
                         read.gaps.append(_gap(log.node, line))
@@ -164,7 +168,7 @@ class Reader:
         arguments = f"topic={quote_plus(topic)}&channel={quote_plus(channel)}&limit={limit}"
         try:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
-            attempts = {int(sequence): int(count) for sequence, count in raw["waiting"]}
+            attempts = _waiting(raw)
             for first, end in _runs(attempts):
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}")) as lines:
                     async for line in lines:
@@ -189,14 +193,13 @@ class Reader:
                 if answer.status != _OK:
                     body = b"".join([piece async for piece in answer.pieces])
                     raise Unreadable(_why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
-                async for line in _lines(answer.pieces):
-                    document = json.loads(line)
-                    is_whole |= "next" in document
-                    yield document
+                async with aclosing(_lines(answer.pieces)) as lines:
+                    async for line in lines:
+                        document = _object(line)
+                        is_whole |= "next" in document
+                        yield document
         except UpstreamError as error:
             raise Unreadable(_why(error)) from error
-        except ValueError as error:
-            raise Unreadable(f"what it says cannot be read: {error}") from error
         if not is_whole:
             raise Unreadable("the answer broke off")
 
@@ -255,25 +258,73 @@ def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
     return runs
 
 
+# What a node says. Where something is missing, or of another kind than it should be, that is one node's trouble.
+
+
+def _unreadable(error: Exception) -> Unreadable:
+    return Unreadable(f"what it says cannot be read: {error!r}")
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(error) from error
+    if not isinstance(document, dict):
+        raise Unreadable("what it says cannot be read: no object")
+    return document
+
+
 def _message(node: str, line: dict[str, Any]) -> Message:
-    body = line["body"].encode("utf-8", "surrogatepass") if "body" in line else b64decode(line["body_base64"])
-    return Message(
-        node=node,
-        id=str(line["id"]),
-        sequence=int(line["sequence"]),
-        timestamp=line["timestamp"] * _NANOSECOND,
-        size=len(body),
-        body=body,
-        delay=line.get("delay_ms", 0) / 1000,
-    )
+    try:
+        body = line["body"].encode("utf-8", "surrogatepass") if "body" in line else b64decode(line["body_base64"])
+        return Message(
+            node=node,
+            id=str(line["id"]),
+            sequence=_whole(line["sequence"]),
+            timestamp=_seconds(line["timestamp"]) or 0.0,
+            size=len(body),
+            body=body,
+            delay=_whole(line.get("delay_ms", 0)) / 1000,
+        )
+    except _NONSENSE as error:
+        raise _unreadable(error) from error
 
 
 def _gap(node: str, line: dict[str, Any]) -> Gap:
-    first, end = line["gap"]
+    try:
+        first, end = map(_whole, line["gap"])
+    except _NONSENSE as error:
+        raise _unreadable(error) from error
     return Gap(node=node, first=first, end=end, reason=str(line.get("reason", "")))
 
 
-async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+def _next(line: dict[str, Any]) -> int:
+    try:
+        return _whole(line["next"])
+    except _NONSENSE as error:
+        raise _unreadable(error) from error
+
+
+def _waiting(raw: Any) -> dict[int, int]:
+    """How often each has been tried, by sequence."""
+    try:
+        return {_whole(sequence): _whole(count) for sequence, count in raw["waiting"]}
+    except _NONSENSE as error:
+        raise _unreadable(error) from error
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or abs(value) > _HIGHEST:
+        raise TypeError(f"{value!r:.50} is no whole number")
+    return value
+
+
+def _seconds(nanoseconds: Any) -> float | None:
+    return None if nanoseconds is None else _whole(nanoseconds) * _NANOSECOND
+
+
+async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     rest = b""
     async for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")
@@ -282,10 +333,6 @@ async def _lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 yield line
     if rest:
         yield rest
-
-
-def _seconds(nanoseconds: int | None) -> float | None:
-    return None if nanoseconds is None else nanoseconds * _NANOSECOND
 
 
 _WORDS: Final = {
@@ -304,6 +351,6 @@ _WORDS: Final = {
 def _why(error: UpstreamError) -> str:
     try:
         message = json.loads(error.body)["message"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return str(error)
-    return _WORDS.get(message, str(message))
+    return _WORDS.get(str(message), str(message))

@@ -55,6 +55,8 @@ def nsqd(path: str, arguments: dict[str, str]) -> Any:
         return stats([arguments["topic"]] if "topic" in arguments else NAMES)
     if path == "/info":
         return {"version": EVIL, "hostname": EVIL}
+    if path == "/topic/log" and not arguments:
+        return 400, "it keeps history"
     return 404, json.dumps({"message": EVIL})
 
 
@@ -194,6 +196,15 @@ def strings_in(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for it in [*value, *value.values()] if isinstance(value, dict) else value:
             yield from strings_in(it)
+
+
+def test_a_download_has_a_name_that_a_header_can_hold(admin: Nsqadmin) -> None:
+    for name in NAMES[:-1]:
+        if name not in ("", ".."):
+            path = f"/api/v2/messages/{quote(name, safe='')}?format=ndjson"
+            answer = admin.http("GET", path, timeout=LIMIT)
+            assert answer.status == 200, (name, answer)
+            assert re.fullmatch(r'attachment; filename="[\w.-]+"', answer.headers["content-disposition"], re.ASCII)
 
 
 def test_metrics_stay_lines(admin: Nsqadmin) -> None:

@@ -27,11 +27,11 @@ def test_the_page_names_all_that_asyncio_lacks() -> None:
     for ours, theirs in ((nsqclient.Consumer, aio.Consumer), (nsqclient.Producer, aio.Producer)):
         lacking |= names_of(ours) - names_of(theirs)
     lacking |= names_of(nsqclient.Message) - names_of(aio.Message)
-    for ours, theirs in (
+    for function, counterpart in (
         (nsqclient.open_consumer, aio.open_consumer),
         (nsqclient.open_producer, aio.open_producer),
         (nsqclient.Consumer.run, aio.Consumer.run),
     ):
-        lacking |= parameters_of(ours) - parameters_of(theirs)
+        lacking |= parameters_of(function) - parameters_of(counterpart)
     [line] = re.findall(r"^Not there: .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert lacking == set(re.findall(r"`(\w+)`", line)) - {"quorum"}

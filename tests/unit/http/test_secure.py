@@ -23,6 +23,7 @@ class Inner:
     """Answers in upper case; `bye` is the last thing that it hears."""
 
     write_timeout = inf
+    lingers = False
     aborted = False
 
     def __init__(self) -> None:

@@ -99,12 +99,14 @@ def test_statistics(way: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("way", [*places(INFO), *places(LISTED)], ids=lambda way: ".".join(map(str, way)))
 def test_who_is_there(way: tuple[Any, ...]) -> None:
-    read, document = (info_in, INFO) if way[0] in INFO else (lambda it, _: producers_in(it), LISTED)
     for odd in ODD:
         try:
-            found = read(with_odd(document, way, odd), "127.0.0.1:4151")  # type: ignore[operator]
+            if way[0] in INFO:
+                found = [info_in(with_odd(INFO, way, odd), "127.0.0.1:4151")]
+            else:
+                found = producers_in(with_odd(LISTED, way, odd))
         except NotUnderstood:
             continue
-        for it in [found] if isinstance(found, Announced) else found:
+        for it in found:
             assert isinstance(it.address, str)
             assert all(isinstance(topic, str) for topic in it.topics)

@@ -1,0 +1,98 @@
+"""What a node says of a topic's history, field by field something else: that node's trouble, and its page comes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Self, cast
+
+import pytest
+import trio
+
+from nsqadmin.authz import Identity
+from nsqadmin.messages.masking import Masking
+from nsqadmin.messages.model import Page, page_json
+from nsqadmin.messages.reading import Reader
+from nsqadmin.pages import numbers
+from nsqadmin.upstream import Streamed, Upstream
+from tests.support.picture import channel, channel_node, node, snapshot, topic
+from tests.unit.nsqadmin.test_odd_answers import ODD, places, with_odd
+
+SAID: dict[str, Any] = {
+    "log": {"first": 1, "next": 5, "first_time": 1, "last_time": 2},
+    "position": {"waiting": [[1, 1]]},
+    "lines": [
+        {"id": "a", "sequence": 1, "timestamp": 1_700_000_000_000_000_000, "body": "x", "delay_ms": 5},
+        {"id": "b", "sequence": 2, "timestamp": 1_700_000_000_000_000_000, "body_base64": "eA=="},
+        {"gap": [3, 4], "reason": "damaged"},
+        {"next": 5},
+    ],
+}
+
+
+class Pieces:
+    """No generator: nobody has to close it."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._pieces = iter([b"\n".join(lines)])
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        for piece in self._pieces:
+            return piece
+        raise StopAsyncIteration
+
+
+class FakeUpstream:
+    def __init__(self, said: Any) -> None:
+        self._said = said
+
+    async def get_json(self, address: str, target: str) -> Any:
+        await trio.lowlevel.checkpoint()
+        return self._said["log" if target.startswith("/topic/log") else "position"]
+
+    @asynccontextmanager
+    async def stream(self, address: str, target: str, **_: object) -> AsyncIterator[Streamed]:
+        lines = self._said["lines"]
+        yield Streamed(200, Pieces([json.dumps(it).encode() for it in (lines if isinstance(lines, list) else [lines])]))
+
+
+PICTURE = snapshot(topic(channel(channel_node())), nodes=(node(),))
+
+
+def read(said: Any) -> tuple[Page, Page]:
+    async def run() -> tuple[Page, Page]:
+        reader = Reader(cast(Upstream, FakeUpstream(said)), Masking())
+        return (
+            await reader.page(PICTURE, "t", identity=Identity()),
+            await reader.peek(PICTURE, "t", "c", identity=Identity()),
+        )
+
+    return trio.run(run)
+
+
+def test_what_is_whole_is_read() -> None:
+    page, peeked = read(SAID)
+    assert [it.id for it in page.messages] == ["a", "b"]
+    assert len(page.gaps) == 1
+    assert not page.logs[0].reason
+    assert peeked.messages
+
+
+@pytest.mark.parametrize("way", list(places(SAID)), ids=lambda way: ".".join(map(str, way)))
+def test_what_is_not_is_told(way: tuple[Any, ...]) -> None:
+    for odd in ODD:
+        for page in read(with_odd(SAID, way, odd)):
+            page_json(page, most=100)
+            for message in page.messages:
+                numbers.clock(message.timestamp, 1.0)
+                numbers.moment(message.timestamp)
+            for log in page.logs:
+                numbers.clock(log.first_time, 1.0)
+                numbers.exact(log.next)
+            for gap in page.gaps:
+                numbers.exact(gap.first)
