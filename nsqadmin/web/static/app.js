@@ -300,7 +300,7 @@ const Numbers = (() => {
     else if (link.matches("[data-done]") && dialog.contains(link)) {
       event.preventDefault();
       const leaves = new URL(link.href).pathname !== location.pathname;
-      isDone &&= !leaves; // what this page is about has been deleted: asked for once more, it would not be found
+      if (leaves) { isDone = false; disconnect(); } // what this page is about may be deleted: it is not asked for any more
       dialog.close();
       if (leaves) location.href = link.href;
     }
