@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nsqadmin.answered import NotUnderstood, read_stats
-from nsqadmin.cluster import Directory, Merger, totals_of
 from nsqadmin.compat.documents import channel_document, counter_document, node_document, topic_document
 from nsqadmin.discovery import Announced, info_in, producers_in, topics_in
 from nsqadmin.pages import numbers
+from nsqadmin.sampling.cluster import Directory, Merger, totals_of
 
 NODE = Announced("host", "127.0.0.1", 4150, 4151, region="r", zone="z")
 LATENCY = {"count": 5, "percentiles": [{"quantile": 0.99, "value": 5000}]}
