@@ -61,25 +61,30 @@ def shot(browser: Browser, name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_every_width_and_is_accessible_in_both_themes(still_page: Browser, name: str) -> None:
+    axe = axe_core()
     for width, scheme in LOOKS:
         still_page.look(width=width, height=900, scheme=scheme)
         still_page.open(PAGES[name])
         assert still_page.run("return document.documentElement.scrollWidth") <= width
         assert has_title_landmarks_and_one_heading(still_page)
         shot(still_page, f"{name}-{scheme}-{width}")
-        assert serious_violations(still_page) == []
+        assert serious_violations(still_page, axe) == []
     if name == "missing":
         complaints = still_page.complaints()
         assert all("404" in it for it in complaints)
 
 
-def serious_violations(browser: Browser) -> list[str]:
-    """What axe finds that keeps people out: contrast, names, roles, order."""
+def axe_core() -> str:
     if not AXE.exists():
         if "CI" in os.environ:
             pytest.fail("no axe-core: npm install in tests/browser")
         pytest.skip("no axe-core: npm install in tests/browser")
-    browser.run(AXE.read_text(encoding="utf-8") + "; window.axe = axe;")
+    return AXE.read_text(encoding="utf-8")
+
+
+def serious_violations(browser: Browser, axe: str) -> list[str]:
+    """What axe finds that keeps people out: contrast, names, roles, order."""
+    browser.run(axe + "; window.axe = axe;")
     found: list[dict[str, Any]] = browser.run(
         "return axe.run(document, {resultTypes: ['violations']}).then((it) => it.violations)"
     )
