@@ -1,8 +1,9 @@
 """Reading what is no longer in the tail cache.
 
 First the page cache is asked, at once and without a thread. Only if the disk is needed, or something odd was found, a
-`Load` goes to a thread and the reader is told to come again. What was read stays for a while as blocks; a batch is cut
-out of its block, and its checksum looked at, when somebody wants it.
+`Load` goes to a thread and the reader is told to come again. What was read stays for a while, as batches whose checksums
+were looked at: who goes through a backlog wants all of them, and the bytes around them are gone before they leave the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -58,37 +59,30 @@ class Start(NamedTuple):
 
 
 class ColdBlock:
-    """Whole records from a piece of a segment."""
+    """Batches that follow each other in a segment, as far as they are sound."""
 
-    __slots__ = ("_bases", "_batches", "_data", "_headers", "_offset", "end", "end_offset", "first", "segment_base")
+    __slots__ = ("_bases", "_batches", "end", "end_offset", "first", "segment_base", "size")
 
     def __init__(self, segment_base: int, offset: int, data: bytes, headers: list[tuple[int, Header]]) -> None:
-        position, last = headers[-1]
+        """Raises Damaged if the first payload is not what was written."""
+        self._batches: list[Batch] = []
         self.segment_base = segment_base
-        self.first = headers[0][1].base_sequence
-        self.end = last.end_sequence
-        self.end_offset = offset + position + last.size
-        self._offset = offset
-        self._data = data
-        self._headers = headers
-        self._bases = [header.base_sequence for _, header in headers]
-        self._batches: dict[int, Batch] = {}
-
-    @property
-    def size(self) -> int:
-        return len(self._data)
+        self.size = 0
+        for position, header in headers:
+            batch = decode_batch(header, data, position)
+            if batch is None:
+                if not self._batches:
+                    raise Damaged(offset + position, header.base_sequence)
+                break
+            self._batches.append(batch)
+            self.size += header.size
+            self.end_offset = offset + position + header.size
+        self._bases = [batch.base_sequence for batch in self._batches]
+        self.first = self._bases[0]
+        self.end = self._batches[-1].end_sequence
 
     def batch_at(self, sequence: int) -> Batch:
-        """Raises Damaged if the payload is not what was written."""
-        place = bisect_right(self._bases, sequence) - 1
-        batch = self._batches.get(place)
-        if batch is None:
-            position, header = self._headers[place]
-            batch = decode_batch(header, self._data, position)
-            if batch is None:
-                raise Damaged(self._offset + position, header.base_sequence)
-            self._batches[place] = batch
-        return batch
+        return self._batches[bisect_right(self._bases, sequence) - 1]
 
 
 class ColdBlocks:
@@ -242,7 +236,6 @@ class Load:
         while True:
             try:
                 block = read_block(read, self.segment.base, start, self._end_offset, self.sequence)
-                block.batch_at(self.sequence)
             except Damaged as damage:
                 if damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes:
                     # What pointed here may be wrong. The walk from the beginning will tell.
