@@ -36,7 +36,8 @@ class Cluster:
     def heads(self) -> dict[Lane, Head]:
         """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all."""
         heads = [head for place in self.places() if (head := self.head(place)) is not None]
-        self.check(heads)
+        self.check_kept(heads)
+        self.check_found(heads)
         return {head.lane: head for head in heads}
 
     def _wants(self, lane: Lane) -> bool:
@@ -44,25 +45,30 @@ class Cluster:
         wanted = self._options.lanes
         return not wanted or any(f"{lane}/".startswith(f"{start.rstrip('/')}/") for start in wanted)
 
-    def check(self, heads: Iterable[Head]) -> None:
-        """Raises when this is not what the options ask for."""
+    def check_found(self, heads: Iterable[Head]) -> None:
+        """Raises when a topic is not there, or nothing at all."""
         found = {head.lane.topic for head in heads}
         asked = ", ".join(self._options.where.lookupd + self._options.where.nsqd)
+        if self._options.lanes:
+            asked += f" in the lanes {', '.join(self._options.lanes)}"
         missing = [name for name in self._options.topics.names if name not in found]
         if missing:
             raise NsqError(f"there is no topic {', '.join(missing)} at {asked}")
         if not found:
             raise NsqError(f"no topic at {asked} matches {', '.join(self._options.topics.patterns)}")
+
+    def check_kept(self, heads: Iterable[Head]) -> None:
+        """Raises when messages may be gone before they are read, and nobody has said that this is as it should be."""
         if self._options.require_retention:
             for head in heads:
                 if not head.kept:
                     raise NsqError(not_kept(head))
 
-    def places(self) -> list[Place]:
-        """Where to look for lanes. Raises when nobody can say."""
+    def places(self, *, left_out: list[Unreachable] | None = None) -> list[Place]:
+        """Where to look for lanes. Raises when nobody can say; nsqd that do not answer are put into `left_out`, if given."""
         topics = self._options.topics
         places: list[Place] = []
-        for address, present in nodes(self._options.where, self._http, topics).items():
+        for address, present in nodes(self._options.where, self._http, topics, left_out=left_out).items():
             names = topics.names if present is None else topics.among(present)
             places += [Place(address, name) for name in sorted(names)]
         return places
@@ -82,7 +88,10 @@ class Cluster:
                     f"{place.address} has no /topic/log: it is no nsqd, or one that keeps no history"
                 ) from None
             raise
-        head = self._head_in(place, answer)
+        try:
+            head = self._head_in(place, answer)
+        except (KeyError, TypeError):
+            raise NsqError(f"{place.address} answers /topic/log with something that is no log") from None
         return head if self._wants(head.lane) else None
 
     def _head_in(self, place: Place, answer: Mapping[str, Any]) -> Head:
@@ -98,14 +107,17 @@ class Cluster:
         return int(json.loads(lines[-2])["next"])
 
 
-def nodes(where: Where, http: Http, topics: Topics | None) -> dict[str, Iterable[str] | None]:
+def nodes(
+    where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None
+) -> dict[str, Iterable[str] | None]:
     """The HTTP address of each nsqd, and the topics it is known to have; None: it is asked for each name.
 
-    Of several nsqlookupd those that answer count, but one has to.
+    Of several nsqlookupd those that answer count, but one has to. Of nsqd all have to, unless there is a list `left_out`.
     """
     if where.nsqd:
-        needs_names = topics is not None and topics.patterns
-        return {address: _topics_of(http, address) if needs_names else None for address in where.nsqd}
+        if topics is None or not topics.patterns:
+            return dict.fromkeys(where.nsqd)
+        return _topics_of_each(http, where.nsqd, left_out)
     found: dict[str, set[str]] = {}
     failures: list[NsqError] = []
     for lookupd in where.lookupd:
@@ -126,6 +138,20 @@ def nodes(where: Where, http: Http, topics: Topics | None) -> dict[str, Iterable
     for failure in failures:
         log.warning("one nsqlookupd is left out: %s", failure)
     return dict(found)
+
+
+def _topics_of_each(
+    http: Http, addresses: Iterable[str], left_out: list[Unreachable] | None
+) -> dict[str, Iterable[str] | None]:
+    found: dict[str, Iterable[str] | None] = {}
+    for address in addresses:
+        try:
+            found[address] = _topics_of(http, address)
+        except Unreachable as failure:
+            if left_out is None:
+                raise
+            left_out.append(failure)
+    return found
 
 
 def _topics_of(http: Http, address: str) -> list[str]:

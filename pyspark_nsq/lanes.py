@@ -11,7 +11,7 @@ Spark writes down where a batch ends, never where the first one begins: after a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -232,7 +232,8 @@ def share(waiting: Mapping[Lane, int], rows: int | None) -> dict[Lane, int]:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Messages [begin, end) of a lane. Without an end: all that was left of a lane that vanished, and cannot be read."""
+    """Messages [begin, end) of a lane. Those without an address cannot be read, as the lane vanished; without an end they
+    are all that was left of it."""
 
     lane: Lane
     address: str
@@ -244,8 +245,8 @@ class Range:
         return self.end - self.begin if self.end is not None else 1
 
 
-def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str]) -> list[Range]:
-    """What lies between two offsets. Raises when it cannot be."""
+def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: Container[Lane] = ()) -> list[Range]:
+    """What lies between two offsets. Raises when it cannot be, or when a lane is not there that is not known to be lost."""
     ranges: list[Range] = []
     if start == end:  # a batch without data; what `begins` says is about the one before
         return []
@@ -265,7 +266,7 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str]) -> list[Ra
             )
         if begin == until:
             continue
-        address = addresses.get(lane)
+        address = addresses.get(lane, "" if lane in lost else None)
         if address is None:
             raise DataLoss(gone(lane, begin, "none of the nsqd that answer has it"))
         ranges.append(Range(lane, address, begin, until))
@@ -292,7 +293,7 @@ def cut(ranges: Iterable[Range], rows_per_task: int) -> list[tuple[Range, ...]]:
 
 
 def _parts(whole: Range, rows: int) -> Sequence[Range]:
-    if whole.end is None:
+    if whole.end is None or not whole.address:
         return (whole,)
     count = -(-whole.rows // rows)
     borders = [whole.begin + whole.rows * part // count for part in range(count + 1)]

@@ -12,6 +12,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from struct import Struct
 from sys import byteorder
 from typing import Final
@@ -25,6 +26,8 @@ from pyspark_nsq.errors import BadOption, NsqError
 BODY: Final = "body"
 TOPIC: Final = "topic"
 DEFER: Final = "defer_ms"
+
+LONGEST_KEY: Final = 255  # that nsqd takes
 
 _pack_count: Final = Struct(">I").pack
 _SIZE: Final = 4
@@ -45,6 +48,16 @@ class Part:
     defer_ms: int
     count: int
     body: bytes
+
+
+def key_of(task: str, number: int, body: bytes) -> str:
+    """What nsqd knows a task's part by when it comes again.
+
+    With what is in it: when rows or options are others in the second run, a part is not taken for one that has other
+    messages. They are then published twice, and not dropped.
+    """
+    key = f"{task}/{number}/{blake2b(body, digest_size=8).hexdigest()}"
+    return key if len(key.encode()) <= LONGEST_KEY else blake2b(key.encode(), digest_size=32).hexdigest()
 
 
 def check_columns(schema: pa.Schema, *, topic: str) -> None:

@@ -55,8 +55,8 @@ class _RangeReading:
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         end = self._range.end
-        if end is None:
-            yield from self._lost(None, VANISHED)
+        if end is None or not self._range.address:
+            yield from self._lost(end, VANISHED)
             return
         while self._position < end:
             try:
@@ -91,6 +91,7 @@ class _RangeReading:
                 self._went_on(event.end)
                 if self._builder.is_full:
                     yield self._builder.take()
+                    self._progress_at = time.monotonic()  # who takes rows slowly is not a node that sends nothing
             case Gap():
                 yield from self._damaged(event)
             case End(following) if following <= self._position and following < (self._range.end or 0):

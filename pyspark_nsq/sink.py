@@ -21,7 +21,7 @@ from pyspark_nsq.cluster import nodes
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http, refusal
 from pyspark_nsq.options import SinkOptions
-from pyspark_nsq.packing import DEFER, Limits, Part, parts
+from pyspark_nsq.packing import DEFER, Limits, Part, key_of, parts
 
 _PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
 _PATIENCE: Final = 60.0  # seconds without an OK
@@ -74,6 +74,8 @@ def _publish(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: 
         for batch in batches:
             if batch.num_rows:
                 count += publisher.publish(batch)
+        if not count and not context.partitionId():
+            publisher.prepare()  # a stream begins with an empty batch: what is wrong is told then, not with the first row
     finally:
         publisher.close()
     return Published(count)
@@ -85,7 +87,7 @@ class _Publisher:
     def __init__(self, options: SinkOptions, write_id: str, partition: int, attempt: int) -> None:
         self._options = options
         self._http = Http(options.access)
-        self._key_prefix = f"{write_id}/{partition}"
+        self._task = f"{write_id}/{partition}"
         self._partition = partition
         self._turn = partition if options.exactly_once else partition + attempt
         self._part = 0
@@ -95,13 +97,17 @@ class _Publisher:
 
     def publish(self, rows: pa.RecordBatch) -> int:
         if self._limits is None:
-            self._addresses = list(nodes(self._options.where, self._http, None))
-            if not self._addresses:
-                raise NsqError(f"{', '.join(self._options.where.lookupd)} know of no nsqd")
-            self._limits = self._ask_limits(needs_defer=DEFER in rows.schema.names)
+            self._limits = self.prepare(needs_defer=DEFER in rows.schema.names)
         for part in parts(rows, topic=self._options.topic, limits=self._limits):
             self._send(part)
         return int(rows.num_rows)
+
+    def prepare(self, *, needs_defer: bool = False) -> Limits:
+        """Raises when nothing could be published."""
+        self._addresses = list(nodes(self._options.where, self._http, None))
+        if not self._addresses:
+            raise NsqError(f"{', '.join(self._options.where.lookupd)} know of no nsqd")
+        return self._ask_limits(needs_defer=needs_defer)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -128,7 +134,9 @@ class _Publisher:
         while True:
             try:
                 return int(self._http.json(self._address, f"/config/{name}"))
-            except Refused:
+            except Refused as refused:
+                if self._options.exactly_once and refused.status in (401, 403):
+                    raise  # else it may be one that takes messages and tells nothing
                 return None
             except Unreachable as failure:
                 failures = self._wait(failure, failures, began)
@@ -144,7 +152,7 @@ class _Publisher:
         if part.defer_ms:
             target += f"&defer={part.defer_ms}"
         if self._options.exactly_once:
-            target += f"&key={quote(f'{self._key_prefix}/{self._part}', safe='')}"
+            target += f"&key={quote(key_of(self._task, self._part, part.body), safe='')}"
         self._part += 1
         began, failures = time.monotonic(), 0
         while True:

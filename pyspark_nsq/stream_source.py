@@ -20,9 +20,8 @@ from pyspark.sql.streaming.datasource import (
 
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.errors import DataLoss
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, Offsets, advance, cut, gone, plan, resolve
+from pyspark_nsq.lanes import Head, Lane, Offsets, advance, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import read_ranges
 from pyspark_nsq.watch import Watch
@@ -37,16 +36,18 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._all_answered = False
         self._initial: Offsets | None = None
         self._targets: dict[Lane, int] | None = None
-        self._is_resumed = False
+        self._absent: dict[Lane, str] | None = None  # lanes that nobody had when we began
 
     # Offsets: in the driver
 
     def initialOffset(self) -> dict[str, Any]:
         if self._initial is None:  # Spark asks twice, and `latest` must not move in between
-            options = self._options
+            options, heads = self._options, self._heads()
+            if self._all_answered:
+                self._cluster.check_found(heads.values())
             begins = resolve(
                 options.start,
-                self._heads(),
+                heads,
                 self._cluster.sequence_at,
                 option="startingOffsets",
                 lossless=options.lossless,
@@ -61,7 +62,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             here,
             heads,
             rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
-            vanished=self._missing(here, heads),
+            vanished=self._vanished(here, heads),
             targets=self._targets,
             lossless=self._options.lossless,
         )
@@ -80,33 +81,31 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = {lane: head.next for lane, head in self._heads().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        addresses = {lane: head.address for lane, head in self._heads().items()}
-        ranges = plan(Offsets.from_json(start), Offsets.from_json(end), addresses)
+        heads, until = self._heads(), Offsets.from_json(end)
+        addresses = {lane: head.address for lane, head in heads.items()}
+        # A batch that is run again may be of lanes that have vanished since.
+        lost = () if self._options.lossless else self._vanished(until, heads)
+        ranges = plan(Offsets.from_json(start), until, addresses, lost=lost)
         return [Task(part) for part in cut(ranges, self._options.rows_per_task)]
 
     def _heads(self) -> dict[Lane, Head]:
         if self._watch is None:
             watch = Watch(self._cluster, self._options.discovery_seconds)
             self._all_answered = watch.start(tolerant=not self._options.lossless)
+            if self._options.lossless:
+                self._cluster.check_found(watch.heads().values())
             self._watch = watch
         return self._watch.heads()
 
-    def _missing(self, here: Offsets, heads: dict[Lane, Head]) -> dict[Lane, str]:
-        """What has vanished. What was not there from the start on has, too, unless it may only be down."""
+    def _vanished(self, here: Offsets, heads: dict[Lane, Head]) -> dict[Lane, str]:
+        """Lanes that are gone, and how that is known. What was not there from the start on is, too, unless it may only be
+        down; what is not there later may be."""
         assert self._watch is not None
-        vanished = self._watch.vanished()
-        if self._is_resumed:
-            return vanished
-        self._is_resumed = True
-        for lane, place in here.lanes.items():
-            if lane in heads or lane in vanished:
-                continue
-            why = "none of the nsqd that answer has it"
-            if self._options.lossless:
-                raise DataLoss(gone(lane, place, why))
-            if self._all_answered and self._options.where.nsqd:
-                vanished[lane] = why
-        return vanished
+        if self._absent is None:
+            is_certain = self._options.lossless or (self._all_answered and self._options.where.nsqd)
+            missing = [lane for lane in here.lanes if lane not in heads] if is_certain else ()
+            self._absent = dict.fromkeys(missing, "none of the nsqd that answer has it")
+        return self._absent | self._watch.vanished()
 
     # Rows: in the executors
 

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 _WAIT: Final = 30.0  # seconds that a node holds an answer back
 _SHORTEST: Final = 0.01  # between two questions about one log, however fast it moves
 _AGAIN: Final = 1.0  # after a failure
+_PATIENCE: Final = 60  # of these, until a place that nobody names any more is given up
 
 
 class Watch:
@@ -29,32 +30,29 @@ class Watch:
         self._lock = threading.Lock()
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
-        self._watched: set[Place] = set()
+        self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
+        self._watched: set[Place] = set()  # those and some that are gone: a thread each
 
     def start(self, *, tolerant: bool) -> bool:
         """Asks everybody once, so that `heads` is complete, and goes on in threads. Says whether all have answered.
 
-        Raises when a node does not answer or there is no such topic; `tolerant`, that is only logged.
+        Raises when a node does not answer; `tolerant`, that is only logged. Raises in any case what waiting does not mend.
         """
-        places = self._cluster.places()
-        all_answered = True
-        try:
-            for place in places:
-                try:
-                    self._note(place, self._cluster.head(place))
-                except Unreachable as error:
-                    if not tolerant:
-                        raise
-                    all_answered = False
-                    log.warning("%s is left out for now: %s", place, error)
-            self._cluster.check(self._heads.values())
-        except NsqError as error:
-            if not tolerant:
-                raise
-            log.warning("%s", error)
+        left_out: list[Unreachable] = []
+        places = self._cluster.places(left_out=left_out if tolerant else None)
+        for place in places:
+            try:
+                self._note(place, self._cluster.head(place))
+            except Unreachable as error:
+                if not tolerant:
+                    raise
+                left_out.append(error)
+        for failure in left_out:
+            log.warning("one nsqd is left out for now: %s", failure)
+        self._cluster.check_kept(self._heads.values())
         self._watch_all(places)
         threading.Thread(target=self._discover_for_ever, daemon=True, name="nsq discovery").start()
-        return all_answered
+        return not left_out
 
     def heads(self) -> dict[Lane, Head]:
         with self._lock:
@@ -92,31 +90,41 @@ class Watch:
         while True:
             time.sleep(self._discovery_seconds)
             try:
-                self._watch_all(self._cluster.places())
+                self._watch_all(self._cluster.places(left_out=[]))  # whoever waits for one that is down says so
             except NsqError as error:
                 log.warning("no news of topics and nodes: %s", error)
 
     def _watch_all(self, places: list[Place]) -> None:
-        for place in places:
-            if place not in self._watched:
-                self._watched.add(place)
-                threading.Thread(target=self._follow, args=(place,), daemon=True, name=f"{place}").start()
+        with self._lock:
+            self._expected = set(places)
+            new = self._expected - self._watched
+            self._watched |= new
+        for place in new:
+            threading.Thread(target=self._follow, args=(place,), daemon=True, name=f"{place}").start()
 
     def _follow(self, place: Place) -> None:
-        is_down = False
-        while True:
+        is_down, misses = False, 0
+        while misses < _PATIENCE or self._is_expected(place):
             try:
-                self._note(place, self._wait_for_news(place))
+                head = self._wait_for_news(place)
             except NsqError as error:
                 if not is_down:
                     log.warning("%s is waited for: %s", place, error)
-                is_down = True
-                time.sleep(_AGAIN)
-                continue
-            if is_down:
-                log.warning("%s is back", place)
+                is_down, head = True, None
+            else:
+                self._note(place, head)
+                if is_down:
+                    log.warning("%s is back", place)
                 is_down = False
-            time.sleep(_SHORTEST if place in self._heads else _AGAIN)
+            misses = 0 if head is not None else misses + 1
+            time.sleep(_AGAIN if misses else _SHORTEST)
+
+    def _is_expected(self, place: Place) -> bool:
+        """Whether a lane may be there. Where none is, its thread ends: topics and addresses come and go for months."""
+        with self._lock:
+            if place not in self._expected:
+                self._watched.discard(place)
+            return place in self._expected
 
     def _wait_for_news(self, place: Place) -> Head | None:
         known = self._heads.get(place)

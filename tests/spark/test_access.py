@@ -6,12 +6,15 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError
 from pyspark_nsq.http import Http
 from pyspark_nsq.options import source_options
+from pyspark_nsq.rows import COLUMNS
+from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.certificates import make_certificates
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address
@@ -69,3 +72,12 @@ def test_who_may_not_is_told(tmp_path: Path, change: dict[str, str], says: str) 
         options = source_options({"nsqd": address(nsqd), "topic": "orders", **access, **change})
         with pytest.raises(NsqError, match=says):
             Cluster(options, Http(options.access)).heads()
+
+
+def test_allowing_loss_does_not_hide_that_one_may_not(tmp_path: Path) -> None:
+    nsqd, access = guarded(tmp_path)
+    with nsqd:
+        options = {"nsqd": address(nsqd), "topic": "orders", "failOnDataLoss": "false", **access, "token": "wrong"}
+        reader = NsqStreamReader(source_options(options), pa.schema([("body", COLUMNS["body"])]))
+        with pytest.raises(NsqError, match="answers 401 UNAUTHORIZED"):
+            reader.initialOffset()

@@ -127,6 +127,15 @@ def test_when_loss_is_allowed_a_lane_that_vanished_leaves_a_gap_once() -> None:
     assert advance(end, heads(b=(0, 1)), rows=None, vanished={A: "deleted"}, lossless=False) is end
 
 
+def test_a_planned_batch_of_a_lane_that_vanished_is_an_error_or_a_range_without_an_address() -> None:
+    start, end = Offsets({A: 5, B: 1}), Offsets({A: 900, B: 2})
+    with pytest.raises(DataLoss, match="a/orders/log: what begins at 5 cannot be read"):
+        plan(start, end, {B: "b"})
+    ranges = plan(start, end, {B: "b"}, lost={A})
+    assert ranges == [Range(A, "", 5, 900), Range(B, "b", 1, 2)]
+    assert cut(ranges, 100) == [(Range(A, "", 5, 900),), (Range(B, "b", 1, 2),)]
+
+
 def test_nothing_is_read_beyond_the_targets() -> None:
     targets = {A: 7}
     end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(0, 9)), rows=None, vanished={}, targets=targets)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_nsq.errors import BadOption, NsqError
-from pyspark_nsq.packing import Limits, Part, check_columns, parts
+from pyspark_nsq.packing import LONGEST_KEY, Limits, Part, check_columns, key_of, parts
 
 _size = Struct(">I").pack
 ROOMY = Limits(1000, 1 << 20, 1 << 20)
@@ -93,3 +93,13 @@ def test_what_nsq_would_refuse_is_refused_before_anything_is_sent(batch: pa.Reco
 def test_columns_are_checked_first(columns: dict[str, pa.DataType], topic: str, says: str) -> None:
     with pytest.raises(BadOption, match=says):
         check_columns(pa.schema(list(columns.items())), topic=topic)
+
+
+def test_a_key_is_of_the_part_and_of_what_is_in_it() -> None:
+    key = key_of("query/7/0", 3, b"body")
+    assert key == key_of("query/7/0", 3, b"body")
+    others = {key_of("query/7/1", 3, b"body"), key_of("query/7/0", 4, b"body"), key_of("query/7/0", 3, b"Body")}
+    assert len(others - {key}) == 3
+    long = [key_of("/very/long/path" * 30, number, b"body") for number in range(2)]
+    assert len(set(long)) == 2
+    assert max(map(len, long)) <= LONGEST_KEY

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
+from pyspark_nsq import reading
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss
 from pyspark_nsq.http import Http
@@ -38,6 +41,29 @@ def test_a_node_that_restarts_is_waited_for_and_nothing_comes_twice(tmp_path: Pa
         nsqd.start()
         read += batches
         assert [number for batch in read for number in batch["sequence"].to_pylist()] == list(range(40_000))
+
+
+def test_who_takes_rows_slowly_has_not_waited_for_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(reading, "time", SimpleNamespace(monotonic=lambda: now, sleep=time.sleep))
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+        for start in range(0, 40_000, 5_000):
+            publish(nsqd, "orders", numbered(5_000, start=start, size=1000))
+        options, head = planned(nsqd)
+        batches = read_ranges((Range(head.lane, head.address, 0, head.next),), options, SCHEMA)
+        rows = next(batches).num_rows
+        now += 3600  # meanwhile nsqd has ended the connection, as it does after a minute
+        nsqd.kill()
+        nsqd.start()
+        assert rows + sum(batch.num_rows for batch in batches) == 40_000
+
+
+def test_messages_of_a_lane_that_has_no_address_any_more_are_a_gap(nsqd: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(1))
+    options, head = planned(nsqd)
+    rows = [batch.to_pylist() for batch in read_ranges((Range(head.lane, "", 3, 9),), options, SCHEMA)]
+    assert rows == [[{"sequence": 3, "body": None, "gap": {"end": 9, "reason": "vanished"}}]]
 
 
 def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path) -> None:

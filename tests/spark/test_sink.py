@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import Nsqd, eventually
-from tests.support.spark import KEPT, address, next_of, numbered, publish
+from tests.support.process import Nsqd
+from tests.support.spark import KEPT, PATIENCE, address, next_of, numbered, patiently, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +26,7 @@ def bodies(nsqd: Nsqd, topic: str) -> Counter[int]:
     """What is in the topic; all of it is synced."""
     found = nsqd.topic(topic)
     count = found["message_count"] if found["channels"] else found["depth"]  # the former counts from the start on
-    eventually(lambda: next_of(nsqd, topic) == count)
+    patiently(lambda: next_of(nsqd, topic) == count)
     lines = nsqd.http("GET", f"/topic/read?topic={topic}").body.splitlines()[:-1]
     return Counter(int(line.split(b'"body":"')[1].rstrip(b'"}')) for line in lines)
 
@@ -98,6 +98,22 @@ def test_a_write_that_is_repeated_with_its_id_publishes_once(spark: SparkSession
         assert sum((bodies(one, "out") + bodies(two, "out")).values()) == 5010
 
 
+def test_a_write_that_comes_again_in_other_parts_loses_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "data", KEPT, WINDOW) as nsqd:
+        exactly_once = {"topic": "out", "exactlyOnce": "true", "writeId": "load"}
+        save(numbers(spark, 1500, 1), nsqd, messagesPerPublish=500, **exactly_once)  # three parts, and then it died
+        save(numbers(spark, 3000, 1), nsqd, messagesPerPublish=1000, **exactly_once)
+        assert set(bodies(nsqd, "out")) == set(range(3000))
+
+
+def test_a_stream_that_cannot_publish_says_so_before_there_is_anything_to_publish(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    nsqd.post("/topic/create?topic=in")
+    with pytest.raises(Exception, match="it needs our nsqd with --idempotence-window"):
+        Copying(spark, nsqd, tmp_path, exactlyOnce="true").run()
+
+
 class Copying:
     """A stream from one topic to another."""
 
@@ -112,7 +128,7 @@ class Copying:
         frame = reader.options(nsqd=address(self._nsqd), topic="in").load()
         writer = frame.writeStream.format("nsq").options(nsqd=address(self._nsqd), topic="out", **self._options)
         query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
 
     def forget_last_commit(self) -> None:
         """As if the driver had died when everything was published."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.process import Nsqd, eventually
-from tests.support.spark import KEPT, address, lane_of, next_of, numbered, publish
+from tests.support.process import Nsqd
+from tests.support.spark import KEPT, PATIENCE, address, flip_a_byte_of, lane_of, next_of, numbered, patiently, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,7 +41,7 @@ class Landing:
     def run(self) -> list[Any]:
         """Lands all there is, and returns the progress of each batch."""
         query = self.start(availableNow=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(PATIENCE)
         return list(query.recentProgress)
 
     @contextmanager
@@ -90,7 +90,7 @@ def test_a_running_query_follows(spark: SparkSession, nsqd: Nsqd, tmp_path: Path
     with landing.running():
         for start in range(1, 4):
             publish(nsqd, "orders", numbered(1, start=start))
-            eventually(lambda: landing.table.exists() and landing.rows.count() == start + 1)  # noqa: B023  # called at once
+            patiently(lambda: landing.table.exists() and landing.rows.count() == start + 1)  # noqa: B023  # called at once
     assert landing.bodies() == [0, 1, 2, 3]
 
 
@@ -102,9 +102,9 @@ def test_a_first_batch_that_is_replayed_is_the_same_batch(
     options = {"startingOffsets": "latest"} if start == "latest" else {"startingTimestamp": "2100-01-01T00:00:00Z"}
     landing = Landing(spark, tmp_path, nsqd=address(nsqd), **options)
     with landing.running() as query:
-        eventually(lambda: (landing.checkpoint / "commits" / "0").exists())
+        patiently(lambda: (landing.checkpoint / "commits" / "0").exists())
         publish(nsqd, "orders", numbered(5, start=5))
-        eventually(lambda: landing.rows.count() == 5)
+        patiently(lambda: landing.rows.count() == 5)
     del query
     before = landing.rows.collect()
     # The first batch that had data becomes the first of all: then it is planned from an initial offset made anew.
@@ -148,26 +148,6 @@ def test_lanes_get_fair_shares_of_a_batch(spark: SparkSession, nsqd: Nsqd, tmp_p
     assert landing.rows.groupBy("topic").count().orderBy("topic").collect() == [("busy", 3000), ("quiet", 100)]
 
 
-def test_history_is_read_from_the_first_message_and_disturbs_no_channel(
-    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
-) -> None:
-    nsqd.post("/topic/create?topic=orders")
-    nsqd.post("/channel/create?topic=orders&channel=c")
-    publish(nsqd, "orders", numbered(20_000))
-    before = nsqd.channel("orders")
-    one = Landing(spark, tmp_path / "one", nsqd=address(nsqd))
-    two = Landing(spark, tmp_path / "two", nsqd=address(nsqd))
-    one.run()
-    two.run()
-    assert one.rows.count() == two.rows.count() == 20_000
-    after = nsqd.channel("orders")
-    assert (after["depth"], after["in_flight_count"], after["message_count"]) == (
-        before["depth"],
-        before["in_flight_count"],
-        before["message_count"],
-    )
-
-
 # Nodes that come and go
 
 
@@ -179,15 +159,15 @@ def test_a_node_that_joins_is_read_from_its_first_message(spark: SparkSession, t
         local = "broadcast-address=127.0.0.1"
         with Nsqd(tmp_path / "one", KEPT, lookup, local) as one, Nsqd(tmp_path / "two", KEPT, lookup, local) as two:
             publish(one, "orders", numbered(10))
-            eventually(lambda: lookupd.producers("orders") == {one.tcp[1]})
+            patiently(lambda: lookupd.producers("orders") == {one.tcp[1]})
             landing = Landing(spark, tmp_path, lookupd=f"127.0.0.1:{lookupd.http_address[1]}")
             with landing.running():
-                eventually(lambda: landing.table.exists() and landing.rows.count() == 10)
+                patiently(lambda: landing.table.exists() and landing.rows.count() == 10)
                 publish(two, "orders", numbered(10, start=10))
-                eventually(lambda: landing.rows.count() == 20)
+                patiently(lambda: landing.rows.count() == 20)
                 one.kill()
                 publish(two, "orders", numbered(10, start=20))
-                eventually(lambda: landing.rows.count() == 30)
+                patiently(lambda: landing.rows.count() == 30)
             assert landing.bodies() == list(range(30))
 
 
@@ -205,10 +185,10 @@ def test_a_wiped_data_path_is_an_error_that_names_the_lane(spark: SparkSession, 
     landing = Landing(spark, tmp_path, nsqd=address(nsqd))
     query = landing.start()
     try:
-        eventually(lambda: landing.table.exists() and landing.rows.count() == 10)
+        patiently(lambda: landing.table.exists() and landing.rows.count() == 10)
         publish(wiped(nsqd), "orders", numbered(10, start=10))
         with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read"):
-            query.awaitTermination(60)
+            query.awaitTermination(PATIENCE)
     finally:
         query.stop()
     with pytest.raises(Exception, match=rf"lane {lane}: what begins at 10 cannot be read: none of the nsqd"):
@@ -219,11 +199,42 @@ def test_with_loss_allowed_a_wiped_data_path_is_a_gap(spark: SparkSession, nsqd:
     publish(nsqd, "orders", numbered(10))
     landing = Landing(spark, tmp_path, nsqd=address(nsqd), failOnDataLoss="false", gapRows="true")
     with landing.running():
-        eventually(lambda: landing.table.exists() and landing.rows.count() == 10)
+        patiently(lambda: landing.table.exists() and landing.rows.count() == 10)
         publish(wiped(nsqd), "orders", numbered(10, start=10))
-        eventually(lambda: landing.rows.count() == 21)
+        patiently(lambda: landing.rows.count() == 21)
     assert landing.bodies() == list(range(20))
     assert landing.gaps() == [(10, None, "vanished")]
+
+
+def test_with_loss_allowed_a_batch_that_is_run_again_goes_on_without_a_lane_that_vanished(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", numbered(10))
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd), failOnDataLoss="false", gapRows="true")
+    landing.run()
+    landing.forget_commit(0)
+    landing.forget_batch_of_sink(0)
+    publish(wiped(nsqd), "orders", numbered(10, start=10))
+    landing.run()
+    assert landing.bodies() == list(range(10, 20))
+    assert sorted(landing.gaps()) == [(0, 10, "vanished"), (10, None, "vanished")]
+
+
+@pytest.mark.parametrize("lossless", ["true", "false"])
+@pytest.mark.parametrize(
+    ("topic", "options", "says"),
+    [
+        ("nothing", (KEPT,), "there is no topic nothing at 127.0.0.1"),
+        ("orders", (), "retention is off for topic orders at"),
+    ],
+)
+def test_what_is_wrong_is_said_at_the_start_of_a_stream(
+    spark: SparkSession, tmp_path: Path, topic: str, options: tuple[str, ...], says: str, lossless: str
+) -> None:
+    with Nsqd(tmp_path / "data", *options) as nsqd:
+        nsqd.post("/topic/create?topic=orders")
+        with pytest.raises(Exception, match=says):
+            Landing(spark, tmp_path, nsqd=address(nsqd), topic=topic, failOnDataLoss=lossless).run()
 
 
 SMALL_FILES = ("max-bytes-per-file=20000", "retention-bytes=40000")
@@ -245,7 +256,7 @@ def overtaken(spark: SparkSession, nsqd: Nsqd, folder: Path, **options: str) -> 
         publish(nsqd, "orders", numbered(100, start=start, size=100))
     nsqd.post("/channel/create?topic=orders&channel=c")
     nsqd.post("/channel/empty?topic=orders&channel=c")
-    first = eventually(lambda: first_of(nsqd))
+    first = patiently(lambda: first_of(nsqd))
     return landing, first
 
 
@@ -274,14 +285,6 @@ def test_with_loss_allowed_what_retention_removed_is_a_counted_gap(
 
 
 # Damage
-
-
-def flip_a_byte_of(nsqd: Nsqd, body: bytes) -> None:
-    (segment,) = nsqd.data_path.rglob("*.log")
-    data = bytearray(segment.read_bytes())
-    at = data.index(body)
-    data[at] ^= 1
-    segment.write_bytes(data)
 
 
 def test_a_flipped_byte_fails_the_query_with_lane_and_sequence(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:

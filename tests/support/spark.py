@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from struct import Struct
-from typing import Final
+from typing import Any, Final
 
 from tests.support.process import Nsqd, eventually
 
 KEPT: Final = "retention-bytes=10GB"
+PATIENCE: Final = 90  # seconds; what takes two takes many on a busy machine
 _pack: Final = Struct(">I").pack
 _MOST: Final = 5000  # in one MPUB
+
+
+def patiently(condition: Any) -> Any:
+    """`eventually`, where Spark has to do something for it."""
+    return eventually(condition, timeout=PATIENCE)
 
 
 def address(nsqd: Nsqd) -> str:
@@ -30,7 +36,7 @@ def publish(nsqd: Nsqd, topic: str, bodies: Iterable[bytes]) -> None:
         part = todo[at : at + _MOST]
         packed = b"".join(_pack(len(body)) + body for body in part)
         nsqd.post(f"/mpub?topic={topic}&binary=true", _pack(len(part)) + packed)
-    eventually(lambda: next_of(nsqd, topic) == before + len(todo))
+    patiently(lambda: next_of(nsqd, topic) == before + len(todo))
 
 
 def log_of(nsqd: Nsqd, topic: str) -> dict[str, object]:
@@ -45,3 +51,11 @@ def next_of(nsqd: Nsqd, topic: str) -> int:
 def lane_of(nsqd: Nsqd, topic: str) -> str:
     found = log_of(nsqd, topic)
     return f"{found['node']}/{topic}/{found['log']}"
+
+
+def flip_a_byte_of(nsqd: Nsqd, body: bytes) -> None:
+    (segment,) = nsqd.data_path.rglob("*.log")
+    data = bytearray(segment.read_bytes())
+    at = data.index(body)
+    data[at] ^= 1
+    segment.write_bytes(data)
