@@ -222,7 +222,8 @@ def replay(
         sink = From(topics=(destination_topic,), lookupd=tuple(lookupd or ()), nsqd=tuple(nsqd or ())).as_options()
         _need_one_of(lookupd, nsqd)
         named = name or (str(progress_file.resolve()) if progress_file else uuid4().hex)
-        place = job.Place.load(progress_file, named)
+        what = f"{table} to {destination_topic}, topic={topic!r} since={since!r} until={until!r} where={where!r}"
+        place = job.Place.load(progress_file, named, what)
         rows = table_at(table, _given_format(format)).read(here.session("replay", master, remote, conf))
         chosen = job.chosen(rows, topic=topic, since=since, until=until, where=where)
         slices = job.plan(chosen, rate, place)

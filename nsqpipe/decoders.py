@@ -78,14 +78,18 @@ def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
             raise PipeFailed("--decoder avro needs --avro-schema, the file with the schema that bodies were written by")
         if find_spec("fastavro") is None:
             raise PipeFailed("--decoder avro needs fastavro: pip install fastavro")
-    return Decoder(kind=kind, fields=schema, avro_schema=_read(avro_schema) if avro_schema else "")
+    return Decoder(kind=kind, fields=schema, avro_schema=_avro_schema(avro_schema) if kind is Kind.AVRO else "")
 
 
-def _read(path: str) -> str:
+def _avro_schema(path: str) -> str:
     try:
-        return Path(path).read_text()
+        text = Path(path).read_text()
+        worker.avro_parser(text)  # or the first message would tell
     except OSError as error:
         raise PipeFailed(f"--avro-schema {path}: {error.strerror}") from None
+    except Exception as error:  # fastavro has many for what is no schema, and none in common
+        raise PipeFailed(f"--avro-schema {path} is no Avro schema: {type(error).__name__}: {error}") from None
+    return text
 
 
 def _from_json(rows: DataFrame, schema: StructType) -> DataFrame:

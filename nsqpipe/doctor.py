@@ -15,8 +15,6 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from nsqpipe.failures import PipeFailed
-
 if TYPE_CHECKING:
     from nsqpipe.sources import From
 
@@ -111,18 +109,39 @@ def data_sources() -> Iterator[Finding]:
 
 
 def cluster(source: From) -> Iterator[Finding]:
+    """Each topic at each node, and those that are nowhere: one that is bad does not hide another."""
     try:
-        from nsqpipe.lag import heads_of  # it imports pyspark, which we are here to say is missing
+        from nsqpipe.lag import cluster_of  # it imports pyspark, which we are here to say is missing
+        from pyspark_nsq.cluster import not_kept
+        from pyspark_nsq.errors import NsqError, Unreachable
     except ImportError as error:
         yield Finding(False, f"nsqd are not asked: {error}")
         return
+    here = cluster_of(source)
+    down: list[Unreachable] = []
     try:
-        heads = heads_of(source)
-    except PipeFailed as failed:
-        yield Finding(False, str(failed))
+        places = here.places(left_out=down)
+    except NsqError as error:
+        yield Finding(False, str(error))
         return
-    for lane, head in heads.items():
-        yield Finding(True, f"{lane}: sequences {head.first} to {head.next} at {head.address}")
+    heads, failed = [], {str(failure) for failure in down}
+    for place in places:
+        try:
+            head = here.head(place)
+        except NsqError as error:
+            failed.add(str(error))
+            continue
+        if head is not None:
+            heads.append(head)
+            text = f"{head.lane}: sequences {head.first} to {head.next} at {head.address}"
+            yield Finding(head.kept, text if head.kept else not_kept(head))
+    for text in sorted(failed):
+        yield Finding(False, text)
+    try:
+        here.check_found(heads)
+    except NsqError as error:
+        if not failed:
+            yield Finding(False, str(error))
 
 
 def _version(name: str) -> str | None:

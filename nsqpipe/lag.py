@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import checkpointed
 from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.errors import NsqError
+from pyspark_nsq.errors import BadOption, NsqError
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Offsets
 from pyspark_nsq.options import source_options
@@ -54,10 +54,14 @@ def _lag(lane: str, reached: int | None, head: Head | None) -> LaneLag:
     return LaneLag(lane, reached, None if head is None else head.first, None if head is None else head.next)
 
 
-def heads_of(source: From) -> dict[Lane, Head]:
+def cluster_of(source: From) -> Cluster:
     options = source_options(source.as_options())
+    return Cluster(options, Http(options.access))
+
+
+def heads_of(source: From) -> dict[Lane, Head]:
     try:
-        return Cluster(options, Http(options.access)).heads()
+        return cluster_of(source).heads()
     except NsqError as error:
         raise PipeFailed(str(error)) from None
 
@@ -73,8 +77,8 @@ def set_offsets(checkpoint: str, lanes: Mapping[str, int]) -> Path:
     for lane, place in lanes.items():
         try:
             Lane.parse(lane)
-        except ValueError as error:
-            raise PipeFailed(f"{lane}: {error}") from None
+        except BadOption as error:
+            raise PipeFailed(str(error)) from None
         if place < 0:
             raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
     for name in ("offsets", "commits"):

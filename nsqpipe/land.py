@@ -15,6 +15,7 @@ from nsqpipe.shape import Shape
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.tables import Table
 
@@ -30,12 +31,12 @@ class Land:
 
 
 def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
-    queries = [_start(job.shape.good(sources.stream(spark, job.source)), job.table, "land", job)]
+    writers = [_writer(job.shape.good(sources.stream(spark, job.source)), job.table, "land", job)]
     if job.shape.can_fail:
-        queries.append(_start(job.shape.bad(sources.stream(spark, job.source)), job.quarantine, "quarantine", job))
-    return queries
+        writers.append(_writer(job.shape.bad(sources.stream(spark, job.source)), job.quarantine, "quarantine", job))
+    return [writer.start() for writer in writers]  # none of them when one cannot be
 
 
-def _start(rows: DataFrame, table: Table, name: str, job: Land) -> StreamingQuery:
+def _writer(rows: DataFrame, table: Table, name: str, job: Land) -> DataStreamWriter:
     writer = table.stream_writer(rows).queryName(name).option("checkpointLocation", table.checkpoint)
-    return sources.triggered(writer, every=job.every, until_now=job.until_now).start()
+    return sources.triggered(writer, every=job.every, until_now=job.until_now)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,17 +55,18 @@ class Place:
 
     path: Path | None
     name: str
+    what: str  # is replayed: another range would find itself sent as far as this one
     reached: dict[str, int] = field(default_factory=dict)  # the sequence before which all is sent, for each origin
     sending: Slice | None = None
 
     @classmethod
-    def load(cls, path: Path | None, name: str) -> Place:
+    def load(cls, path: Path | None, name: str, what: str) -> Place:
         if path is None or not path.exists():
-            return cls(path, name)
+            return cls(path, name, what)
         found: dict[str, Any] = json.loads(path.read_text())
-        if found.get("name") != name:
-            raise PipeFailed(f"{path} is of another replay: {found.get('name')}")
-        return cls(path, name, dict(found["reached"]), Slice(**found["sending"]) if found["sending"] else None)
+        if (found.get("name"), found.get("what")) != (name, what):
+            raise PipeFailed(f"{path} is of another replay: {found.get('name')}, {found.get('what')}")
+        return cls(path, name, what, dict(found["reached"]), Slice(**found["sending"]) if found["sending"] else None)
 
     def begin(self, part: Slice) -> None:
         self.sending = part
@@ -81,12 +82,13 @@ class Place:
             return
         sending = asdict(self.sending) if self.sending else None
         temporary = self.path.with_name(f".{self.path.name}.new")
-        temporary.write_text(json.dumps({"name": self.name, "reached": self.reached, "sending": sending}))
+        written = {"name": self.name, "what": self.what, "reached": self.reached, "sending": sending}
+        temporary.write_text(json.dumps(written))
         temporary.replace(self.path)
 
 
 def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -> DataFrame:
-    """The range: of a topic, from a time, before a time, and whatever SQL says."""
+    """The range: of a topic, from a time, before a time, and whatever SQL says. Gaps have no body, and are no messages."""
     if "body" not in rows.columns:
         raise PipeFailed("the table has no column body: it was landed with --drop-body, and cannot be replayed")
     if topic:
@@ -95,6 +97,7 @@ def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -
         rows = rows.where(F.col("timestamp") >= F.to_timestamp(F.lit(since)))
     if until:
         rows = rows.where(F.col("timestamp") < F.to_timestamp(F.lit(until)))
+    rows = rows.where(F.col("body").isNotNull())
     return rows.where(where) if where else rows
 
 
@@ -107,7 +110,20 @@ def plan(rows: DataFrame, rate: float, place: Place) -> list[Slice]:
         Slice(row["node"], row["topic"], row["first"], row["last"] + 1, row["rows"])
         for row in found.orderBy("topic", "node", "part").collect()
     ]
-    return [place.sending, *slices] if place.sending else slices
+    joined = _joined(slices, size)
+    return [place.sending, *joined] if place.sending else joined
+
+
+def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
+    """Each slice is a job: what is left of neighbours when only few rows are chosen becomes one."""
+    found: list[Slice] = []
+    for part in slices:
+        last = found[-1] if found else None
+        if last is not None and last.origin == part.origin and last.rows + part.rows <= size:
+            found[-1] = replace(last, end=part.end, rows=last.rows + part.rows)
+        else:
+            found.append(part)
+    return found
 
 
 def _left(rows: DataFrame, place: Place) -> DataFrame:

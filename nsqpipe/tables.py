@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.transforms import PARTITIONS
+from pyspark_nsqtable.sink import check_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +42,7 @@ class Table:
 
     def stream_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataStreamWriter:
         if self.format is Format.DELTA:
+            self._check(rows, partitions)
             writer = rows.writeStream.format("nsqtable").option("partitioning", ",".join(partitions))
         else:
             writer = rows.writeStream.format("parquet").option("compression", "zstd").partitionBy(*partitions)
@@ -48,8 +51,13 @@ class Table:
     def batch_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataFrameWriter:
         """Of Delta only: what Spark's file sink has not written, its readers do not see."""
         self.need_delta()
+        self._check(rows, partitions)
         writer = rows.write.format("nsqtable").option("partitioning", ",".join(partitions))
         return writer.option("path", self.path).mode("append")
+
+    def _check(self, rows: DataFrame, partitions: Sequence[str]) -> None:
+        """The sink does it too, but only when it has something to commit."""
+        check_table(self.path, to_arrow_schema(rows.schema, timezone="UTC"), tuple(partitions))
 
     def read(self, spark: SparkSession) -> DataFrame:
         """What is in the table now."""

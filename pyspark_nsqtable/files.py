@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_MOST_OPEN: Final = 64  # files of a task; rows of a quiet topic may be of as many hours as it has rows
 _RANGED: Final = (pa.types.is_integer, pa.types.is_timestamp)  # what a reader may skip files by
 
 Values = tuple[str | None, ...]
@@ -40,23 +41,34 @@ class PartitionedWriter:
         self._root = root
         self._columns = columns
         self._prefix = prefix
-        self._open: dict[Values, _OpenFile] = {}
+        self._open: dict[Values, _OpenFile] = {}  # the one that was written last is the last one
+        self._finished: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         for values, rows in _split(batch, self._columns):
-            file = self._open.get(values)
-            if file is None:
-                file = self._open[values] = self._new_file(values, rows.schema)
+            file = self._open.pop(values, None) or self._new_file(values, rows.schema)
+            self._open[values] = file
             file.write(rows)
 
     def finish(self) -> list[DataFile]:
-        return [file.finish() for file in self._open.values()]
+        while self._open:
+            self._finish_oldest()
+        return self._finished
 
     def discard(self) -> None:
         for file in self._open.values():
             file.discard()
+        for done in self._finished:
+            self._filesystem.delete_file(f"{self._root}/{done.path}")
+
+    def _finish_oldest(self) -> None:
+        oldest = next(iter(self._open))
+        self._finished.append(self._open[oldest].finish())
+        del self._open[oldest]
 
     def _new_file(self, values: Values, schema: pa.Schema) -> _OpenFile:
+        if len(self._open) >= _MOST_OPEN:
+            self._finish_oldest()
         partition = tuple(zip(self._columns, values, strict=True))
         folders = "".join(
             f"{name}={quote(HIVE_NULL if value is None else value, safe='')}/" for name, value in partition

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem, LocalFileSystem
 from pyspark import TaskContext
@@ -36,6 +36,10 @@ _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 
 class BadOption(Exception):
     """An option is unknown or missing."""
+
+
+class BadTable(Exception):
+    """The table has other columns than the rows that are to be added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,7 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
     if not files:
         return
     table = target.table()
+    _check_fits(table, target)
     known = table.transaction_version(writer) if writer else None
     if known is not None and known >= version:
         _remove(target, written)
@@ -177,12 +182,40 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
     )
 
 
+def check_table(path: str, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
+    """Raises when there is a table, and rows of this schema are none of its."""
+    if DeltaTable.is_deltatable(path):
+        _check_fits(DeltaTable(path), Target(path, partitioning, "", _nullable(schema)))
+
+
+def _check_fits(table: DeltaTable, target: Target) -> None:
+    """Nobody else asks: files with other columns would be added, and readers would not see what is in these."""
+    given = {field.name: field.type for field in Schema.from_arrow(target.schema).fields}
+    there = {field.name: field.type for field in table.schema().fields}
+    if given != there:
+        names = sorted(name for name in {*given, *there} if given.get(name) != there.get(name))
+        raise BadTable(
+            f"the rows do not fit into the table at {target.path}: {', '.join(names)} "
+            f"{'is' if len(names) == 1 else 'are'} missing on one side or of another type; name another table"
+        )
+    columns = table.metadata().partition_columns
+    if columns != list(target.partitioning):
+        raise BadTable(f"the table at {target.path} is partitioned by {', '.join(columns) or 'nothing'}")
+
+
 def _action(file: DataFile) -> AddAction:
     return AddAction(file.path, file.size, dict(file.partition), file.modified, True, file.stats)
 
 
 def _remove(target: Target, written: list[Written]) -> None:
+    """Of these files those that the table does not name: a commit that was said to have failed may be there."""
+    files = [file for message in written for file in message.files]
+    if not files:
+        return
+    named: set[str] = set()
+    if DeltaTable.is_deltatable(target.path):
+        named = {uri.rpartition("/")[2] for uri in DeltaTable(target.path).file_uris()}
     filesystem, root = target.filesystem()
-    for message in written:
-        for file in message.files:
+    for file in files:
+        if file.path.rpartition("/")[2] not in named:
             filesystem.delete_file(f"{root}/{file.path}")

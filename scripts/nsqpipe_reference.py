@@ -56,6 +56,8 @@ What is the same message is known by `node`, `topic`, `sequence` and `id`, never
 `backfill` compares with what is there when it begins: run it for a range that no stream is landing just then.
 
 The checkpoint is `TABLE.checkpoint` unless said otherwise. It belongs to the table: delete or move both, or neither.
+Rows of other columns than a Delta table has are refused at the start: a decoder that comes later needs a table of its own.
+A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
 
 ## Rules
 
@@ -78,6 +80,12 @@ A window is in it while it is still open, and grows; percentiles are approximate
 ```
 
 `--table` gets each window once, when the watermark has passed it.
+
+## Replays
+
+A replay is sent in slices, a Spark job each: 200,000 messages, or two seconds' worth at `--rate`; where `--where` leaves few of many, neighbours share one.
+The progress file says which slices are sent. It belongs to the table, the destination and what was chosen: for another replay name another one.
+Killed in the midst of a slice, the next run sends that slice again; with `--exactly-once` nsqd drops what it has of it.
 
 ## Where it runs
 
@@ -104,7 +112,7 @@ nsqpipe submit --master yarn --deploy-mode client --conf spark.archives=environm
   -- land --topic orders --lookupd nsqlookupd:4161 --table hdfs:///lake/orders --format parquet
 ```
 
-`--remote sc://host:15002` uses a Spark Connect server on which the package is installed (not tested by us; packages sent as artifacts cannot stream).
+`--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream.
 
 ## Metrics
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from nsqpipe.cli import app
 from nsqpipe.metrics import Metrics, serve
 from tests.support.process import ROOT, Nsqd
-from tests.support.spark import address, lane_of, numbered, publish
+from tests.support.spark import KEPT, address, lane_of, numbered, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,6 +102,23 @@ def test_a_wrong_option_of_the_source_is_one_line(spark: SparkSession, orders: N
     )
     assert result.exit_code == 1
     assert "startingofsets" in result.stderr.lower().splitlines()[-1]
+
+
+def test_a_table_of_other_columns_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
+    land = ("land", "--nsqd", address(orders), "--topic=orders", "--table", tmp_path / "table", "--until-now")
+    assert nsqpipe(*land).exit_code == 0
+    result = nsqpipe(*land, "--checkpoint", tmp_path / "other", "--decoder=json", "--schema=price double")
+    assert result.exit_code == 1
+    assert f"do not fit into the table at {tmp_path}/table: value is missing" in result.stderr.splitlines()[-1]
+
+
+def test_an_avro_schema_that_is_none_is_one_line(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.avsc"
+    schema.write_text('{"type": "recrod"}')
+    avro = ("--decoder=avro", "--schema=user string", "--avro-schema", schema)
+    result = nsqpipe("land", "--nsqd=x:1", "--topic=a", "--table=t", *avro)
+    assert result.exit_code == 1
+    assert f"--avro-schema {schema} is no Avro schema" in result.stderr
 
 
 def test_options_come_from_a_file_and_the_command_line_stands_above_it(tmp_path: Path) -> None:
@@ -215,6 +232,20 @@ def test_doctor_names_a_node_that_is_down(nsqd: Nsqd) -> None:
     nsqd.stop()
     (line,) = bad_lines(doctor("--topic=orders", "--nsqd", where))
     assert where in line
+
+
+def test_doctor_names_all_that_is_wrong_with_a_cluster(tmp_path: Path) -> None:
+    with Nsqd(tmp_path / "one") as one, Nsqd(tmp_path / "two", KEPT) as two:
+        one.post("/topic/create?topic=orders")
+        two.post("/topic/create?topic=orders")
+        where = (f"--nsqd={address(one)}", "--nsqd=127.0.0.1:1", f"--nsqd={address(two)}")
+        done = doctor("--topic=orders", *where)
+        kept, down = sorted(bad_lines(done), key=lambda line: "cannot be reached" in line)
+        assert "retention is off for topic orders" in kept
+        assert "127.0.0.1:1 cannot be reached" in down
+        assert f"{lane_of(two, 'orders')}: sequences 0 to 0" in done.stdout
+        (nowhere,) = bad_lines(doctor("--topic=nothing", f"--nsqd={address(two)}"))
+        assert "there is no topic nothing" in nowhere
 
 
 def test_doctor_names_a_topic_whose_history_is_not_kept(tmp_path: Path) -> None:

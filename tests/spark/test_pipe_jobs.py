@@ -12,6 +12,7 @@ from deltalake import DeltaTable
 
 from nsqpipe import maintenance, replay, sources
 from nsqpipe.aggregate import Aggregate, start_aggregating
+from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import lags, set_offsets
 from nsqpipe.lanes import checkpointed
 from nsqpipe.running import run_queries
@@ -72,7 +73,7 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
         job = replay.Replay(sink=sink, rate=20, exactly_once=True, name="once")  # slices of 40
 
         def run(told: object = None) -> int:
-            place = replay.Place.load(progress, "once")
+            place = replay.Place.load(progress, "once", "orders")
             rows = replay.chosen(pipeline.rows, topic="orders", since="", until="", where="sequence >= 0")
             slices = replay.plan(rows, job.rate, place)
             return replay.run(rows, slices, job, place, told if callable(told) else lambda text: None)
@@ -87,14 +88,30 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
         (origin, end), *_ = written["reached"].items()
         node, topic = origin.split("/")
         sending = {"node": node, "topic": topic, "first": 0, "end": end, "rows": 40}
-        progress.write_text(json.dumps({"name": "once", "reached": {}, "sending": sending}))
+        progress.write_text(json.dumps({**written, "reached": {}, "sending": sending}))
         assert run() == 100, "the first slice again, which nsqd knows, and the rest"
         assert next_of(nsqd, "again") == 100
         assert run() == 0
+        with pytest.raises(PipeFailed, match="is of another replay: once, orders"):
+            replay.Place.load(progress, "once", "other orders")
         copied = Pipeline(spark, source_of(nsqd, "again"), tmp_path / "copied")
         copied.land()
         in_order = [int(bytes(row.body)) for row in copied.rows.orderBy("sequence").collect()]
         assert in_order == list(range(100))
+
+
+def test_few_rows_far_apart_are_few_slices(spark: SparkSession) -> None:
+    rows = spark.range(2000).selectExpr("if(id < 1000, 'a', 'b') as node", "'t' as topic", "id % 1000 as sequence")
+    place = replay.Place(None, "", "")
+    every = replay.plan(rows, 50, place)
+    assert [part.rows for part in every] == [100] * 20
+    few = replay.plan(rows.where("sequence % 50 = 7"), 5, place)  # a slice of 10 rows would be one of each 50 alone
+    assert [(part.node, part.first, part.end, part.rows) for part in few] == [
+        ("a", 7, 458, 10),
+        ("a", 507, 958, 10),
+        ("b", 7, 458, 10),
+        ("b", 507, 958, 10),
+    ]
 
 
 def test_small_files_become_one_and_the_table_still_knows_its_batches(

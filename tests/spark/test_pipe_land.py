@@ -12,6 +12,7 @@ import fastavro
 import msgpack
 import pytest
 
+from nsqpipe import replay
 from nsqpipe.decoders import Decoder, Kind
 from nsqpipe.failures import PipeFailed
 from nsqpipe.metrics import OBSERVED
@@ -20,7 +21,7 @@ from nsqpipe.shape import Shape
 from nsqpipe.tables import Format
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import Nsqd
-from tests.support.spark import numbered, publish
+from tests.support.spark import flip_a_byte_of, numbered, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,6 +132,18 @@ def test_rows_that_break_a_rule_are_quarantined_or_only_counted(
     errors = {bytes(row.body): row.error for row in pipeline.quarantine.read(spark).collect()}
     assert errors == {b'{"user":"b","amount":-1}': "rule: positive", b"no": "not a JSON object of the schema"}
     assert broken_counts(pipeline.rows, rules) == {"rows": 2, "positive": 0, "has a user": 1}
+
+
+def test_gaps_land_too_and_are_no_messages(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    for number in range(9):
+        publish(nsqd, "orders", [b"%d00000" % number] * 10)
+    flip_a_byte_of(nsqd, b"400000")
+    pipeline = Pipeline(spark, source_of(nsqd, "orders", skipCorrupt="true", gapRows="true"), tmp_path)
+    pipeline.land()
+    gaps = pipeline.rows.where("gap is not null").collect()
+    assert [(row.sequence, row.gap.end, row.gap.reason, row.date) for row in gaps] == [(40, 50, "damaged", None)]
+    chosen = replay.chosen(pipeline.rows, topic="orders", since="", until="", where="")
+    assert sum(part.rows for part in replay.plan(chosen, 0, replay.Place(None, "", ""))) == 80
 
 
 def test_a_topic_that_is_not_there_is_one_clear_error_at_the_start(

@@ -1,0 +1,93 @@
+"""`format("nsqtable")` without Spark: what is committed, what is removed, and what does not fit."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyarrow.fs import LocalFileSystem
+
+from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.sink import BadTable, TableStreamWriter, Target, Written
+
+SCHEMA = pa.schema([("hour", pa.int32()), ("body", pa.binary())])
+
+
+def rows(*hours: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"hour": hours, "body": [b"%d" % hour for hour in hours]}, SCHEMA)
+
+
+def target(folder: Path, schema: pa.Schema = SCHEMA) -> Target:
+    return Target(str(folder), ("hour",), "", schema)
+
+
+def written(folder: Path, *batches: pa.RecordBatch) -> Written:
+    """What a task hands to the driver."""
+    writer = PartitionedWriter(LocalFileSystem(), str(folder), ("hour",), "part")
+    for batch in batches:
+        writer.write(batch)
+    return Written("query", writer.finish())
+
+
+def landed(folder: Path) -> list[int]:
+    return sorted(int(body) for body in DeltaTable(folder).to_pyarrow_table()["body"].to_pylist())
+
+
+def test_a_batch_that_comes_twice_is_there_once_and_its_second_files_go(tmp_path: Path) -> None:
+    writer = TableStreamWriter(target(tmp_path))
+    for _ in range(2):
+        writer.commit([written(tmp_path, rows(1, 2)), None], 0)
+    assert landed(tmp_path) == [1, 2]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+def test_an_abort_after_a_commit_that_failed_too_late_removes_nothing_of_the_table(tmp_path: Path) -> None:
+    writer = TableStreamWriter(target(tmp_path))
+    first, second = written(tmp_path, rows(1, 2)), written(tmp_path, rows(3))
+    writer.commit([first], 0)
+    writer.abort([first], 0)  # Spark does it whenever commit() raises, though the log may have it by then
+    writer.abort([second, None], 1)
+    assert landed(tmp_path) == [1, 2]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([*SCHEMA, ("value", pa.string())]),
+        pa.schema([("hour", pa.int32()), ("body", pa.string())]),
+        pa.schema([("hour", pa.int32())]),
+    ],
+)
+def test_rows_of_another_shape_are_refused_instead_of_hidden(schema: pa.Schema, tmp_path: Path) -> None:
+    TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(1))], 0)
+    with pytest.raises(BadTable, match="the rows do not fit into the table at"):
+        TableStreamWriter(target(tmp_path, schema)).commit([written(tmp_path, rows(2))], 1)
+    with pytest.raises(BadTable, match="is partitioned by hour"):
+        TableStreamWriter(Target(str(tmp_path), (), "", SCHEMA)).commit([written(tmp_path, rows(2))], 1)
+    assert landed(tmp_path) == [1]
+
+
+def open_files(folder: Path) -> int:
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the one that lists them is among them
+            found += os.readlink(link).startswith(str(folder))
+    return found
+
+
+def test_rows_of_very_many_hours_are_written_with_few_files_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_nsqtable.files._MOST_OPEN", 3)
+    writer = PartitionedWriter(LocalFileSystem(), str(tmp_path), ("hour",), "part")
+    for hour in (*range(10), *range(5)):
+        writer.write(rows(hour))
+        assert open_files(tmp_path) <= 3
+    files = writer.finish()
+    TableStreamWriter(target(tmp_path)).commit([Written("query", files)], 0)
+    assert landed(tmp_path) == sorted([*range(10), *range(5)])
