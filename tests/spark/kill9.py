@@ -1,6 +1,6 @@
 """Spark and two nsqd are killed again and again while a topic lands in Parquet: nothing is missing, nothing is there twice.
 
-It lands in Parquet by a query of its own, or in Delta by `nsqpipe land`. The table is read after each kill.
+It lands in Parquet by a query of its own, or in Delta by `nsqpipe land`. The table is read all the time, and after each kill.
 
 The long version: `python -m tests.spark.kill9 --spark-kills 10 --nsqd-kills 10 --format delta`. It prints its counts and its
 seed.
@@ -18,13 +18,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 from deltalake import DeltaTable
 
@@ -32,39 +33,59 @@ from nsqpipe.tables import Format
 from tests.support.process import ROOT, Nsqd, eventually
 from tests.support.spark import KEPT, address
 
-PATIENCE: Final = 180.0  # seconds for a session to start and catch up, on a busy machine
+PATIENCE: Final = 180  # seconds for a session to start and catch up, on a busy machine
 PART: Final = 100  # messages of one publish
 WINDOW: Final = "idempotence-window=1h"
+READ_EVERY: Final = 1.0  # seconds between two looks at a table that is written; more when a look takes long
+
+
+class Seen:
+    """Which of the numbers that were published have been found somewhere."""
+
+    def __init__(self, bodies: Iterable[pa.Array]) -> None:
+        found = pa.chunked_array([body.cast(pa.string()).cast(pa.int64()) for body in bodies], pa.int64())
+        self._numbers = found.unique()
+        self.duplicates = len(found) - len(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def missing(self, count: int) -> int:
+        """How many of the first ones."""
+        return count - int(pc.sum(pc.less(self._numbers, count)).as_py() or 0)
 
 
 @dataclass
 class Result:
     seed: int
     acknowledged: int = 0
-    landed: Counter[int] = field(default_factory=Counter)
+    landed: Seen = field(default_factory=lambda: Seen(()))
     spark_kills: int = 0
     nsqd_kills: int = 0
+    reads: int = 0
     recoveries: list[float] = field(default_factory=list)  # seconds from the kill of Spark to the next commit
 
-    def add_read(self, seen: Counter[int]) -> None:
+    def add_read(self, seen: Seen) -> None:
         """A reader in between sees no message twice, and none go that an earlier one saw."""
-        assert sum(seen.values()) == len(seen), f"seed {self.seed}: seen twice after kill {self.spark_kills}"
+        assert not seen.duplicates, f"seed {self.seed}: seen twice after kill {self.spark_kills}"
         assert len(seen) >= len(self.landed), f"seed {self.seed}: seen and gone after kill {self.spark_kills}"
         self.landed = seen
+        self.reads += 1
 
     @property
     def missing(self) -> int:
-        return len(set(range(self.acknowledged)) - self.landed.keys())
+        return self.landed.missing(self.acknowledged)
 
     @property
     def duplicates(self) -> int:
-        return sum(self.landed.values()) - len(self.landed)
+        return self.landed.duplicates
 
     def __str__(self) -> str:
         recovered = ", ".join(f"{seconds:.1f}" for seconds in self.recoveries)
         return (
             f"seed {self.seed}: {self.acknowledged} acknowledged, {self.missing} missing, {self.duplicates} duplicates, "
-            f"{self.spark_kills} kills of Spark, {self.nsqd_kills} of nsqd; recovered after {recovered} s"
+            f"{self.spark_kills} kills of Spark, {self.nsqd_kills} of nsqd, {self.reads} reads in between; "
+            f"recovered after {recovered} s"
         )
 
 
@@ -100,32 +121,26 @@ class Publisher(threading.Thread):
         self.join(PATIENCE)
 
 
-class Spark:
-    """An application in a session of its own, so that all its processes can be found."""
+class Application:
+    """Whatever runs Spark, in a session of its own, so that all its processes can be found."""
 
-    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format) -> None:
-        self.kind = kind
-        self.table = folder / "table"
-        self.checkpoint = folder / "checkpoint"
-        self._nodes = nodes
+    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+        self.checkpoint = folder / "checkpoint"  # if it has one
+        self._command = command
         self._log = folder / "spark.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def _command(self) -> list[str]:
-        if self.kind is Format.PARQUET:
-            where = ",".join(map(address, self._nodes))
-            return ["tests.spark.driver", where, str(self.checkpoint), str(self.table)]
-        nodes = [f"--nsqd={address(node)}" for node in self._nodes]
-        places = ["--table", str(self.table), "--checkpoint", str(self.checkpoint)]
-        pace = "--source-option=maxRowsPerTrigger=50000"
-        return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, pace]
-
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *self._command()],
+                [*self._command, *more],
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -145,31 +160,92 @@ class Spark:
         self._process = None
 
     def commits(self) -> int:
-        return len(list((self.checkpoint / "commits").glob("[0-9]*")))
+        """So far; Spark keeps the last hundred."""
+        return max((int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
 
     def wait_for_commit(self, before: int) -> None:
         def progressed() -> bool:
             assert self._process is not None
-            assert self._process.poll() is None, f"Spark ended:\n{self._log.read_text()[-4000:]}"
+            assert self._process.poll() is None, f"Spark ended:\n{self.log[-4000:]}"
             return self.commits() > before
 
         eventually(progressed, timeout=PATIENCE)
 
-    def landed(self) -> Counter[int]:
+    def wait_for_end(self) -> None:
+        assert self._process is not None
+        assert self._process.wait(PATIENCE) == 0, self.log[-4000:]
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+class Landing:
+    """A table, and the application that fills it."""
+
+    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format) -> None:
+        self._kind = kind
+        self._table = folder / "table"
+        self._nodes = nodes
+        self.spark = Application(folder, [sys.executable, "-m", *self._job(str(folder / "checkpoint"))])
+
+    def _job(self, checkpoint: str) -> list[str]:
+        if self._kind is Format.PARQUET:
+            return ["tests.spark.driver", "land", ",".join(map(address, self._nodes)), checkpoint, str(self._table)]
+        nodes = [f"--nsqd={address(node)}" for node in self._nodes]
+        places = ["--table", str(self._table), "--checkpoint", checkpoint]
+        pace = "--source-option=maxRowsPerTrigger=50000"
+        return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, pace]
+
+    def landed(self) -> Seen:
         """What the table holds for who reads it now."""
-        if self.kind is Format.DELTA:
-            if not DeltaTable.is_deltatable(str(self.table)):
-                return Counter()
-            bodies = DeltaTable(self.table).to_pyarrow_table(columns=["body"])["body"]
-            return Counter(int(body) for body in bodies.to_pylist())
-        files: set[str] = set()
-        for path in (self.table / "_spark_metadata").glob("[0-9]*"):
-            for line in path.read_text().splitlines()[1:]:
-                files.add(line.split('"path":"file://')[1].split('"')[0])
-        found: Counter[int] = Counter()
-        for file in files:
-            found.update(int(body) for body in pyarrow.parquet.read_table(file, columns=["body"])["body"].to_pylist())
-        return found
+        if self._kind is Format.DELTA:
+            if not DeltaTable.is_deltatable(str(self._table)):
+                return Seen(())
+            return Seen(DeltaTable(self._table).to_pyarrow_table(columns=["body"])["body"].chunks)
+        return Seen(
+            chunk
+            for file in sorted(self._committed_files())
+            for chunk in pyarrow.parquet.read_table(file, columns=["body"])["body"].chunks
+        )
+
+    def _committed_files(self) -> set[str]:
+        """As Spark's file sink has written them down: a file for each batch, and now and then one for all before."""
+        while True:
+            try:
+                lists = [path.read_text() for path in (self._table / "_spark_metadata").glob("[0-9]*")]
+            except FileNotFoundError:  # one was joined to others meanwhile
+                continue
+            lines = [line for text in lists for line in text.splitlines()[1:]]
+            return {line.split('"path":"file://')[1].split('"')[0] for line in lines}
+
+
+class Looker(threading.Thread):
+    """Reads a table again and again while it is written."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.stop_asked = threading.Event()
+        self._look = look
+        self._failure: BaseException | None = None
+
+    def run(self) -> None:
+        pause = READ_EVERY
+        while not self.stop_asked.wait(pause):
+            began = time.monotonic()
+            try:
+                self._look()
+            except BaseException as failure:
+                self._failure = failure
+                return
+            pause = max(READ_EVERY, 5 * (time.monotonic() - began))  # it is not to take what Spark needs
+
+    def stop(self) -> None:
+        """Raises what a look has raised."""
+        self.stop_asked.set()
+        self.join(PATIENCE)
+        if self._failure is not None:
+            raise self._failure
 
 
 @contextmanager
@@ -193,15 +269,23 @@ def processes_of_session(session: int) -> list[int]:
 
 
 def run(folder: Path, *, kind: Format, spark_kills: int, nsqd_kills: int, rate: int, seed: int) -> Result:
-    draw, result = random.Random(seed), Result(seed)
+    draw, result, lock = random.Random(seed), Result(seed), threading.Lock()
     with Nsqd(folder / "one", KEPT, WINDOW) as one, Nsqd(folder / "two", KEPT, WINDOW) as two:
         nodes = [one, two]
         for node in nodes:
             node.options = (*node.options, f"http-address={address(node)}")
             node.post("/topic/create?topic=orders")
-        publisher, spark = Publisher(nodes, rate), Spark(folder, nodes, kind)
+        publisher, landing = Publisher(nodes, rate), Landing(folder, nodes, kind)
+        spark = landing.spark
+
+        def look() -> None:
+            with lock:  # so that what is read later is what was there later
+                result.add_read(landing.landed())
+
+        looker = Looker(look)
         publisher.start()
         spark.start()
+        looker.start()
         try:
             spark.wait_for_commit(0)
             for turn in range(spark_kills):
@@ -209,7 +293,7 @@ def run(folder: Path, *, kind: Format, spark_kills: int, nsqd_kills: int, rate: 
                 spark.kill()
                 killed_at, commits = time.monotonic(), spark.commits()
                 result.spark_kills += 1
-                result.add_read(spark.landed())
+                look()
                 spark.start()
                 spark.wait_for_commit(commits)
                 result.recoveries.append(time.monotonic() - killed_at)
@@ -221,11 +305,13 @@ def run(folder: Path, *, kind: Format, spark_kills: int, nsqd_kills: int, rate: 
                     spark.wait_for_commit(spark.commits())
             publisher.stop()
             result.acknowledged = publisher.acknowledged
-            eventually(lambda: len(spark.landed()) >= result.acknowledged, timeout=PATIENCE)
+            eventually(lambda: len(landing.landed()) >= result.acknowledged, timeout=PATIENCE)
+            looker.stop()
         finally:
+            looker.stop_asked.set()
             publisher.stop()
             spark.kill()
-        result.landed = spark.landed()
+        result.landed = landing.landed()
     return result
 
 
