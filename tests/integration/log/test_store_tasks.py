@@ -37,13 +37,11 @@ async def running(path: Path, files: Files | None = None, **settings: object) ->
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    """With a clock that jumps when nothing has moved for a while; a thread at work has to be quicker than that."""
+    """With a clock that jumps when nothing has moved for a while; a thread at work has to be quicker than that.
 
-    async def main() -> None:
-        with trio.fail_after(10_000):
-            await test()
-
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0.05))
+    No deadline around it: on a busy machine a thread may not be, and then the clock must not jump that far.
+    """
+    trio.run(test, clock=trio.testing.MockClock(autojump_threshold=0.15))
 
 
 async def settled(receipt: Receipt) -> None:
