@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Final, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.http_server import HttpServer
 
 EVERYTHING: Final = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
 
@@ -39,7 +39,7 @@ def granting(*authorizations: object, ttl: int = 3600, **fields: object) -> Repl
     return Reply(body=json.dumps(document).encode())
 
 
-class AuthServer:
+class AuthServer(HttpServer):
     """`answer` decides on each request, in a thread of its own; by default everybody may do everything."""
 
     def __init__(self, answer: Callable[[Asked], Reply] | None = None, *, tls: ssl.SSLContext | None = None) -> None:
@@ -64,31 +64,4 @@ class AuthServer:
 
             def log_message(self, format: str, *args: Any) -> None: ...
 
-        class Server(ThreadingHTTPServer):
-            request_queue_size = 256
-
-            def handle_error(self, request: Any, client_address: Any) -> None: ...
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        if tls is not None:
-            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(Handler, tls=tls)

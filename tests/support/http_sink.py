@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Self
+from http.server import BaseHTTPRequestHandler
+
+from tests.support.http_server import HttpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +17,7 @@ class Request:
     body: bytes
 
 
-class HttpSink:
+class HttpSink(HttpServer):
     """`answer` gives the status of each request, from the thread that serves it; `content` comes with it."""
 
     def __init__(self, answer: Callable[[Request], int] = lambda request: 200, *, content: bytes = b"ok") -> None:
@@ -62,31 +61,8 @@ class HttpSink:
             def log_message(self, format: str, *args: object) -> None:
                 """Says nothing."""
 
-        class Server(ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128
-
-            def handle_error(self, request: object, client_address: object) -> None:
-                """A client that has gone is no event."""
-
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        super().__init__(Handler)
 
     @property
     def bodies(self) -> list[bytes]:
         return [request.body for request in self.requests]
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
