@@ -7,7 +7,6 @@ TLS only is asked again where it says that it does.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import socket
@@ -25,6 +24,7 @@ import trio
 from common.options import seconds
 from common.startup import StartupError
 from common.wire.quoting import quote
+from nsqadmin import strict_json
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options
@@ -165,23 +165,12 @@ def _json(address: str, body: bytes) -> Any:
     """What is read can be written again: text is text, and numbers are finite."""
     try:
         text = body.decode("utf-8", "replace")
-        document = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        document = strict_json.loads(text)
         if _half_a_pair(text):  # an escape that may be half a character
             document = json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError) as error:
         raise UpstreamError(f"{address} answered with no JSON: {error}") from error
     return document
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is too big")
-    return number
 
 
 def _date_of(text: str) -> float | None:

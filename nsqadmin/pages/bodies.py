@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from base64 import b64encode
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup, escape
+
+from nsqadmin import strict_json
 
 if TYPE_CHECKING:
     from nsqadmin.messages.model import Message
@@ -70,22 +71,11 @@ def _json(body: bytes, is_cut: bool) -> Markup:
 def indented(text: str) -> str | None:
     """JSON with a line for each member. None where it is no JSON, or none that can be written again as it is."""
     try:
-        document = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        document = strict_json.loads(text)
         again = json.dumps(document, indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
     return again.encode("utf-8", "backslashreplace").decode()  # half a pair of escapes stays the escape that it was
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is too big")
-    return number
 
 
 def coloured(text: str) -> Markup:
