@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -13,6 +14,8 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Offsets, Range, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import read_ranges
+
+ROWS_PER_TASK: Final = 500_000  # a task costs as much as reading 20,000 rows, before it reads the first one
 
 
 @dataclass
@@ -37,7 +40,7 @@ class NsqBatchReader(DataSourceReader):
         ends = {lane: max(end, begins[lane]) for lane, end in ends.items()}
         addresses = {lane: head.address for lane, head in heads.items()}
         ranges = plan(Offsets(begins), Offsets(ends), addresses)
-        return [Task(ranges) for ranges in cut(ranges, options.rows_per_task)] or [Task(())]
+        return [Task(ranges) for ranges in cut(ranges, options.rows_per_task or ROWS_PER_TASK)] or [Task(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)

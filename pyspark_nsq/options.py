@@ -34,7 +34,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "endingTimestamp": (_SOURCE, ""),
     "lanes": (_SOURCE, ""),
     "maxRowsPerTrigger": (_SOURCE, ""),
-    "rowsPerTask": (_SOURCE, "100000"),
+    "rowsPerTask": (_SOURCE, ""),
     "failOnDataLoss": (_SOURCE, "true"),
     "skipCorrupt": (_SOURCE, "false"),
     "gapRows": (_SOURCE, "false"),
@@ -99,7 +99,7 @@ class SourceOptions:
     end: Bound
     lanes: tuple[str, ...]
     max_rows: int | None
-    rows_per_task: int
+    rows_per_task: int | None
     lossless: bool
     skip_corrupt: bool
     gap_rows: bool
@@ -128,7 +128,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         end=_bound(words, "endingOffsets", "endingTimestamp", others=Edge.LATEST),
         lanes=words.several("lanes"),
         max_rows=words.number("maxRowsPerTrigger", at_least=1) if words.text("maxRowsPerTrigger") else None,
-        rows_per_task=words.number("rowsPerTask", at_least=1),
+        rows_per_task=words.number("rowsPerTask", at_least=1) if words.text("rowsPerTask") else None,
         lossless=words.truth("failOnDataLoss"),
         skip_corrupt=words.truth("skipCorrupt"),
         gap_rows=words.truth("gapRows"),

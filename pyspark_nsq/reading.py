@@ -21,6 +21,7 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Range, gone
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
+from pyspark_nsq.worker import spare_imports
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class _Incomplete(Unreachable):
 
 
 def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    spare_imports()
     http = Http(options.access)
     for range_ in ranges:
         yield from _RangeReading(range_, options, http, schema).rows()

@@ -22,6 +22,7 @@ from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http, refusal
 from pyspark_nsq.options import SinkOptions
 from pyspark_nsq.packing import DEFER, Limits, Part, key_of, parts
+from pyspark_nsq.worker import spare_imports
 
 _PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
 _PATIENCE: Final = 60.0  # seconds without an OK
@@ -67,6 +68,7 @@ def _task() -> TaskContext:
 
 
 def _publish(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: str) -> Published:
+    spare_imports()
     context = _task()
     publisher = _Publisher(options, write_id, context.partitionId(), context.attemptNumber())
     count = 0

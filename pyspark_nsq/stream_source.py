@@ -7,7 +7,7 @@ moment, to plan and to read. So nothing begins before the first question about o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -25,6 +25,8 @@ from pyspark_nsq.lanes import Head, Lane, Offsets, advance, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import read_ranges
 from pyspark_nsq.watch import Watch
+
+ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -86,7 +88,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A batch that is run again may be of lanes that have vanished since.
         lost = () if self._options.lossless else self._vanished(until, heads)
         ranges = plan(Offsets.from_json(start), until, addresses, lost=lost)
-        return [Task(part) for part in cut(ranges, self._options.rows_per_task)]
+        return [Task(part) for part in cut(ranges, self._options.rows_per_task or ROWS_PER_TASK)]
 
     def _heads(self) -> dict[Lane, Head]:
         if self._watch is None:

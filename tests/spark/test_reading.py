@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from pyspark_nsq.lanes import Head, Range
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reading import read_ranges
 from pyspark_nsq.rows import ALL_COLUMNS
+from pyspark_nsq.worker import spare_imports
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
@@ -78,3 +80,12 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
         options, _ = planned(nsqd, failOnDataLoss="false")
         rows = [row for batch in read_ranges(wanted, options, SCHEMA) for row in batch.to_pylist()]
         assert rows == [{"sequence": 0, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
+
+
+def test_the_collector_that_runs_after_each_task_does_not_look_through_what_was_imported() -> None:
+    spare_imports.cache_clear()
+    gc.unfreeze()
+    assert len(gc.get_objects()) > 10_000
+    assert not list(read_ranges((), source_options({"nsqd": "127.0.0.1:4151", "topic": "orders"}), SCHEMA))
+    assert len(gc.get_objects()) < 1_000
+    gc.unfreeze()
