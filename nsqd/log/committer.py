@@ -71,6 +71,7 @@ class Round:
         self.jobs: list[SyncJob] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
+        self.held: list[Path] = []  # of them those that stay for now
         self._removing = Lock()
         self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
         self.gone: dict[str, str] = {}  # their log ids and topics
@@ -88,6 +89,7 @@ class Round:
             self.journal.perform(files)
             if self.journal.error is not None:
                 return
+        self._hold_what_tells_the_end()
         while self._removes_one(files):
             pass
         if self.error is not None:
@@ -109,6 +111,14 @@ class Round:
                 return
             del self.folders[0]
 
+    def _hold_what_tells_the_end(self) -> None:
+        """Where the newest file's name may go with the power, older ones say how far the log had got."""
+        doubtful = {job.log.folder for job in self.jobs if job.error is not None and job.folders}
+        if doubtful:
+            with self._removing:
+                self.held = [path for path in self.files if path.parent in doubtful]
+                self.files = [path for path in self.files if path.parent not in doubtful]
+
     def _removes_one(self, files: Files) -> bool:
         with self._removing:
             if not self.files:
@@ -125,6 +135,7 @@ class Round:
         """Has nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
         with self._removing:
             self.files = [path for path in self.files if path.parent != folder]
+            self.held = [path for path in self.held if path.parent != folder]
 
 
 class Committer:

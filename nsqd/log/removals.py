@@ -2,12 +2,13 @@
 
 Nothing of it may go before the journal's sync has made lasting why it may, so it goes in rounds (see committer.py):
 
-    finished file ──────────────────────────────────────────────► removed
+    finished file ─► its folder's names are synced ─────────────► removed
     deleted log ─► renamed ─► the journal knows ─► name is synced ─► folder removed
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,9 +70,11 @@ class Removals:
 
     # What a round takes, and brings back
 
-    def begin_round(self, round_: Round, *, files_may_go: bool) -> None:
+    def begin_round(self, round_: Round, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
+        """`doubtful`: folders whose newest files may have no lasting names."""
         if files_may_go:
-            round_.files, self._files = self._files, []
+            round_.files = [path for path in self._files if path.parent not in doubtful]
+            self._files = [path for path in self._files if path.parent in doubtful]
         round_.folders, self._folders = self._folders, []
         if self._renamed:
             self._renamed = False
@@ -81,7 +84,7 @@ class Removals:
     def end_round(self, round_: Round) -> None:
         if round_.error is not None:
             self.error = round_.error
-        self._files = round_.files + self._files  # what could not be removed
+        self._files = round_.held + round_.files + self._files  # what could not be removed
         self._folders = round_.folders + self._folders
         if not (self._files or self._folders):
             self.error = None

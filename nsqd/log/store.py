@@ -359,7 +359,8 @@ class Store:
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
         says_what_is_finished = journal_is_written and not self.journal.has_lost
-        self._removals.begin_round(round_, files_may_go=says_what_is_finished)
+        doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
+        self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
         return round_
 
     def end_round(self, round_: Round) -> None:

@@ -145,6 +145,7 @@ class DiskLog:
         self._carried = Carried(topic, host, state.carried)
         self._passed = 0  # every cursor is here or beyond
         self._epoch = 0  # how often that went back
+        self._carry_awaits_sync = False
         self.carry_at = 0.0  # when to look next for what can be carried forward
         self._carry_pause = CARRY_INTERVAL
 
@@ -441,11 +442,17 @@ class DiskLog:
     # Carrying forward
 
     def begin_carry(self) -> CarryPlan | None:
-        """What is to be looked at; the plan is to be told of every message that waits. None: there is nothing."""
+        """What is to be looked at; the plan is to be told of every message that waits. None: there is nothing.
+
+        Only of what is synced: a segment that is there again after a power cut, as its removal was not lasting yet, is
+        read before the side file. So it has to be as good.
+        """
         if self.dropped or self._error is not None:
             return None
         unwanted = self._unwanted_before(self._age_now())
-        front = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
+        ended = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
+        front = [one for one in ended if one[1] <= self.synced_tail]
+        self._carry_awaits_sync = len(front) < len(ended)
         if not front and not self._carried:
             return None
         segments = [Ended(*ended) for ended in front]
@@ -543,6 +550,11 @@ class DiskLog:
         return self._synced[2]
 
     @property
+    def names_may_be_lost(self) -> bool:
+        """A sync has failed that should have made names of files lasting."""
+        return self._sync_failed and bool(self._folders_to_sync)
+
+    @property
     def waits_for_sync(self) -> bool:
         return bool(self._unsynced_receipts)
 
@@ -579,6 +591,9 @@ class DiskLog:
             self._sync_has_failed(job.error)
             return True
         self._synced = (job.base, job.offset, job.sequence)
+        if self._carry_awaits_sync:
+            self._carry_awaits_sync = False
+            self._host.wants_carry(self)
         return self._settle_synced(job.sequence)
 
     def _settle_synced(self, sequence: int) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 from random import Random
 
+import pytest
+
 from nsqd.broker.changes import replay
 from nsqd.log.segment import segment_name
 from tests.faults.disk import DATA_PATH, Crash, SimulatedDisk
@@ -138,3 +140,42 @@ def test_nothing_is_removed_while_the_journal_may_have_lost_why() -> None:
     store.rotate()
     store.sync()
     assert not disk.exists(segment)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_whose_newest_name_may_be_lost_keeps_the_files_that_tell_how_far_it_went(seed: int) -> None:
+    disk = SimulatedDisk()
+    store = OpenStore(DATA_PATH, disk, max_bytes_per_file=61)
+    store.publish(b"a")
+    store.checkpoint()
+    store.sync()
+    log_id, folder = store.log().log_id, store.log().folder
+    disk.fail(errno.ENOSPC, "sync folder", matches=lambda call: call.path == folder)
+    store.publish(b"b")
+    store.log().release(1)
+    store.sync()  # this round
+    store.sync()  # and the next one
+    store.kill()
+    disk.crash(Crash.FORGETS_ANY, Random(seed))
+    store = OpenStore(DATA_PATH, disk)
+    assert store.log().log_id == log_id
+
+
+def test_these_files_go_when_the_names_are_safe() -> None:
+    disk = SimulatedDisk()
+    store = OpenStore(DATA_PATH, disk, max_bytes_per_file=61)
+    store.publish(b"a")
+    store.checkpoint()
+    store.sync()
+    log = store.log()
+    disk.fail(errno.ENOSPC, "sync folder", matches=lambda call: call.path == log.folder)
+    store.publish(b"b")
+    log.release(1)
+    store.sync()
+    assert disk.exists(log.folder / segment_name(0))
+    disk.heal()
+    store.clock.now += 1.0
+    store.store.repair(has_space=True)
+    store.sync()
+    assert not disk.exists(log.folder / segment_name(0))
+    assert disk.exists(log.folder / segment_name(1))

@@ -12,10 +12,11 @@ HISTORY_SEEDS = 200
 POWER_LOSS_SEEDS = 100
 
 # Lives that found something in longer runs: a topic's name that nobody had synced, a segment that went before the next one
-# had a name to last, a folder that was made twice, positions of a log that had gone, a journal that a failed sync had lost.
+# had a name to last, a folder that was made twice, positions of a log that had gone, a journal that a failed sync had lost, a
+# side file that was made from what was not synced.
 FOUND = (
     *(593, 843, 1787, 2035, 2065, 2509, 2716, 3176, 3203, 3639, 3681, 3878, 4211, 4679),
-    *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050),
+    *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050, 600076, 601508),
 )
 FOUND_POWER_LOSS = (104, 1226)  # what is read again behind damage in the journal
 

@@ -93,6 +93,7 @@ class OpenStore:
 
     def carry(self) -> list[CarryJob]:
         """What the committer does some time later: looks whether something can be carried forward, and does it."""
+        self.sync()
         jobs = []
         for log in tuple(self.store.carrying):
             plan = log.begin_carry()

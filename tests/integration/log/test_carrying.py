@@ -191,12 +191,30 @@ def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> 
         assert topic.side_files() == []
 
 
+def test_only_what_is_synced_is_carried_and_then_without_being_asked_again(tmp_path: Path) -> None:
+    with opened(tmp_path, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        topic.needed = {1}
+        topic.release()
+        store.store.carrying.clear()
+        assert topic.log.begin_carry() is None
+        assert not store.store.carrying
+        store.sync()
+        assert topic.log in store.store.carrying
+        store.carry()
+        store.sync()
+        assert topic.segments() == [8]
+        topic.read_needed()
+
+
 def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
         topic.publish(9)
         topic.needed = {1}
         topic.release()
+        store.sync()
         plan = topic.log.begin_carry()
         assert plan is not None
         plan.need([1])
@@ -221,6 +239,7 @@ def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided:
         topic.publish(9)
         topic.needed = {1}
         topic.release()
+        store.sync()
         plan = topic.log.begin_carry()
         assert plan is not None
         plan.need([1])
