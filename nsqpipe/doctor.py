@@ -114,6 +114,7 @@ def cluster(source: From) -> Iterator[Finding]:
         from nsqpipe.lag import cluster_of  # it imports pyspark, which we are here to say is missing
         from pyspark_nsq.cluster import not_kept
         from pyspark_nsq.errors import NsqError, Unreachable
+        from pyspark_nsq.lanes import Head
     except ImportError as error:
         yield Finding(False, f"nsqd are not asked: {error}")
         return
@@ -131,7 +132,7 @@ def cluster(source: From) -> Iterator[Finding]:
         except NsqError as error:
             failed.add(str(error))
             continue
-        if head is not None:
+        if isinstance(head, Head):
             heads.append(head)
             text = f"{head.lane}: sequences {head.first} to {head.next} at {head.address}"
             yield Finding(head.kept, text if head.kept else not_kept(head))

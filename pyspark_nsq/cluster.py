@@ -28,6 +28,13 @@ class Place:
         return f"topic {self.topic} at {self.address}"
 
 
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """What a node has that has no such topic, or one that is not wanted."""
+
+    node: str
+
+
 class Cluster:
     def __init__(self, options: SourceOptions, http: Http) -> None:
         self._options = options
@@ -35,7 +42,7 @@ class Cluster:
 
     def heads(self) -> dict[Lane, Head]:
         """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all."""
-        heads = [head for place in self.places() if (head := self.head(place)) is not None]
+        heads = [head for place in self.places() if isinstance(head := self.head(place), Head)]
         self.check_kept(heads)
         self.check_found(heads)
         return {head.lane: head for head in heads}
@@ -73,8 +80,8 @@ class Cluster:
             places += [Place(address, name) for name in sorted(names)]
         return places
 
-    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | None:
-        """The log of a topic at a node, or None: it has no such topic. With `known`, as soon as it differs from that."""
+    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | Nothing:
+        """The log of a topic at a node. With `known`, as soon as it differs from that."""
         target = f"/topic/log?topic={quote(place.topic)}"
         if known is not None:
             target += f"&log={known.lane.log}&next={known.next}&wait={wait:g}s"
@@ -82,7 +89,7 @@ class Cluster:
             answer = self._http.json(place.address, target, timeout=self._options.access.timeout + wait)
         except Refused as refused:
             if refused.status == 404 and refused.code == "TOPIC_NOT_FOUND":
-                return None
+                return Nothing(str(refused.details.get("node", "")))
             if refused.status == 404:
                 raise NsqError(
                     f"{place.address} has no /topic/log: it is no nsqd, or one that keeps no history"
@@ -92,7 +99,7 @@ class Cluster:
             head = self._head_in(place, answer)
         except (KeyError, TypeError):
             raise NsqError(f"{place.address} answers /topic/log with something that is no log") from None
-        return head if self._wants(head.lane) else None
+        return head if self._wants(head.lane) else Nothing(head.lane.node)
 
     def _head_in(self, place: Place, answer: Mapping[str, Any]) -> Head:
         lane = Lane(answer["node"], answer["topic"], answer["log"])

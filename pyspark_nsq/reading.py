@@ -143,6 +143,8 @@ class _RangeReading:
                     "were read; failOnDataLoss=false goes on behind them"
                 ) from refused
             yield from self._lost(min(first, end), REMOVED)
+        elif refused.status in (404, 409) and refused.details.get("node") != lane.node:
+            self._pause(refused, _PATIENCE)  # another node has its address now: the lane may be elsewhere
         elif refused.status in (404, 409):
             if options.lossless:
                 raise DataLoss(gone(lane, self._position, "its topic was deleted or has another log now")) from refused

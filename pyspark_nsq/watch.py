@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from pyspark_nsq.cluster import Cluster, Place
+from pyspark_nsq.cluster import Cluster, Nothing, Place
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.lanes import Head, Lane
 
@@ -21,6 +21,7 @@ _WAIT: Final = 30.0  # seconds that a node holds an answer back
 _SHORTEST: Final = 0.01  # between two questions about one log, however fast it moves
 _AGAIN: Final = 1.0  # after a failure
 _PATIENCE: Final = 60  # of these, until a place that nobody names any more is given up
+_LOOKS: Final = 3  # at the whole cluster, until a lane whose node has left its address counts as gone
 
 
 class Watch:
@@ -30,6 +31,7 @@ class Watch:
         self._lock = threading.Lock()
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
+        self._displaced: dict[Lane, tuple[str, float]] = {}  # how that was seen, and when
         self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
         self._watched: set[Place] = set()  # those and some that are gone: a thread each
 
@@ -59,30 +61,43 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def vanished(self) -> dict[Lane, str]:
-        """Lanes that are certainly gone, and how that was seen."""
+        """Lanes that are gone, and how that was seen.
+
+        What another node has its address of may be at another one: nodes that are started again can swap theirs.
+        """
         with self._lock:
-            return dict(self._vanished)
+            before = time.monotonic() - _LOOKS * self._discovery_seconds
+            displaced = {lane: how for lane, (how, since) in self._displaced.items() if since < before}
+            return displaced | self._vanished
 
     def refresh(self) -> None:
         """Asks everybody now. Raises when one does not answer."""
         for place in self._cluster.places():
             self._note(place, self._cluster.head(place))
 
-    def _note(self, place: Place, head: Head | None) -> None:
+    def _note(self, place: Place, found: Head | Nothing) -> None:
         with self._lock:
             known = self._heads.pop(place, None)
-            if known is not None and (head is None or head.lane != known.lane):
-                self._vanished[known.lane] = (
-                    f"{place.address} has no topic {place.topic} any more"
-                    if head is None
-                    else f"at {place.address} there is {head.lane} now"
-                )
-            if head is not None:
-                self._vanished.pop(head.lane, None)
+            if known is not None and (isinstance(found, Nothing) or found.lane != known.lane):
+                self._note_loss(place, known.lane, found)
+            if isinstance(found, Head):
+                self._vanished.pop(found.lane, None)
+                self._displaced.pop(found.lane, None)
                 # An answer that waited may be older than that to a question which did not.
-                if known is not None and known.lane == head.lane and head.next < known.next:
-                    head = known
-                self._heads[place] = head
+                if known is not None and known.lane == found.lane and found.next < known.next:
+                    found = known
+                self._heads[place] = found
+
+    def _note_loss(self, place: Place, lane: Lane, found: Head | Nothing) -> None:
+        if isinstance(found, Nothing):
+            node, how = found.node, f"{place.address} has no topic {place.topic} any more"
+        else:
+            node, how = found.lane.node, f"at {place.address} there is {found.lane} now"
+        if node == lane.node:
+            self._vanished[lane] = how
+        elif all(head.lane != lane for head in self._heads.values()):
+            log.warning("lane %s is looked for at other addresses: %s", lane, how)
+            self._displaced[lane] = how, time.monotonic()
 
     # In threads
 
@@ -106,17 +121,18 @@ class Watch:
         is_down, misses = False, 0
         while misses < _PATIENCE or self._is_expected(place):
             try:
-                head = self._wait_for_news(place)
+                found = self._wait_for_news(place)
             except NsqError as error:
                 if not is_down:
                     log.warning("%s is waited for: %s", place, error)
-                is_down, head = True, None
+                is_down = True
+                misses += 1
             else:
-                self._note(place, head)
+                self._note(place, found)
                 if is_down:
                     log.warning("%s is back", place)
                 is_down = False
-            misses = 0 if head is not None else misses + 1
+                misses = 0 if isinstance(found, Head) else misses + 1
             time.sleep(_AGAIN if misses else _SHORTEST)
 
     def _is_expected(self, place: Place) -> bool:
@@ -126,7 +142,7 @@ class Watch:
                 self._watched.discard(place)
             return place in self._expected
 
-    def _wait_for_news(self, place: Place) -> Head | None:
+    def _wait_for_news(self, place: Place) -> Head | Nothing:
         known = self._heads.get(place)
         try:
             return self._cluster.head(place, known=known, wait=_WAIT if known is not None else 0)

@@ -223,7 +223,7 @@ class HistoryEndpoints:
 
     def _find(self, topic: str, arguments: dict[str, str]) -> Past:
         if self._broker.find(topic) is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
+            raise HttpError(404, "TOPIC_NOT_FOUND", details={"node": self._reading.history.node})
         past = self._reading.history.find(topic)
         if past is None:
             raise HttpError(

@@ -12,7 +12,7 @@ import pytest
 
 from pyspark_nsq import reading
 from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.errors import DataLoss
+from pyspark_nsq.errors import DataLoss, NsqError
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range
 from pyspark_nsq.options import SourceOptions, source_options
@@ -80,6 +80,22 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
         options, _ = planned(nsqd, failOnDataLoss="false")
         rows = [row for batch in read_ranges(wanted, options, SCHEMA) for row in batch.to_pylist()]
         assert rows == [{"sequence": 0, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
+
+
+@pytest.mark.parametrize("topic_is_there", [True, False])
+@pytest.mark.parametrize("lossless", ["true", "false"])
+def test_a_lane_is_not_lost_because_another_node_has_its_address(
+    nsqd: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lossless: str, topic_is_there: bool
+) -> None:
+    monkeypatch.setattr(reading, "_PATIENCE", 0.3)
+    publish(nsqd, "orders", numbered(10))
+    options, head = planned(nsqd, failOnDataLoss=lossless)
+    with Nsqd(tmp_path / "other", KEPT) as other:
+        if topic_is_there:
+            publish(other, "orders", numbered(10))
+        rows = read_ranges((Range(head.lane, address(other), 0, 10),), options, SCHEMA)
+        with pytest.raises(NsqError, match=rf"lane {head.lane}: nothing has come from .* at sequence 0"):
+            list(rows)
 
 
 def test_the_collector_that_runs_after_each_task_does_not_look_through_what_was_imported() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from pyspark_nsq import watch
-from pyspark_nsq.cluster import Cluster, Place
+from pyspark_nsq.cluster import Cluster, Nothing, Place
 from pyspark_nsq.errors import Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane
@@ -25,11 +27,12 @@ class Nodes(Cluster):
         options = source_options({"lookupd": "x:1", "topic": "orders"})
         super().__init__(options, Http(options.access))
         self.up = {HERE, THERE}
+        self.nodes = {HERE: "here:1", THERE: "there:1"}
 
-    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | None:
+    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | Nothing:
         if place not in self.up:
             raise Unreachable(f"{place.address} is down")
-        return Head(Lane(place.address, place.topic, "log"), place.address, 0, 7)
+        return Head(Lane(self.nodes[place], place.topic, "log"), place.address, 0, 7)
 
 
 class Discovered(watch.Watch):
@@ -73,3 +76,45 @@ def test_a_node_that_is_down_does_not_hide_new_topics_of_the_others(nsqd: Nsqd) 
     assert len(down) == 1
     with pytest.raises(Unreachable, match="cannot be reached"):
         cluster.places()
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Nodes, Discovered]]:
+    """Nodes that are followed, and looked for every half second."""
+    monkeypatch.setattr(watch, "_AGAIN", 0.01)
+    monkeypatch.setattr(watch, "_PATIENCE", 5)
+    nodes = Nodes()
+    here = Discovered(nodes, discovery_seconds=0.5)
+    here.list(HERE, THERE)
+    patiently(lambda: len(here.heads()) == 2)
+    yield nodes, here
+    nodes.up = set()
+    here.list()
+    patiently(lambda: not followed())
+
+
+def test_lanes_whose_nodes_swap_addresses_are_not_gone(two: tuple[Nodes, Discovered]) -> None:
+    nodes, here = two
+    lanes = here.heads().keys()
+    nodes.up = {HERE}
+    nodes.nodes = {HERE: "there:1", THERE: "here:1"}
+    patiently(lambda: len(here.heads()) == 1)  # both addresses have the one that has moved already
+    assert not here.vanished()
+    nodes.up = {HERE, THERE}
+    patiently(lambda: here.heads().keys() == lanes)
+    time.sleep(1.6)
+    assert not here.vanished()
+
+
+def test_a_lane_is_gone_when_some_looks_at_all_nodes_have_not_found_it(two: tuple[Nodes, Discovered]) -> None:
+    nodes, here = two
+    (lane,) = (lane for lane in here.heads() if lane.node == "here:1")
+    nodes.nodes[HERE] = "new"
+    patiently(lambda: here.vanished() == {lane: "at here:1 there is new/orders/log now"})
+
+
+def test_a_lane_is_gone_at_once_when_its_own_node_says_so(two: tuple[Nodes, Discovered]) -> None:
+    _, here = two
+    lane = here.heads().keys() & {Lane("here:1", "orders", "log")}
+    here._note(HERE, Nothing("here:1"))
+    assert here.vanished().keys() == lane
