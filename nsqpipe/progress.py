@@ -40,7 +40,7 @@ class Progress:
 
 
 def told(query: str, report: Mapping[str, Any], rows: int) -> str:
-    """`land: batch 12, 60,000 rows, 12,300/s, 3,210 behind`"""
+    """`land: batch 12, 60,000 rows read, 12,300/s, 3,210 behind`; the quarantine's query reads all of them, too."""
     speed = report.get("processedRowsPerSecond") or 0.0
     behind = sum(lag_of(report))
-    return f"{query}: batch {report['batchId']}, {rows:,} rows, {speed:,.0f}/s, {behind:,} behind"
+    return f"{query}: batch {report['batchId']}, {rows:,} rows read, {speed:,.0f}/s, {behind:,} behind"
