@@ -16,7 +16,7 @@ POWER_LOSS_SEEDS = 100
 # side file that was made from what was not synced.
 FOUND = (
     *(593, 843, 1787, 2035, 2065, 2509, 2716, 3176, 3203, 3639, 3681, 3878, 4211, 4679),
-    *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050, 600076, 601508),
+    *(5507, 6770, 7132, 7793, 8342, 9025, 9214, 20050, 600076, 601508, 603108, 606412, 606413),
 )
 FOUND_POWER_LOSS = (104, 1226)  # what is read again behind damage in the journal
 
