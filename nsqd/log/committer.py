@@ -71,7 +71,8 @@ class Round:
         self.jobs: list[SyncJob] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
-        self.held: list[Path] = []  # of them those that stay for now
+        self.held: list[Path] = []  # these only when their folder is synced
+        self.held_error: str | None = None  # why it could not be
         self._removing = Lock()
         self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
         self.gone: dict[str, str] = {}  # their log ids and topics
@@ -80,7 +81,7 @@ class Round:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.jobs or self.journal or self.files or self.renamed_in or self.folders)
+        return not (self.jobs or self.journal or self.files or self.held or self.renamed_in or self.folders)
 
     def perform(self, files: Files) -> None:
         for job in self.jobs:
@@ -89,7 +90,7 @@ class Round:
             self.journal.perform(files)
             if self.journal.error is not None:
                 return
-        self._hold_what_tells_the_end()
+        self._hold_what_tells_the_end(files)
         while self._removes_one(files):
             pass
         if self.error is not None:
@@ -111,13 +112,22 @@ class Round:
                 return
             del self.folders[0]
 
-    def _hold_what_tells_the_end(self) -> None:
+    def _hold_what_tells_the_end(self, files: Files) -> None:
         """Where the newest file's name may go with the power, older ones say how far the log had got."""
-        doubtful = {job.log.folder for job in self.jobs if job.error is not None and job.folders}
-        if doubtful:
-            with self._removing:
-                self.held = [path for path in self.files if path.parent in doubtful]
-                self.files = [path for path in self.files if path.parent not in doubtful]
+        errors = {job.log.folder: job.error for job in self.jobs if job.error is not None and job.folders}
+        for folder in {path.parent for path in self.held}:
+            try:  # it needs no space, so a full disk can always be emptied
+                files.sync_folder(folder)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                errors[folder] = error_text("fsync", folder, error)
+        with self._removing:
+            finished = self.held + self.files
+            self.held = [path for path in finished if path.parent in errors]
+            self.files = [path for path in finished if path.parent not in errors]
+            if self.held:
+                self.held_error = errors[self.held[0].parent]
 
     def _removes_one(self, files: Files) -> bool:
         with self._removing:

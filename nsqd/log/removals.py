@@ -74,7 +74,8 @@ class Removals:
         """`doubtful`: folders whose newest files may have no lasting names."""
         if files_may_go:
             round_.files = [path for path in self._files if path.parent not in doubtful]
-            self._files = [path for path in self._files if path.parent in doubtful]
+            round_.held = [path for path in self._files if path.parent in doubtful]
+            self._files = []
         round_.folders, self._folders = self._folders, []
         if self._renamed:
             self._renamed = False
@@ -82,8 +83,8 @@ class Removals:
             round_.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
 
     def end_round(self, round_: Round) -> None:
-        if round_.error is not None:
-            self.error = round_.error
+        if error := round_.error or round_.held_error:
+            self.error = error
         self._files = round_.held + round_.files + self._files  # what could not be removed
         self._folders = round_.folders + self._folders
         if not (self._files or self._folders):

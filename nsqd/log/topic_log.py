@@ -551,8 +551,8 @@ class DiskLog:
 
     @property
     def names_may_be_lost(self) -> bool:
-        """A sync has failed that should have made names of files lasting."""
-        return self._sync_failed and bool(self._folders_to_sync)
+        """The folder is to be synced, and the round that begins does not do it."""
+        return bool(self._folders_to_sync)
 
     @property
     def waits_for_sync(self) -> bool:

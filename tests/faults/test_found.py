@@ -142,40 +142,79 @@ def test_nothing_is_removed_while_the_journal_may_have_lost_why() -> None:
     assert not disk.exists(segment)
 
 
+class Rolled:
+    """A log with a finished segment, and a newer one whose name could not be made lasting yet."""
+
+    def __init__(self) -> None:
+        self.disk = SimulatedDisk()
+        self.store = OpenStore(DATA_PATH, self.disk, max_bytes_per_file=61)
+        self.store.publish(b"a")
+        self.store.checkpoint()
+        self.store.sync()
+        self.log = self.store.log()
+        self.finished, self.newest = self.log.folder / segment_name(0), self.log.folder / segment_name(1)
+        self.fail_to_sync_folder()
+        self.store.publish(b"b")
+        self.log.release(1)
+        self.store.sync()
+
+    def fail_to_sync_folder(self) -> None:
+        self.disk.fail(errno.ENOSPC, "sync folder", matches=lambda call: call.path == self.log.folder)
+
+
 @pytest.mark.parametrize("seed", range(20))
-def test_a_log_whose_newest_name_may_be_lost_keeps_the_files_that_tell_how_far_it_went(seed: int) -> None:
-    disk = SimulatedDisk()
-    store = OpenStore(DATA_PATH, disk, max_bytes_per_file=61)
-    store.publish(b"a")
-    store.checkpoint()
+@pytest.mark.parametrize("is_proven", [False, True])
+def test_a_log_whose_newest_name_may_be_lost_keeps_the_files_that_tell_how_far_it_went(
+    seed: int, is_proven: bool
+) -> None:
+    rolled = Rolled()
+    store, disk = rolled.store, rolled.disk
+    if is_proven:
+        store.clock.now += 1.0
+        disk.heal()
+        assert rolled.log.refusal() is None, "it is read again, and found well"
+        rolled.fail_to_sync_folder()
     store.sync()
-    log_id, folder = store.log().log_id, store.log().folder
-    disk.fail(errno.ENOSPC, "sync folder", matches=lambda call: call.path == folder)
-    store.publish(b"b")
-    store.log().release(1)
-    store.sync()  # this round
-    store.sync()  # and the next one
+    assert disk.exists(rolled.finished)
     store.kill()
     disk.crash(Crash.FORGETS_ANY, Random(seed))
     store = OpenStore(DATA_PATH, disk)
-    assert store.log().log_id == log_id
+    assert store.log().log_id == rolled.log.log_id
 
 
 def test_these_files_go_when_the_names_are_safe() -> None:
-    disk = SimulatedDisk()
-    store = OpenStore(DATA_PATH, disk, max_bytes_per_file=61)
-    store.publish(b"a")
-    store.checkpoint()
-    store.sync()
-    log = store.log()
-    disk.fail(errno.ENOSPC, "sync folder", matches=lambda call: call.path == log.folder)
-    store.publish(b"b")
-    log.release(1)
-    store.sync()
-    assert disk.exists(log.folder / segment_name(0))
+    rolled = Rolled()
+    rolled.disk.heal()
+    rolled.store.clock.now += 1.0
+    rolled.store.store.repair(has_space=True)
+    rolled.store.sync()
+    assert not rolled.disk.exists(rolled.finished)
+    assert rolled.disk.exists(rolled.newest)
+
+
+def test_they_go_on_a_full_disk_as_well_when_only_the_folder_can_be_synced() -> None:
+    rolled = Rolled()
+    rolled.disk.heal()
+    rolled.disk.fail(errno.ENOSPC, "write")
+    for _ in range(2):
+        rolled.store.clock.now += 1.0
+        rolled.store.store.repair(has_space=False)
+        rolled.store.sync()
+    assert not rolled.disk.exists(rolled.finished)
+    assert rolled.disk.exists(rolled.newest)
+
+
+def test_a_topic_made_anew_in_a_round_whose_sync_fails_keeps_its_files() -> None:
+    rolled = Rolled()
+    store, disk = rolled.store, rolled.disk
+    round_ = store.store.begin_round()
+    round_.perform(disk)
+    assert round_.held
+    store.store.drop_log("t")
     disk.heal()
-    store.clock.now += 1.0
-    store.store.repair(has_space=True)
+    store.publish(b"c")
+    store.store.end_round(round_)
     store.sync()
-    assert not disk.exists(log.folder / segment_name(0))
-    assert disk.exists(log.folder / segment_name(1))
+    store.sync()
+    store = restart(store, disk, Crash.KILL)
+    assert texts(store.read()) == "c"
