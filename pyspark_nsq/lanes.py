@@ -245,6 +245,14 @@ class Range:
         return self.end - self.begin if self.end is not None else 1
 
 
+class NotThere(DataLoss):
+    """A lane that is to be read, and that no nsqd has that answers."""
+
+    def __init__(self, lane: Lane, place: int) -> None:
+        super().__init__(gone(lane, place, "none of the nsqd that answer has it"))
+        self.lane = lane
+
+
 def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: Container[Lane] = ()) -> list[Range]:
     """What lies between two offsets. Raises when it cannot be, or when a lane is not there that is not known to be lost."""
     ranges: list[Range] = []
@@ -268,7 +276,7 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: C
             continue
         address = addresses.get(lane, "" if lane in lost else None)
         if address is None:
-            raise DataLoss(gone(lane, begin, "none of the nsqd that answer has it"))
+            raise NotThere(lane, begin)
         ranges.append(Range(lane, address, begin, until))
     return ranges
 

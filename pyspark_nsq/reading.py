@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from common.wire.history import MSGPACK, BadHistory, End, Event, Gap, HistoryReader
 from common.wire.history import StoredBatch as Batch
+from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Range, gone
+from pyspark_nsq.lanes import Head, Range, gone
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
 from pyspark_nsq.worker import spare_imports
@@ -29,7 +30,7 @@ REMOVED: Final = "removed"
 VANISHED: Final = "vanished"
 _READ_SIZE: Final = 1 << 20
 _PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # the last one again and again, until nothing has come for
-_PATIENCE: Final = 60.0  # seconds; a node that is started again is back within that
+PATIENCE: Final = 60.0  # seconds; a node that is started again is back within that
 _PATIENCE_IN_LINE: Final = 600.0  # where others read, as many as may, and it will be our turn
 
 
@@ -51,6 +52,7 @@ class _RangeReading:
         self._http = http
         self._builder = RowBuilder(range_.lane, schema)
         self._tells_gaps = GAP_COLUMN in schema.names
+        self._address = range_.address
         self._position = range_.begin
         self._progress_at = time.monotonic()
         self._failures = 0
@@ -67,24 +69,24 @@ class _RangeReading:
             except Refused as refused:
                 yield from self._refused(refused, end)
             except Unreachable as failure:
-                self._pause(failure, _PATIENCE)
+                self._pause(failure, PATIENCE)
+                if self._failures > 1:
+                    self._look_elsewhere()
             except BadHistory as bad:
-                raise NsqError(
-                    f"{self._range.address} answers what is no history of lane {self._range.lane}: {bad}"
-                ) from bad
+                raise NsqError(f"{self._address} answers what is no history of lane {self._range.lane}: {bad}") from bad
         yield from self._collected()
 
     def _events(self, end: int) -> Iterator[Event]:
         lane = self._range.lane
         target = f"/topic/read?topic={quote(lane.topic)}&log={lane.log}&from={self._position}&to={end}"
         reader = HistoryReader()
-        with self._http.request("GET", self._range.address, target, accept=MSGPACK) as response:
+        with self._http.request("GET", self._address, target, accept=MSGPACK) as response:
             while data := response.read1(_READ_SIZE):
                 reader.receive(data)
                 while (event := reader.next_event()) is not None:
                     yield event
         if not reader.complete:
-            raise _Incomplete(f"{self._range.address} broke off in the midst of lane {lane}")
+            raise _Incomplete(f"{self._address} broke off in the midst of lane {lane}")
 
     def _rows_of(self, event: Event) -> Iterator[pa.RecordBatch]:
         match event:
@@ -97,7 +99,7 @@ class _RangeReading:
             case Gap():
                 yield from self._damaged(event)
             case End(following) if following <= self._position and following < (self._range.end or 0):
-                raise _Incomplete(f"{self._range.address} sends nothing of lane {self._range.lane}; is it stopping?")
+                raise _Incomplete(f"{self._address} sends nothing of lane {self._range.lane}; is it stopping?")
             case _:
                 pass
 
@@ -116,7 +118,7 @@ class _RangeReading:
         lane = self._range.lane
         if not self._options.skip_corrupt:
             raise DataLoss(
-                f"lane {lane}: messages [{gap.first}, {gap.end}) are {gap.reason} at {self._range.address}; "
+                f"lane {lane}: messages [{gap.first}, {gap.end}) are {gap.reason} at {self._address}; "
                 "skipCorrupt=true leaves them out"
             )
         yield from self._lost(gap.end, gap.reason)
@@ -135,7 +137,7 @@ class _RangeReading:
     def _refused(self, refused: Refused, end: int) -> Iterator[pa.RecordBatch]:
         lane, options = self._range.lane, self._options
         if refused.status == 503:
-            self._pause(refused, _PATIENCE_IN_LINE if refused.code == "TOO_MANY_READERS" else _PATIENCE)
+            self._pause(refused, _PATIENCE_IN_LINE if refused.code == "TOO_MANY_READERS" else PATIENCE)
         elif refused.status == 410 and isinstance(first := refused.details.get("first"), int):
             if options.lossless:
                 raise DataLoss(
@@ -144,7 +146,7 @@ class _RangeReading:
                 ) from refused
             yield from self._lost(min(first, end), REMOVED)
         elif refused.status in (404, 409) and refused.details.get("node") != lane.node:
-            self._pause(refused, _PATIENCE)  # another node has its address now: the lane may be elsewhere
+            yield from self._displaced(refused, end)
         elif refused.status in (404, 409):
             if options.lossless:
                 raise DataLoss(gone(lane, self._position, "its topic was deleted or has another log now")) from refused
@@ -152,10 +154,39 @@ class _RangeReading:
         else:
             raise refused
 
+    def _displaced(self, refused: Refused, end: int) -> Iterator[pa.RecordBatch]:
+        """Another node has the address now. The lane may be at another one, or come to one soon; or it is gone."""
+        if not self._options.lossless and self._has_waited(PATIENCE):
+            yield from self._lost(end, VANISHED)
+        else:
+            self._pause(refused, PATIENCE)
+            self._look_elsewhere()
+
+    def _look_elsewhere(self) -> None:
+        lane = self._range.lane
+        cluster = Cluster(self._options, self._http)
+        try:
+            places = cluster.places(left_out=[])
+        except NsqError:
+            return
+        for place in places:
+            if place.topic == lane.topic and place.address != self._address:
+                try:
+                    head = cluster.head(place)
+                except NsqError:
+                    continue
+                if isinstance(head, Head) and head.lane == lane:
+                    log.warning("lane %s is at %s now, and was at %s", lane, head.address, self._address)
+                    self._address = head.address
+                    return
+
+    def _has_waited(self, patience: float) -> bool:
+        return time.monotonic() - self._progress_at > patience
+
     def _pause(self, failure: NsqError, patience: float) -> None:
-        if time.monotonic() - self._progress_at > patience:
+        if self._has_waited(patience):
             raise NsqError(
-                f"lane {self._range.lane}: nothing has come from {self._range.address} for {patience:.0f} s "
+                f"lane {self._range.lane}: nothing has come from {self._address} for {patience:.0f} s "
                 f"at sequence {self._position}: {failure}"
             ) from failure
         time.sleep(_PAUSES[min(self._failures, len(_PAUSES) - 1)])

@@ -6,6 +6,7 @@ moment, to plan and to read. So nothing begins before the first question about o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -21,12 +22,13 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, Offsets, advance, cut, plan, resolve
+from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range, advance, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
-from pyspark_nsq.reading import read_ranges
+from pyspark_nsq.reading import PATIENCE, read_ranges
 from pyspark_nsq.watch import Watch
 
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
+_GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,12 +85,37 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = {lane: head.next for lane, head in self._heads().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        heads, until = self._heads(), Offsets.from_json(end)
-        addresses = {lane: head.address for lane, head in heads.items()}
-        # A batch that is run again may be of lanes that have vanished since.
-        lost = () if self._options.lossless else self._vanished(until, heads)
-        ranges = plan(Offsets.from_json(start), until, addresses, lost=lost)
+        ranges = self._plan(Offsets.from_json(start), Offsets.from_json(end))
         return [Task(part) for part in cut(ranges, self._options.rows_per_task or ROWS_PER_TASK)]
+
+    def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
+        """A batch that is run again may be of lanes that have vanished since, and any of lanes that are just moving."""
+        lossless = self._options.lossless
+        given_up: set[Lane] = set()
+        while True:
+            heads = self._heads()
+            vanished = self._vanished(end, heads)
+            addresses = {lane: head.address for lane, head in heads.items()}
+            lost = () if lossless else vanished.keys() | given_up
+            try:
+                return plan(start, end, addresses, lost=lost)
+            except NotThere as missing:
+                if lossless and missing.lane in vanished:
+                    raise
+                if not self._waited_for(missing.lane):
+                    if lossless:
+                        raise
+                    given_up.add(missing.lane)
+
+    def _waited_for(self, lane: Lane) -> bool:
+        """Whether it has come, or is known to be gone, within the time that a task has patience for a node."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            heads = self._heads()
+            if lane in heads or lane in self._vanished(Offsets({lane: 0}), heads):
+                return True
+            time.sleep(_GLANCE)
+        return False
 
     def _heads(self) -> dict[Lane, Head]:
         if self._watch is None:

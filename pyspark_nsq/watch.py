@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark_nsq.cluster import Cluster, Nothing, Place
@@ -24,6 +25,14 @@ _PATIENCE: Final = 60  # of these, until a place that nobody names any more is g
 _LOOKS: Final = 3  # at the whole cluster, until a lane whose node has left its address counts as gone
 
 
+@dataclass(slots=True)
+class _Displaced:
+    """A lane at whose address another node answers. Nodes that are started again can swap addresses."""
+
+    how: str  # that was seen
+    looks: int = 0  # that have not found it elsewhere
+
+
 class Watch:
     def __init__(self, cluster: Cluster, discovery_seconds: float) -> None:
         self._cluster = cluster
@@ -31,7 +40,7 @@ class Watch:
         self._lock = threading.Lock()
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
-        self._displaced: dict[Lane, tuple[str, float]] = {}  # how that was seen, and when
+        self._displaced: dict[Lane, _Displaced] = {}
         self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
         self._watched: set[Place] = set()  # those and some that are gone: a thread each
 
@@ -61,13 +70,9 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def vanished(self) -> dict[Lane, str]:
-        """Lanes that are gone, and how that was seen.
-
-        What another node has its address of may be at another one: nodes that are started again can swap theirs.
-        """
+        """Lanes that are gone, and how that was seen."""
         with self._lock:
-            before = time.monotonic() - _LOOKS * self._discovery_seconds
-            displaced = {lane: how for lane, (how, since) in self._displaced.items() if since < before}
+            displaced = {lane: one.how for lane, one in self._displaced.items() if one.looks >= _LOOKS}
             return displaced | self._vanished
 
     def refresh(self) -> None:
@@ -86,6 +91,8 @@ class Watch:
                 # An answer that waited may be older than that to a question which did not.
                 if known is not None and known.lane == found.lane and found.next < known.next:
                     found = known
+                for other in [other for other, head in self._heads.items() if head.lane == found.lane]:
+                    del self._heads[other]  # where it was before
                 self._heads[place] = found
 
     def _note_loss(self, place: Place, lane: Lane, found: Head | Nothing) -> None:
@@ -95,9 +102,9 @@ class Watch:
             node, how = found.lane.node, f"at {place.address} there is {found.lane} now"
         if node == lane.node:
             self._vanished[lane] = how
-        elif all(head.lane != lane for head in self._heads.values()):
+        else:
             log.warning("lane %s is looked for at other addresses: %s", lane, how)
-            self._displaced[lane] = how, time.monotonic()
+            self._displaced[lane] = _Displaced(how)
 
     # In threads
 
@@ -105,9 +112,25 @@ class Watch:
         while True:
             time.sleep(self._discovery_seconds)
             try:
-                self._watch_all(self._cluster.places(left_out=[]))  # whoever waits for one that is down says so
+                self._discover()
             except NsqError as error:
                 log.warning("no news of topics and nodes: %s", error)
+
+    def _discover(self) -> None:
+        down: list[Unreachable] = []  # whoever waits for one of these says so
+        places = self._cluster.places(left_out=down)
+        self._watch_all(places)
+        if self._displaced and not down:
+            self._look_for_displaced(places)
+
+    def _look_for_displaced(self, places: list[Place]) -> None:
+        """Asks everybody. Raises when one does not answer: then the look does not count."""
+        looked_for = set(self._displaced)
+        for place in places:
+            self._note(place, self._cluster.head(place))
+        with self._lock:
+            for lane in looked_for & self._displaced.keys():
+                self._displaced[lane].looks += 1
 
     def _watch_all(self, places: list[Place]) -> None:
         with self._lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -82,26 +83,57 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(tmp_path: Path)
         assert rows == [{"sequence": 0, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
 
 
-@pytest.mark.parametrize("topic_is_there", [True, False])
-@pytest.mark.parametrize("lossless", ["true", "false"])
-def test_a_lane_is_not_lost_because_another_node_has_its_address(
-    nsqd: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lossless: str, topic_is_there: bool
-) -> None:
-    monkeypatch.setattr(reading, "_PATIENCE", 0.3)
-    publish(nsqd, "orders", numbered(10))
-    options, head = planned(nsqd, failOnDataLoss=lossless)
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PATIENCE", 0.3)
+
+
+@pytest.fixture(params=[True, False], ids=["has the topic", "has no such topic"])
+def other(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nsqd]:
+    """Another node, that has an address at which a lane was before."""
     with Nsqd(tmp_path / "other", KEPT) as other:
-        if topic_is_there:
+        if request.param:
             publish(other, "orders", numbered(10))
-        rows = read_ranges((Range(head.lane, address(other), 0, 10),), options, SCHEMA)
-        with pytest.raises(NsqError, match=rf"lane {head.lane}: nothing has come from .* at sequence 0"):
-            list(rows)
+        yield other
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_lane_whose_address_another_node_has_is_waited_for(nsqd: Nsqd, other: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(10))
+    _, head = planned(nsqd)
+    options = source_options({"nsqd": address(other), "topic": "orders"})
+    with pytest.raises(NsqError, match=rf"lane {head.lane}: nothing has come from .* at sequence 3"):
+        list(read_ranges((Range(head.lane, address(other), 3, 10),), options, SCHEMA))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_and_when_loss_is_allowed_it_is_a_gap_after_that(nsqd: Nsqd, other: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(10))
+    _, head = planned(nsqd)
+    options = source_options({"nsqd": address(other), "topic": "orders", "failOnDataLoss": "false"})
+    batches = read_ranges((Range(head.lane, address(other), 3, 10),), options, SCHEMA)
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert rows == [{"sequence": 3, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
+
+
+def test_a_lane_that_is_at_another_address_now_is_read_there(nsqd: Nsqd, other: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(10))
+    _, head = planned(nsqd)
+    options = source_options({"nsqd": f"{address(other)},{address(nsqd)}", "topic": "orders"})
+    for before in (address(other), "127.0.0.1:1"):
+        batches = read_ranges((Range(head.lane, before, 0, 10),), options, SCHEMA)
+        assert [number for batch in batches for number in batch["sequence"].to_pylist()] == list(range(10))
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """As in a new process, and this one as before."""
+    spare_imports.cache_clear()
+    yield
+    gc.unfreeze()
 
 
 def test_the_collector_that_runs_after_each_task_does_not_look_through_what_was_imported() -> None:
-    spare_imports.cache_clear()
-    gc.unfreeze()
     assert len(gc.get_objects()) > 10_000
     assert not list(read_ranges((), source_options({"nsqd": "127.0.0.1:4151", "topic": "orders"}), SCHEMA))
     assert len(gc.get_objects()) < 1_000
-    gc.unfreeze()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -27,7 +25,14 @@ class Nodes(Cluster):
         options = source_options({"lookupd": "x:1", "topic": "orders"})
         super().__init__(options, Http(options.access))
         self.up = {HERE, THERE}
+        self.hidden: set[Place] = set()
         self.nodes = {HERE: "here:1", THERE: "there:1"}
+
+    def places(self, *, left_out: list[Unreachable] | None = None) -> list[Place]:
+        for place in self.hidden:
+            assert left_out is not None
+            left_out.append(Unreachable(f"{place.address} is down"))
+        return [place for place in (HERE, THERE) if place not in self.hidden]
 
     def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | Nothing:
         if place not in self.up:
@@ -78,43 +83,82 @@ def test_a_node_that_is_down_does_not_hide_new_topics_of_the_others(nsqd: Nsqd) 
         cluster.places()
 
 
+class Unhurried(watch.Watch):
+    """Nobody follows: it hears what it is told, and looks when it is told to."""
+
+    def _watch_all(self, places: list[Place]) -> None:
+        pass
+
+    def hear_of(self, *places: Place) -> None:
+        for place in places:
+            self._note(place, self._cluster.head(place))
+
+    def look(self, times: int) -> None:
+        for _ in range(times):
+            try:
+                self._discover()
+            except Unreachable:
+                pass
+
+
 @pytest.fixture
-def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Nodes, Discovered]]:
-    """Nodes that are followed, and looked for every half second."""
-    monkeypatch.setattr(watch, "_AGAIN", 0.01)
-    monkeypatch.setattr(watch, "_PATIENCE", 5)
-    nodes = Nodes()
-    here = Discovered(nodes, discovery_seconds=0.5)
-    here.list(HERE, THERE)
-    patiently(lambda: len(here.heads()) == 2)
-    yield nodes, here
-    nodes.up = set()
-    here.list()
-    patiently(lambda: not followed())
+def nodes() -> Nodes:
+    return Nodes()
 
 
-def test_lanes_whose_nodes_swap_addresses_are_not_gone(two: tuple[Nodes, Discovered]) -> None:
-    nodes, here = two
-    lanes = here.heads().keys()
+@pytest.fixture
+def here(nodes: Nodes) -> Unhurried:
+    here = Unhurried(nodes, discovery_seconds=10)
+    here.hear_of(HERE, THERE)
+    return here
+
+
+LANE = Lane("here:1", "orders", "log")  # is what all is about
+
+
+def test_lanes_whose_nodes_swap_addresses_are_not_gone(nodes: Nodes, here: Unhurried) -> None:
     nodes.up = {HERE}
     nodes.nodes = {HERE: "there:1", THERE: "here:1"}
-    patiently(lambda: len(here.heads()) == 1)  # both addresses have the one that has moved already
+    here.hear_of(HERE)
+    assert here.heads().keys() == {Lane("there:1", "orders", "log")}
+    here.look(10)  # the other one is down all the while
     assert not here.vanished()
     nodes.up = {HERE, THERE}
-    patiently(lambda: here.heads().keys() == lanes)
-    time.sleep(1.6)
+    here.look(10)
+    assert len(here.heads()) == 2
+    assert here.heads()[LANE].address == THERE.address
     assert not here.vanished()
 
 
-def test_a_lane_is_gone_when_some_looks_at_all_nodes_have_not_found_it(two: tuple[Nodes, Discovered]) -> None:
-    nodes, here = two
-    (lane,) = (lane for lane in here.heads() if lane.node == "here:1")
+def test_a_lane_is_gone_when_some_looks_at_all_nodes_have_not_found_it(nodes: Nodes, here: Unhurried) -> None:
     nodes.nodes[HERE] = "new"
-    patiently(lambda: here.vanished() == {lane: "at here:1 there is new/orders/log now"})
+    here.hear_of(HERE)
+    here.look(2)
+    assert not here.vanished()
+    here.look(1)
+    assert here.vanished() == {LANE: "at here:1 there is new/orders/log now"}
+    nodes.nodes[HERE] = "here:1"
+    here.hear_of(HERE)
+    assert not here.vanished()
 
 
-def test_a_lane_is_gone_at_once_when_its_own_node_says_so(two: tuple[Nodes, Discovered]) -> None:
-    _, here = two
-    lane = here.heads().keys() & {Lane("here:1", "orders", "log")}
+def test_a_look_without_all_that_should_answer_does_not_count(nodes: Nodes, here: Unhurried) -> None:
+    nodes.nodes[HERE] = "new"
+    here.hear_of(HERE)
+    nodes.hidden = {THERE}
+    here.look(10)
+    assert not here.vanished()
+
+
+def test_a_lane_is_gone_at_once_when_its_own_node_says_so(here: Unhurried) -> None:
     here._note(HERE, Nothing("here:1"))
-    assert here.vanished().keys() == lane
+    assert here.vanished() == {LANE: "here:1 has no topic orders any more"}
+
+
+def test_a_lane_that_has_moved_is_not_thought_to_be_where_it_was(nodes: Nodes, here: Unhurried) -> None:
+    nodes.nodes = {HERE: "here:1", THERE: "here:1"}
+    here.hear_of(THERE)  # its old address has nothing any more, and says nothing
+    nodes.nodes[THERE] = "new"
+    nodes.up = {THERE}
+    here.hear_of(THERE)
+    assert here.heads().keys() == {Lane("new", "orders", "log")}
