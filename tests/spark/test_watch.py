@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 
+import pyarrow as pa
 import pytest
 
-from pyspark_nsq import watch
+from pyspark_nsq import stream_source, watch
+from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster, Nothing, Place
 from pyspark_nsq.errors import Unreachable
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane
+from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range
 from pyspark_nsq.options import source_options
+from pyspark_nsq.reading import PATIENCE
 from tests.support.process import Nsqd
 from tests.support.spark import address, patiently, publish
 
@@ -162,3 +166,28 @@ def test_a_lane_that_has_moved_is_not_thought_to_be_where_it_was(nodes: Nodes, h
     nodes.up = {THERE}
     here.hear_of(THERE)
     assert here.heads().keys() == {Lane("new", "orders", "log")}
+
+
+def test_a_batch_that_is_run_again_waits_for_its_lanes_and_with_loss_allowed_not_for_ever(
+    nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_source, "PATIENCE", 0.3)
+    publish(nsqd, "orders", [b"1"])
+    # One is down, so nobody can say whether a lane is gone that none of the others has.
+    options = source_options({"nsqd": f"127.0.0.1:1,{address(nsqd)}", "topic": "orders", "failOnDataLoss": "false"})
+    reader = stream_source.NsqStreamReader(options, pa.schema([("sequence", pa.int64())]))
+    began = time.monotonic()
+    (task,) = reader.partitions(Offsets({LANE: 3}).to_json(), Offsets({LANE: 9}).to_json())
+    assert time.monotonic() - began > 0.3
+    assert isinstance(task, Task)
+    assert task.ranges == (Range(LANE, "", 3, 9),)
+
+
+def test_where_a_lane_is_certainly_gone_a_batch_does_not_wait(nsqd: Nsqd) -> None:
+    publish(nsqd, "orders", [b"1"])
+    options = source_options({"nsqd": address(nsqd), "topic": "orders"})
+    reader = stream_source.NsqStreamReader(options, pa.schema([("sequence", pa.int64())]))
+    began = time.monotonic()
+    with pytest.raises(NotThere, match=f"lane {LANE}: what begins at 3 cannot be read: none of the nsqd"):
+        reader.partitions(Offsets({LANE: 3}).to_json(), Offsets({LANE: 9}).to_json())
+    assert time.monotonic() - began < PATIENCE / 2
