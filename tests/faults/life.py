@@ -142,6 +142,7 @@ class Life:
             self.start(crash)
         except DataPathError as error:
             self.note(f"does not start: {error}")
+            self._hear_of_failed_syncs()
             self.machine = None
             return False
         return True
@@ -150,12 +151,16 @@ class Life:
         """The process ends, and with it perhaps the power."""
         self.note(f"crash: {crash}")
         self._settle_drafts()
-        if self.disk.failed_syncs > self._failed_syncs:  # in a round that has not ended: too late to write it again
-            self._failed_syncs = self.disk.failed_syncs
-            self.ledger.sync_failed(lost_pages=self.disk.drops_pages)
+        self._hear_of_failed_syncs()
         self._forget_clients()
         self.machine = None
         self.disk.crash(crash, self.random)
+
+    def _hear_of_failed_syncs(self) -> None:
+        """In a round that has not ended, or in a start that has failed: too late to write it again."""
+        if self.disk.failed_syncs > self._failed_syncs:
+            self._failed_syncs = self.disk.failed_syncs
+            self.ledger.sync_failed(lost_pages=self.disk.drops_pages)
 
     def stop(self) -> Crash:
         """Ends as it should; says how much what is left is worth."""
