@@ -47,6 +47,11 @@ class Cluster:
         self.check_found(heads)
         return {head.lane: head for head in heads}
 
+    @property
+    def knows_all_nodes(self) -> bool:
+        """Also those that are down: nsqlookupd knows only who is registered."""
+        return bool(self._options.where.nsqd)
+
     def _wants(self, lane: Lane) -> bool:
         """Whether the option `lanes` lets it be read; each is a lane, or as much of one as `<node>` or `<node>/<topic>`."""
         wanted = self._options.lanes

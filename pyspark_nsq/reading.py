@@ -41,12 +41,18 @@ class _Incomplete(Unreachable):
 def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     spare_imports()
     http = Http(options.access)
+    given_up: set[str] = set()
     for range_ in ranges:
-        yield from _RangeReading(range_, options, http, schema).rows()
+        yield from _RangeReading(range_, options, http, schema, given_up).rows()
 
 
 class _RangeReading:
-    def __init__(self, range_: Range, options: SourceOptions, http: Http, schema: pa.Schema) -> None:
+    """`given_up`: nodes that this task has waited for in vain."""
+
+    def __init__(
+        self, range_: Range, options: SourceOptions, http: Http, schema: pa.Schema, given_up: set[str]
+    ) -> None:
+        self._given_up = given_up
         self._range = range_
         self._options = options
         self._http = http
@@ -69,9 +75,7 @@ class _RangeReading:
             except Refused as refused:
                 yield from self._refused(refused, end)
             except Unreachable as failure:
-                self._pause(failure, PATIENCE)
-                if self._failures > 1:
-                    self._look_elsewhere()
+                self._pause(failure, PATIENCE, moved=self._look_elsewhere())
             except BadHistory as bad:
                 raise NsqError(f"{self._address} answers what is no history of lane {self._range.lane}: {bad}") from bad
         yield from self._collected()
@@ -156,35 +160,39 @@ class _RangeReading:
 
     def _displaced(self, refused: Refused, end: int) -> Iterator[pa.RecordBatch]:
         """Another node has the address now. The lane may be at another one, or come to one soon; or it is gone."""
-        if not self._options.lossless and self._has_waited(PATIENCE):
+        node = self._range.lane.node
+        moved = self._look_elsewhere()
+        if not (moved or self._options.lossless) and (node in self._given_up or self._has_waited(PATIENCE)):
+            self._given_up.add(node)
             yield from self._lost(end, VANISHED)
         else:
-            self._pause(refused, PATIENCE)
-            self._look_elsewhere()
+            self._pause(refused, PATIENCE, moved=moved)
 
-    def _look_elsewhere(self) -> None:
+    def _look_elsewhere(self) -> bool:
+        """Whether the lane is at another address, which is the one to ask from now on."""
         lane = self._range.lane
         cluster = Cluster(self._options, self._http)
         try:
             places = cluster.places(left_out=[])
         except NsqError:
-            return
+            return False
         for place in places:
             if place.topic == lane.topic and place.address != self._address:
                 try:
                     head = cluster.head(place)
                 except NsqError:
                     continue
-                if isinstance(head, Head) and head.lane == lane:
+                if isinstance(head, Head) and head.lane == lane and head.address != self._address:
                     log.warning("lane %s is at %s now, and was at %s", lane, head.address, self._address)
                     self._address = head.address
-                    return
+                    return True
+        return False
 
     def _has_waited(self, patience: float) -> bool:
         return time.monotonic() - self._progress_at > patience
 
-    def _pause(self, failure: NsqError, patience: float) -> None:
-        if self._has_waited(patience):
+    def _pause(self, failure: NsqError, patience: float, *, moved: bool = False) -> None:
+        if self._has_waited(2 * patience if moved else patience):
             raise NsqError(
                 f"lane {self._range.lane}: nothing has come from {self._address} for {patience:.0f} s "
                 f"at sequence {self._position}: {failure}"

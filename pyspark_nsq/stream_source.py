@@ -92,6 +92,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """A batch that is run again may be of lanes that have vanished since, and any of lanes that are just moving."""
         lossless = self._options.lossless
         given_up: set[Lane] = set()
+        deadline = time.monotonic() + PATIENCE
         while True:
             heads = self._heads()
             vanished = self._vanished(end, heads)
@@ -102,15 +103,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except NotThere as missing:
                 if lossless and missing.lane in vanished:
                     raise
-                if not self._waited_for(missing.lane):
+                if not self._comes(missing.lane, deadline):
                     if lossless:
                         raise
                     given_up.add(missing.lane)
 
-    def _waited_for(self, lane: Lane) -> bool:
-        """Whether it has come, or is known to be gone, within the time that a task has patience for a node."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
+    def _comes(self, lane: Lane, deadline: float) -> bool:
+        """Waits until it is there, or known to be gone."""
+        while time.monotonic() < deadline:
             heads = self._heads()
             if lane in heads or lane in self._vanished(Offsets({lane: 0}), heads):
                 return True
@@ -134,6 +134,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             is_certain = self._options.lossless or (self._all_answered and self._options.where.nsqd)
             missing = [lane for lane in here.lanes if lane not in heads] if is_certain else ()
             self._absent = dict.fromkeys(missing, "none of the nsqd that answer has it")
+        for lane in self._absent.keys() & heads.keys():
+            del self._absent[lane]
         return self._absent | self._watch.vanished()
 
     # Rows: in the executors

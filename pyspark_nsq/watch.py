@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_nsq.cluster import Cluster, Nothing, Place
@@ -22,7 +22,10 @@ _WAIT: Final = 30.0  # seconds that a node holds an answer back
 _SHORTEST: Final = 0.01  # between two questions about one log, however fast it moves
 _AGAIN: Final = 1.0  # after a failure
 _PATIENCE: Final = 60  # of these, until a place that nobody names any more is given up
-_LOOKS: Final = 3  # at the whole cluster, until a lane whose node has left its address counts as gone
+# Looks at the whole cluster until a lane counts as gone whose node has left its address. Where it may just not be registered
+# at nsqlookupd yet, it is given more time.
+_LOOKS: Final = 3
+_LOOKS_BY_LOOKUPD: Final = 30
 
 
 @dataclass(slots=True)
@@ -37,6 +40,7 @@ class Watch:
     def __init__(self, cluster: Cluster, discovery_seconds: float) -> None:
         self._cluster = cluster
         self._discovery_seconds = discovery_seconds
+        self._enough_looks = _LOOKS if cluster.knows_all_nodes else _LOOKS_BY_LOOKUPD
         self._lock = threading.Lock()
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
@@ -72,7 +76,7 @@ class Watch:
     def vanished(self) -> dict[Lane, str]:
         """Lanes that are gone, and how that was seen."""
         with self._lock:
-            displaced = {lane: one.how for lane, one in self._displaced.items() if one.looks >= _LOOKS}
+            displaced = {lane: one.how for lane, one in self._displaced.items() if one.looks >= self._enough_looks}
             return displaced | self._vanished
 
     def refresh(self) -> None:
@@ -92,7 +96,8 @@ class Watch:
                 if known is not None and known.lane == found.lane and found.next < known.next:
                     found = known
                 for other in [other for other, head in self._heads.items() if head.lane == found.lane]:
-                    del self._heads[other]  # where it was before
+                    before = self._heads.pop(other)  # where it was
+                    found = replace(found, next=max(found.next, before.next))
                 self._heads[place] = found
 
     def _note_loss(self, place: Place, lane: Lane, found: Head | Nothing) -> None:
@@ -120,17 +125,26 @@ class Watch:
         down: list[Unreachable] = []  # whoever waits for one of these says so
         places = self._cluster.places(left_out=down)
         self._watch_all(places)
-        if self._displaced and not down:
-            self._look_for_displaced(places)
-
-    def _look_for_displaced(self, places: list[Place]) -> None:
-        """Asks everybody. Raises when one does not answer: then the look does not count."""
-        looked_for = set(self._displaced)
-        for place in places:
-            self._note(place, self._cluster.head(place))
         with self._lock:
-            for lane in looked_for & self._displaced.keys():
-                self._displaced[lane].looks += 1
+            wanted = {lane: one for lane, one in self._displaced.items() if one.looks < self._enough_looks}
+        if wanted and not down:
+            self._look_for(wanted, places)
+
+    def _look_for(self, wanted: dict[Lane, _Displaced], places: list[Place]) -> None:
+        """Asks everybody. When one does not answer, it does not count."""
+        failures = []
+        for place in places:
+            try:
+                self._note(place, self._cluster.head(place))
+            except NsqError as error:
+                failures.append(error)
+        if failures:
+            log.warning("lanes are looked for, and not all nodes can say whether they have them: %s", failures[0])
+            return
+        with self._lock:
+            for lane, one in wanted.items():
+                if self._displaced.get(lane) is one:
+                    one.looks += 1
 
     def _watch_all(self, places: list[Place]) -> None:
         with self._lock:

@@ -83,12 +83,13 @@ class Removals:
             round_.gone = {log_id: topic for log_id, topic in self.gone.items() if log_id not in self._unmoved}
 
     def end_round(self, round_: Round) -> None:
-        if error := round_.error or round_.held_error:
+        error = round_.error or (round_.held_error if round_.held else None)
+        if error is not None:
             self.error = error
+        elif not (round_.held or round_.files or round_.folders):
+            self.error = None
         self._files = round_.held + round_.files + self._files  # what could not be removed
         self._folders = round_.folders + self._folders
-        if not (self._files or self._folders):
-            self.error = None
         if round_.renamed_in is not None:
             self._renamed = True
         else:

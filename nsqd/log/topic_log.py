@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -451,7 +451,8 @@ class DiskLog:
             return None
         unwanted = self._unwanted_before(self._age_now())
         ended = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
-        front = [one for one in ended if one[1] <= self.synced_tail]
+        unsynced = self._files_to_sync  # after a start without a checkpoint also what lies before the synced tail
+        front = list(takewhile(lambda one: one[1] <= self.synced_tail and one[0].path not in unsynced, ended))
         self._carry_awaits_sync = len(front) < len(ended)
         if not front and not self._carried:
             return None

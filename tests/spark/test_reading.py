@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -114,6 +115,28 @@ def test_and_when_loss_is_allowed_it_is_a_gap_after_that(nsqd: Nsqd, other: Nsqd
     batches = read_ranges((Range(head.lane, address(other), 3, 10),), options, SCHEMA)
     rows = [row for batch in batches for row in batch.to_pylist()]
     assert rows == [{"sequence": 3, "body": None, "gap": {"end": 10, "reason": "vanished"}}]
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_ranges_of_one_task_do_not_wait_one_after_the_other(nsqd: Nsqd, other: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(10))
+    _, head = planned(nsqd)
+    options = source_options({"nsqd": address(other), "topic": "orders", "failOnDataLoss": "false"})
+    began = time.monotonic()
+    batches = read_ranges(tuple(Range(head.lane, address(other), n, n + 1) for n in range(10)), options, SCHEMA)
+    assert sum(batch.num_rows for batch in batches) == 10
+    assert time.monotonic() - began < 5 * reading.PATIENCE
+
+
+def test_a_lane_whose_old_address_is_silent_is_read_at_the_new_one(nsqd: Nsqd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "PATIENCE", 2.0)
+    publish(nsqd, "orders", numbered(10))
+    _, head = planned(nsqd)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        before = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = source_options({"nsqd": f"{before},{address(nsqd)}", "topic": "orders", "timeoutSeconds": "1"})
+        batches = read_ranges((Range(head.lane, before, 0, 10),), options, SCHEMA)
+        assert sum(batch.num_rows for batch in batches) == 10
 
 
 def test_a_lane_that_is_at_another_address_now_is_read_there(nsqd: Nsqd, other: Nsqd) -> None:

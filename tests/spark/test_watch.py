@@ -25,8 +25,8 @@ HERE, THERE = Place("here:1", "orders"), Place("there:1", "orders")
 class Nodes(Cluster):
     """Some that answer."""
 
-    def __init__(self) -> None:
-        options = source_options({"lookupd": "x:1", "topic": "orders"})
+    def __init__(self, where: str = "nsqd") -> None:
+        options = source_options({where: "here:1,there:1", "topic": "orders"})
         super().__init__(options, Http(options.access))
         self.up = {HERE, THERE}
         self.hidden: set[Place] = set()
@@ -154,6 +154,18 @@ def test_a_look_without_all_that_should_answer_does_not_count(nodes: Nodes, here
     assert not here.vanished()
 
 
+def test_by_nsqlookupd_it_takes_longer_as_it_knows_only_who_is_registered() -> None:
+    nodes = Nodes("lookupd")
+    here = Unhurried(nodes, discovery_seconds=10)
+    here.hear_of(HERE, THERE)
+    nodes.nodes[HERE] = "new"
+    here.hear_of(HERE)
+    here.look(29)
+    assert not here.vanished()
+    here.look(1)
+    assert here.vanished().keys() == {LANE}
+
+
 def test_a_lane_is_gone_at_once_when_its_own_node_says_so(here: Unhurried) -> None:
     here._note(HERE, Nothing("here:1"))
     assert here.vanished() == {LANE: "here:1 has no topic orders any more"}
@@ -177,10 +189,12 @@ def test_a_batch_that_is_run_again_waits_for_its_lanes_and_with_loss_allowed_not
     options = source_options({"nsqd": f"127.0.0.1:1,{address(nsqd)}", "topic": "orders", "failOnDataLoss": "false"})
     reader = stream_source.NsqStreamReader(options, pa.schema([("sequence", pa.int64())]))
     began = time.monotonic()
-    (task,) = reader.partitions(Offsets({LANE: 3}).to_json(), Offsets({LANE: 9}).to_json())
-    assert time.monotonic() - began > 0.3
+    lanes = [Lane(f"node{number}", "orders", "log") for number in range(10)]
+    begin, end = Offsets(dict.fromkeys(lanes, 3)), Offsets(dict.fromkeys(lanes, 9))
+    (task,) = reader.partitions(begin.to_json(), end.to_json())
+    assert 0.3 < time.monotonic() - began < 2.0, "once for all of them"
     assert isinstance(task, Task)
-    assert task.ranges == (Range(LANE, "", 3, 9),)
+    assert task.ranges == tuple(Range(lane, "", 3, 9) for lane in lanes)
 
 
 def test_where_a_lane_is_certainly_gone_a_batch_does_not_wait(nsqd: Nsqd) -> None:
