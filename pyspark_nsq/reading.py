@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range, gone
-from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.options import SourceOptions, Topics
 from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
 from pyspark_nsq.worker import spare_imports
 
@@ -171,13 +172,13 @@ class _RangeReading:
     def _look_elsewhere(self) -> bool:
         """Whether the lane is at another address, which is the one to ask from now on."""
         lane = self._range.lane
-        cluster = Cluster(self._options, self._http)
+        cluster = Cluster(replace(self._options, topics=Topics((lane.topic,))), self._http)
         try:
             places = cluster.places(left_out=[])
         except NsqError:
             return False
         for place in places:
-            if place.topic == lane.topic and place.address != self._address:
+            if place.address != self._address:
                 try:
                     head = cluster.head(place)
                 except NsqError:

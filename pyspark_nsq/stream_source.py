@@ -101,21 +101,13 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 return plan(start, end, addresses, lost=lost)
             except NotThere as missing:
-                if lossless and missing.lane in vanished:
+                is_late = time.monotonic() > deadline
+                if lossless and (is_late or missing.lane in vanished):
                     raise
-                if not self._comes(missing.lane, deadline):
-                    if lossless:
-                        raise
+                if is_late:
                     given_up.add(missing.lane)
-
-    def _comes(self, lane: Lane, deadline: float) -> bool:
-        """Waits until it is there, or known to be gone."""
-        while time.monotonic() < deadline:
-            heads = self._heads()
-            if lane in heads or lane in self._vanished(Offsets({lane: 0}), heads):
-                return True
-            time.sleep(_GLANCE)
-        return False
+                else:
+                    time.sleep(_GLANCE)
 
     def _heads(self) -> dict[Lane, Head]:
         if self._watch is None:

@@ -40,8 +40,9 @@ ADMIN = 4171
 SERVICES = (*NODES, "nsqlookupd1", "nsqlookupd2", "nsqadmin")
 COUNT = """
 from deltalake import DeltaTable
+from pyarrow.parquet import read_table
 
-rows = DeltaTable("/data/orders").to_pyarrow_table(columns=["node", "sequence"])
+rows = read_table(DeltaTable("/data/orders").file_uris(), columns=["node", "sequence"])
 print(len(rows), len(set(zip(*rows.to_pydict().values()))))
 """
 COLLECT = ROOT / "tests" / "e2e" / "peers" / "collect.py"

@@ -158,6 +158,10 @@ class Rolled:
         self.log.release(1)
         self.store.sync()
 
+    @property
+    def has_only_the_newest(self) -> bool:
+        return self.disk.exists(self.newest) and not self.disk.exists(self.finished)
+
     def fail_to_sync_folder(self) -> None:
         self.disk.fail(errno.ENOSPC, "sync folder", matches=lambda call: call.path == self.log.folder)
 
@@ -188,8 +192,7 @@ def test_these_files_go_when_the_names_are_safe() -> None:
     rolled.store.clock.now += 1.0
     rolled.store.store.repair(has_space=True)
     rolled.store.sync()
-    assert not rolled.disk.exists(rolled.finished)
-    assert rolled.disk.exists(rolled.newest)
+    assert rolled.has_only_the_newest
 
 
 def test_they_go_on_a_full_disk_as_well_when_only_the_folder_can_be_synced() -> None:
@@ -200,8 +203,7 @@ def test_they_go_on_a_full_disk_as_well_when_only_the_folder_can_be_synced() -> 
         rolled.store.clock.now += 1.0
         rolled.store.store.repair(has_space=False)
         rolled.store.sync()
-    assert not rolled.disk.exists(rolled.finished)
-    assert rolled.disk.exists(rolled.newest)
+    assert rolled.has_only_the_newest
 
 
 def test_a_topic_made_anew_in_a_round_whose_sync_fails_keeps_its_files() -> None:

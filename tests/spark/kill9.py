@@ -199,10 +199,6 @@ class Landing:
 
     def landed(self) -> Seen:
         """What the table holds for who reads it now."""
-        if self._kind is Format.DELTA:
-            if not DeltaTable.is_deltatable(str(self._table)):
-                return Seen(())
-            return Seen(DeltaTable(self._table).to_pyarrow_table(columns=["body"])["body"].chunks)
         return Seen(
             chunk
             for file in sorted(self._committed_files())
@@ -210,7 +206,11 @@ class Landing:
         )
 
     def _committed_files(self) -> set[str]:
-        """As Spark's file sink has written them down: a file for each batch, and now and then one for all before."""
+        """Those of Delta's newest version, or as Spark's file sink has written them down: a file for each batch, and now
+        and then one for all before."""
+        if self._kind is Format.DELTA:
+            is_there = DeltaTable.is_deltatable(str(self._table))
+            return set(DeltaTable(self._table).file_uris()) if is_there else set()
         while True:
             try:
                 lists = [path.read_text() for path in (self._table / "_spark_metadata").glob("[0-9]*")]

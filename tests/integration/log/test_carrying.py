@@ -39,6 +39,12 @@ class Topic:
         passed = self.log.tail if self.passed is None else self.passed
         self.log.release(min(self.needed, default=passed), passed)
 
+    def let_one_be_needed(self) -> None:
+        """Nine messages in three segments, of which somebody needs the second one."""
+        self.publish(9)
+        self.needed = {1}
+        self.release()
+
     def carry(self) -> int:
         """How many side files were written or removed."""
         self.release()
@@ -194,9 +200,7 @@ def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> 
 def test_only_what_is_synced_is_carried_and_then_without_being_asked_again(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
-        topic.publish(9)
-        topic.needed = {1}
-        topic.release()
+        topic.let_one_be_needed()
         store.store.carrying.clear()
         assert topic.log.begin_carry() is None
         assert not store.store.carrying
@@ -211,9 +215,7 @@ def test_only_what_is_synced_is_carried_and_then_without_being_asked_again(tmp_p
 def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
-        topic.publish(9)
-        topic.needed = {1}
-        topic.release()
+        topic.let_one_be_needed()
         store.sync()
         plan = topic.log.begin_carry()
         assert plan is not None
@@ -236,9 +238,7 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
 def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided: bool) -> None:
     with opened(tmp_path, **SEGMENT) as store:
         topic = Topic(store)
-        topic.publish(9)
-        topic.needed = {1}
-        topic.release()
+        topic.let_one_be_needed()
         store.sync()
         plan = topic.log.begin_carry()
         assert plan is not None
