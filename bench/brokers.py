@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.builds import Build
-from bench.work import HERE, HOST, Failed, Work, started
+from bench.work import HERE, HOST, ROOT, Failed, Work, started
 
 START_LIMIT: Final = 120.0
 STOP_LIMIT: Final = 60.0
@@ -104,8 +104,8 @@ class Broker:
 Factory = Callable[[], AbstractContextManager[Broker]]
 
 
-def nsqd_factory(work: Work, build: Build, flags: Sequence[str] = ()) -> Factory:
-    return partial(_fresh_nsqd, work, build, tuple(flags))
+def nsqd_factory(work: Work, build: Build, flags: Sequence[str] = (), tree: Path = ROOT) -> Factory:
+    return partial(_fresh_nsqd, work, build, tuple(flags), tree)
 
 
 def yardstick_factory(work: Work) -> Factory:
@@ -117,8 +117,8 @@ def external_factory(tcp_port: int, http_port: int | None = None) -> Factory:
 
 
 @contextmanager
-def _fresh_nsqd(work: Work, build: Build, flags: Sequence[str]) -> Iterator[Broker]:
-    with work.new_folder("nsqd") as folder, running_nsqd(folder, build, flags) as (broker, _):
+def _fresh_nsqd(work: Work, build: Build, flags: Sequence[str], tree: Path) -> Iterator[Broker]:
+    with work.new_folder("nsqd") as folder, running_nsqd(folder, build, flags, tree) as (broker, _):
         yield broker
 
 
@@ -139,18 +139,18 @@ def _external(tcp_port: int, http_port: int | None) -> Iterator[Broker]:
 
 @contextmanager
 def running_nsqd(
-    folder: Path, build: Build, flags: Sequence[str] = ()
+    folder: Path, build: Build, flags: Sequence[str] = (), tree: Path = ROOT
 ) -> Iterator[tuple[Broker, subprocess.Popen[bytes]]]:
     """nsqd on this data path; killed at the end of the block unless it was stopped before (`stop_cleanly`)."""
     tcp_port, http_port = free_port(), free_port()
     log_path = folder.with_suffix(".log")
     command = [
-        *(*build.python, "-m", "nsqd", f"--data-path={folder}"),
+        *(*build.python(tree), "-m", "nsqd", f"--data-path={folder}"),
         *(f"--tcp-address={HOST}:{tcp_port}", f"--http-address={HOST}:{http_port}", "--log-level=warn", *flags),
     ]
     with log_path.open("ab") as log:
         began = time.monotonic()
-        with started(command, stdout=log, stderr=log) as process:
+        with started(command, stdout=log, stderr=log, cwd=tree) as process:
             _wait_until_ready(process, Broker(tcp_port, http_port), log_path)
             yield Broker(tcp_port, http_port, process.pid, time.monotonic() - began), process
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 from bench.work import ROOT, Failed, say
@@ -23,12 +24,11 @@ class Build(StrEnum):
         """As nsqd's log has it."""
         return "compiled" if self is Build.COMPILED else "pure Python"
 
-    @property
-    def python(self) -> list[str]:
-        """The start of its command line."""
-        if self is Build.PURE:
-            return [sys.executable]
-        return [str(ROOT / ".venv-compiled" / "bin" / "python"), "-I"]  # or this tree would come first
+    def python(self, tree: Path = ROOT) -> list[str]:
+        """Return the start of the command line that runs this build of the checkout `tree`."""
+        if self is Build.COMPILED:
+            return [str(tree / ".venv-compiled" / "bin" / "python"), "-I"]  # without -I the sources would come first
+        return [sys.executable if tree == ROOT else str(tree / ".venv" / "bin" / "python")]
 
 
 CHOICES: Final = (AUTO, *Build)
@@ -46,8 +46,16 @@ def chosen(wanted: str) -> Build:
         build = Build.PURE
         if wanted == AUTO:
             say("note: measuring pure Python, as scripts/compile has not been run on this code")
-    command = [*build.python, "-c", _ASK]
-    core = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    if core != build.core:
-        raise Failed(f"{build.python[0]} runs the {core} core")
+    check_core(build, ROOT)
     return build
+
+
+def check_core(build: Build, tree: Path) -> None:
+    """Raise Failed unless the nsqd of the checkout `tree` really runs on this core."""
+    command = [*build.python(tree), "-c", _ASK]
+    try:
+        core = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Failed(f"{tree} has no {build} nsqd: run scripts/setup and scripts/compile there ({error})") from error
+    if core != build.core:
+        raise Failed(f"{command[0]} runs the {core} core")

@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isnan
+from pathlib import Path
 from statistics import median
 from typing import Final
 
 from bench.brokers import Broker, Factory, external_factory, nsqd_factory, yardstick_factory
+from bench.builds import check_core
 from bench.report import Benchmark, Demand, Row, at_least
 from bench.work import Failed, Work, say
 
@@ -74,6 +76,7 @@ GROUPS: Final = (
     Group({"deep": ("PUB 64 in flight, 4 connections", at_least(0.8))}, _singles("deep", 4, 64)),
 )
 HTTP: Final = "http"
+UNCHANGED: Final = at_least(0.98)  # beside another checkout: a change may cost 2 %
 HTTP_ROW: Final = ("POST /pub, 16 connections", at_least(0.5))
 NAMES: Final = (*(name for group in GROUPS for name in group.rows), HTTP)
 
@@ -85,7 +88,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(NAMES)}")
     parser.add_argument("--broker", type=int, metavar="PORT", help="measure what listens here instead of a fresh nsqd")
     parser.add_argument("--http-port", type=int, metavar="PORT", help="HTTP port of --broker, for the http row")
-    parser.add_argument("--against", type=int, metavar="PORT", help="compare with what listens here, not the yardstick")
+    parser.add_argument(
+        "--against",
+        type=_port_or_checkout,
+        metavar="PORT|FOLDER",
+        help="compare with what listens here, or with the same build of another checkout, not with the yardstick",
+    )
+
+
+def _port_or_checkout(text: str) -> int | Path:
+    return int(text) if text.isdigit() else Path(text).resolve()
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:
@@ -98,13 +110,14 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
         if settings.broker
         else nsqd_factory(work, settings.build, flags)
     )
-    other = external_factory(settings.against) if settings.against else yardstick_factory(work)
-    other_name = f"port {settings.against}" if settings.against else "yardstick"
+    other_name, other = _other(work, settings, flags)
     rows: list[Row] = []
     for group in GROUPS:
         if set(group.rows) & set(wanted):
             rows += [row for name, row in _compare(group, work, mine, other, other_name, settings) if name in wanted]
-    if HTTP in wanted:
+    if HTTP in wanted and isinstance(settings.against, Path):
+        rows.append(_http_row_against(work, mine, other, other_name, settings))
+    elif HTTP in wanted:
         if settings.broker and not settings.http_port:
             say("http: left out, as it needs --http-port")
         else:
@@ -112,9 +125,22 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
     return rows
 
 
+def _other(work: Work, settings: argparse.Namespace, flags: list[str]) -> tuple[str, Factory]:
+    """Return the name of the side to compare with, and how to start it."""
+    match settings.against:
+        case Path() as tree:
+            check_core(settings.build, tree)
+            return tree.name, nsqd_factory(work, settings.build, flags, tree)
+        case int() as port:
+            return f"port {port}", external_factory(port)
+        case _:
+            return "yardstick", yardstick_factory(work)
+
+
 def _compare(
     group: Group, work: Work, mine: Factory, other: Factory, other_name: str, settings: argparse.Namespace
 ) -> list[tuple[str, Row]]:
+    unchanged = isinstance(settings.against, Path)
     figures: dict[bool, dict[str, list[Measured]]] = {True: {}, False: {}}
     for number in range(settings.runs):
         # Mine first, then the other first: a machine that warms up or slows down favours none.
@@ -126,7 +152,7 @@ def _compare(
                 figures[is_mine].setdefault(name, []).append(one)
                 say(f"{'measured' if is_mine else other_name:>10} {name:6} {one.rate:12,.0f}  {one.cost:6.2f} µs each")
     return [
-        (name, _row(text, demand, figures[True][name], other_name, figures[False][name]))
+        (name, _row(text, UNCHANGED if unchanged else demand, figures[True][name], other_name, figures[False][name]))
         for name, (text, demand) in group.rows.items()
     ]
 
@@ -155,6 +181,19 @@ def _http_row(work: Work, mine: Factory, settings: argparse.Namespace) -> Row:
                 say(f"{mode + ' on 16':>17} {load['msgs_per_s']:12,.0f}")
     text, demand = HTTP_ROW
     return Row(text, "msg/s", tuple(over_http), demand, "TCP PUB on 16", tuple(over_tcp))
+
+
+def _http_row_against(work: Work, mine: Factory, other: Factory, other_name: str, settings: argparse.Namespace) -> Row:
+    group = Group({HTTP: (HTTP_ROW[0], UNCHANGED)}, _over_http)
+    return _compare(group, work, mine, other, other_name, settings)[0][1]
+
+
+def _over_http(work: Work, broker: Broker, topic: str, seconds: float) -> dict[str, Measured]:
+    assert broker.http_port is not None
+    before = broker.processor_seconds()
+    load = work.load("http", broker.http_port, topic, 16, 1, SIZE, seconds, at_most=seconds)
+    used = broker.processor_seconds() - before
+    return {HTTP: Measured(load["msgs_per_s"], used * 1e6 / max(1.0, load["msgs"]))}
 
 
 def _topic(number: int) -> str:

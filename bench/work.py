@@ -120,6 +120,7 @@ def started(
     stderr: int | IO[bytes] | None = None,
     cores: set[int] | None = None,
     new_session: bool = False,
+    cwd: Path = ROOT,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that is dead when the block ends, and when we die without having come that far."""
 
@@ -130,7 +131,7 @@ def started(
 
     process = subprocess.Popen(
         command,
-        cwd=ROOT,
+        cwd=cwd,
         stdin=subprocess.DEVNULL,
         stdout=stdout,
         stderr=stderr,
