@@ -246,20 +246,22 @@ class Request:
         This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile; an
         HttpError when it has ended too early, and may still hear of it.
         """
+        return b"".join([piece async for piece in self.pieces(limit)])[: limit + 1]
+
+    async def pieces(self, limit: int) -> AsyncIterator[bytes]:
+        """As `read`, for who can use the body as it comes; the last piece may be longer than `limit` asks for."""
         self._reading = True
-        pieces: list[bytes] = []
         size = 0
         while not self._complete and size <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece: bytes = message.get("body", b"")
-            pieces.append(piece)
             size += len(piece)
             self._complete = not message.get("more_body", False)
             if not self._complete and self._is_cut_short:
                 raise HttpError(500, "INTERNAL_ERROR", close=True)
-        return b"".join(pieces)[: limit + 1]
+            yield piece
 
     async def drop_rest(self) -> None:
         """Reads on and forgets, within reason: see `_MOST_TO_DROP`."""

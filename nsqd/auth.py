@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import urlencode
 
-from common.nsq_json import Fields, JsonError, dumps, loads
+from common.nsq_json import Fields, JsonError, dumps, read
 from nsqd.expressions import Expression, ExpressionError
 
 SUBSCRIBE: Final = "subscribe"
@@ -82,7 +82,7 @@ class Grant:
 def decode_grant(body: bytes) -> Grant:
     """Raises GrantError where NSQ refuses the answer as a whole."""
     try:
-        fields = Fields(loads(body))
+        fields = Fields(read(body))
         ttl = fields.integer("ttl")
         identity, identity_url = fields.text("identity"), fields.text("identity_url")
         entries = [_entry(Fields(item)) for item in fields.items("authorizations")]
