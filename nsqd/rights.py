@@ -68,7 +68,7 @@ class Holder:
         wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
         permissions = [permission for permission, role in wanted.items() if self.has(role)]
         topics = [f"^(?:{_expression(topic)})$" for topic in self.topics] or [""]
-        entries = [Entry(topic, [""], permissions) for topic in topics] if permissions else []
+        entries = [Entry.of(topic, [""], permissions) for topic in topics] if permissions else []
         return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)
 
 
