@@ -309,7 +309,7 @@ class _Endpoints:
         return _show_option(self._settings.options, request.argument)
 
     async def put_option(self, request: Request) -> Response:
-        limit = self._publishing.limits.max_message
+        limit = min(self._publishing.limits.max_message, _LONGEST_FORM)
         body = await request.read(limit)
         if not 0 < len(body) <= limit:
             raise HttpError(413, "INVALID_VALUE")
