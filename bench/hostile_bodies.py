@@ -93,11 +93,14 @@ def _documents(size: int) -> Iterator[tuple[str, bytes]]:
         "nested objects": b'{"":' * 150 + b"0" + b"}" * 150,
     }.items():
         yield name, _filled(b'{"a":[', iter(lambda item=item: item, None), b"]}", size)  # type: ignore[misc]
-        yield f"{name}, and half a surrogate", _filled(
-            b'{"a":["\\ud800",',
-            iter(lambda item=item: item, None),  # type: ignore[misc]
-            b"]}",
-            size,
+        yield (
+            f"{name}, and half a surrogate",
+            _filled(
+                b'{"a":["\\ud800",',
+                iter(lambda item=item: item, None),  # type: ignore[misc]
+                b"]}",
+                size,
+            ),
         )
     room = size - len(b'{"client_id":""}')
     yield "0xff in a name", b'{"client_id":"%b"}' % (b"\xff" * room)

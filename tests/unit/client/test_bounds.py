@@ -27,7 +27,8 @@ def opened(config: Config) -> Opened:
 
 
 @pytest.mark.parametrize(
-    ("config", "largest"), [(Config(), 17 << 20), (Config(max_msg_size=1000), 1000), (Config(max_msg_size=0), 2**31 - 1)]
+    ("config", "largest"),
+    [(Config(), 17 << 20), (Config(max_msg_size=1000), 1000), (Config(max_msg_size=0), 2**31 - 1)],
 )
 def test_a_frame_that_is_too_large_ends_the_connection_before_it_comes(config: Config, largest: int) -> None:
     opened(config).receive(struct.pack(">ii", largest, 2), 0.0)
