@@ -100,7 +100,7 @@ def parse_rights(text: str) -> Rights:
     """Raises RightsError. What is not understood is refused: a misspelt limit must not be none."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # besides its own: a number too long, lists in lists in lists
         raise RightsError(str(error)) from error
     entries = document.pop("allow", [])
     if document or not isinstance(entries, list):

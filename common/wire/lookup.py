@@ -19,7 +19,7 @@ OK: Final = b"OK"
 # NSQ bounds neither. The longest line that means something has some 140 bytes, but clients of old have sent
 # parameters that are ignored; a document of nsqd's has less than 1 kB.
 MAX_LINE: Final = 64 * 1024
-MAX_BODY: Final = 1024 * 1024
+MAX_BODY: Final = 64 * 1024
 
 _MOST_ECHOED: Final = 64  # bytes of a line that never ended
 _size: Final = Struct(">i")

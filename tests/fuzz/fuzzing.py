@@ -72,8 +72,7 @@ def fuzz(target: Target, *, seconds: float, seed: int) -> int:
     corpus = target.corpus
     before = _peak()
     stop = time.monotonic() + seconds
-    count = 0
-    for data in _inputs(corpus, random):
+    for count, data in enumerate(_inputs(corpus, random)):
         if count >= len(corpus) and time.monotonic() >= stop:
             return count
         began = time.process_time()
@@ -85,7 +84,6 @@ def fuzz(target: Target, *, seconds: float, seed: int) -> int:
             raise Found(f"{target.name}: took {took:.1f} s, input kept as {_keep(target, data)}")
         if (grown := _peak() - before) > MOST_MEMORY:
             raise Found(f"{target.name}: grew by {grown >> 20} MiB, input kept as {_keep(target, data)}")
-        count += 1
     raise AssertionError("mutations never end")
 
 

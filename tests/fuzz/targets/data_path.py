@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
+from nsqd.log.data_path import DataPathError
 from tests.faults.data_paths import lay_out, make, outcome, run_fsck, snapshot
 
 SHARED = Path("/dev/shm")
@@ -26,13 +28,5 @@ def run(data: bytes, random: Random) -> None:
     with TemporaryDirectory(dir=SHARED if SHARED.is_dir() else None) as folder:
         lay_out(files, Path(folder))
         run_fsck(Path(folder))
-        _start(Path(folder))
-
-
-def _start(path: Path) -> None:
-    from nsqd.log.data_path import DataPathError  # noqa: PLC0415
-
-    try:
-        outcome(path)
-    except DataPathError:  # a start that is refused, and says why
-        pass
+        with suppress(DataPathError):  # a start that is refused, and says why
+            outcome(Path(folder))
