@@ -58,6 +58,7 @@ CUT_SHORT: Final = "nsq.cut_short"
 # kernel send a reset, and a client that is still writing would never see the answer.
 _MOST_TO_DROP: Final = 8 * 1024 * 1024
 
+_MOST_ARGUMENTS: Final = 1000  # of a query
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
 _PHRASES: Final = {413: b"Request Entity Too Large"}  # Python's words for it changed in 3.13, Go's did not
 _MINIMAL_CONTENT: Final = b"400 Bad Request"
@@ -189,9 +190,10 @@ class HttpDate:
 def parse_query(query: bytes) -> dict[str, str]:
     """The arguments, the first of each name. Strict as Go: one bad escape or `;` anywhere spoils all of them.
 
-    Bytes that are no UTF-8 come as lone surrogates, so that no two different arguments become equal.
+    Bytes that are no UTF-8 come as lone surrogates, so that no two different arguments become equal. More than
+    `_MOST_ARGUMENTS` are refused, as reading a million of them would hold everybody up.
     """
-    if _BAD_QUERY.search(query):
+    if query.count(b"&") >= _MOST_ARGUMENTS or _BAD_QUERY.search(query):
         raise HttpError(400, "INVALID_REQUEST")
     arguments: dict[str, str] = {}
     for piece in query.split(b"&"):
@@ -202,6 +204,8 @@ def parse_query(query: bytes) -> dict[str, str]:
 
 
 def _unescape(escaped: bytes) -> str:
+    if b"%" not in escaped and b"+" not in escaped:
+        return escaped.decode("utf-8", "surrogateescape")
     return unquote_to_bytes(escaped.replace(b"+", b" ")).decode("utf-8", "surrogateescape")
 
 
@@ -246,20 +250,22 @@ class Request:
         This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile; an
         HttpError when it has ended too early, and may still hear of it.
         """
+        return b"".join([piece async for piece in self.pieces(limit)])[: limit + 1]
+
+    async def pieces(self, limit: int) -> AsyncIterator[bytes]:
+        """As `read`, for who can use the body as it comes; the last piece may be longer than `limit` asks for."""
         self._reading = True
-        pieces: list[bytes] = []
         size = 0
         while not self._complete and size <= limit:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
             piece: bytes = message.get("body", b"")
-            pieces.append(piece)
             size += len(piece)
             self._complete = not message.get("more_body", False)
             if not self._complete and self._is_cut_short:
                 raise HttpError(500, "INTERNAL_ERROR", close=True)
-        return b"".join(pieces)[: limit + 1]
+            yield piece
 
     async def drop_rest(self) -> None:
         """Reads on and forgets, within reason: see `_MOST_TO_DROP`."""

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
 import httptools
@@ -24,13 +24,17 @@ import trio
 
 from common.net import join_host_port
 
-_MOST_BYTES: Final = 16 << 20  # of an answer
+MOST_BYTES: Final = 16 << 20  # of an answer, where nobody says otherwise
+SMALL: Final = 64 * 1024  # bytes of an answer that are held without asking `before_large`
+_MOST_BESIDE: Final = 256 * 1024  # bytes of head, of chunks' sizes and of what follows the body
+_MOST_BESIDE_A_BYTE: Final = 8  # and for each byte of the body: a chunk may be as short as one
 _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go
 _TO_GET: Final = frozenset((301, 302, 303))  # as every client has always understood them
 _REDIRECTS: Final = _TO_GET | {307, 308}
 
 Headers = Sequence[tuple[str, str]]
+BeforeLarge = Callable[[], Awaitable[None]]  # waits until an answer may be longer than SMALL
 _ONLY_ONE: Final = ("Connection", "close")
 
 _Place = tuple[str, int, ssl.SSLContext | None]
@@ -55,7 +59,7 @@ class Answer:
 class HttpClient:
     """As many connections as there are questions at once; between questions they stay until `close_idle`. Seconds.
 
-    Without `keeps_bodies` answers are read to their end and have none.
+    Without `keeps_bodies` answers are read to their end and have none; otherwise one of more than `most` bytes has failed.
     """
 
     def __init__(
@@ -65,11 +69,13 @@ class HttpClient:
         timeout: float = inf,
         idle_timeout: float = inf,
         keeps_bodies: bool = True,
+        most: int = MOST_BYTES,
     ) -> None:
         self._connect_timeout = connect_timeout
         self._timeout = timeout  # for all of one question
         self._idle_timeout = idle_timeout  # what has been idle for longer is not used again
         self._keeps_bodies = keeps_bodies
+        self._most = most
         self._idle: dict[_Place, list[_Idle]] = {}
 
     @property
@@ -127,10 +133,11 @@ class HttpClient:
         stays = False
         try:
             await stream.send_all(request)
-            await _receive(stream, answer)
+            await _receive(stream, answer, most=self._most)
             stays = answer.may_be_followed and idle is self._idle
             return answer.whole()
         finally:
+            answer.close()
             if stays:
                 idle[place].append(_Idle(stream, trio.current_time()))
             else:
@@ -158,11 +165,12 @@ async def get(
     headers: Headers = (),
     connect_timeout: float = inf,
     timeout: float = inf,
+    most: int = MOST_BYTES,
 ) -> Answer:
-    """A single question. The answer, whatever its status. Raises HttpFailed."""
+    """A single question. The answer, whatever its status. Raises HttpFailed, also for one of more than `most` bytes."""
     request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(timeout):
-        return await _exchange((host, port, tls), request, connect_timeout=connect_timeout)
+        return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
 
 
 async def fetch(
@@ -174,9 +182,11 @@ async def fetch(
     body: bytes = b"",
     connect_timeout: float = inf,
     timeout: float = inf,
+    most: int = MOST_BYTES,
+    before_large: BeforeLarge = trio.lowlevel.checkpoint,
 ) -> Answer:
     """As `get`, of a whole URL, and wherever it leads: redirects are followed. `tls` is for https."""
-    ask = partial(_exchange, connect_timeout=connect_timeout)
+    ask = partial(_exchange, connect_timeout=connect_timeout, most=most, before_large=before_large)
     with _failing(timeout):
         return await _follow(ask, method, url, tls=tls, headers=[_ONLY_ONE, *headers], body=body)
 
@@ -224,8 +234,11 @@ async def open_answer(
         stream = await _connect(host, port, tls, connect_timeout)
     try:
         answer = OpenAnswer(stream, patience)
-        await answer.begin(request)
-        yield answer
+        try:
+            await answer.begin(request)
+            yield answer
+        finally:
+            answer.close()
     finally:
         await trio.aclose_forcefully(stream)
 
@@ -251,10 +264,13 @@ class OpenAnswer:
     async def receive(self) -> bytes:
         """The next piece of the body; nothing behind the last one. Raises HttpFailed, also when it breaks off."""
         with _failing(self._patience):
-            while not self._parsed.pieces and await _receive_piece(self._stream, self._parsed):
+            while not self._parsed.body and await _receive_piece(self._stream, self._parsed):
                 pass
-        pieces, self._parsed.pieces = self._parsed.pieces, []
-        return b"".join(pieces)
+        body, self._parsed.body = self._parsed.body, bytearray()
+        return bytes(body)
+
+    def close(self) -> None:
+        self._parsed.close()
 
 
 def _split(url: str, location: str) -> SplitResult:
@@ -307,16 +323,24 @@ def _failing(timeout: float) -> Iterator[None]:
         raise HttpFailed(f"malformed HTTP response: {error}") from error
 
 
-async def _exchange(place: _Place, request: bytes, *, connect_timeout: float) -> Answer:
+async def _exchange(
+    place: _Place,
+    request: bytes,
+    *,
+    connect_timeout: float,
+    most: int = MOST_BYTES,
+    before_large: BeforeLarge = trio.lowlevel.checkpoint,
+) -> Answer:
     """On a connection of its own."""
     stream = await _connect(*place, connect_timeout)
     answer = _Parsed()
     try:
         await stream.send_all(request)
-        await _receive(stream, answer)
+        await _receive(stream, answer, most=most, before_large=before_large)
+        return answer.whole()
     finally:
+        answer.close()
         await trio.aclose_forcefully(stream)
-    return answer.whole()
 
 
 def _cause(error: BaseException) -> str:
@@ -338,10 +362,20 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: floa
     return trio.SSLStream(stream, tls, server_hostname=host, https_compatible=True)
 
 
-async def _receive(stream: trio.abc.Stream, answer: _Parsed) -> None:
+async def _receive(
+    stream: trio.abc.Stream,
+    answer: _Parsed,
+    *,
+    most: int = MOST_BYTES,
+    before_large: BeforeLarge = trio.lowlevel.checkpoint,
+) -> None:
+    is_large = False
     while await _receive_piece(stream, answer):
-        if answer.size > _MOST_BYTES:
-            raise HttpFailed(f"response of more than {_MOST_BYTES} bytes")
+        if max(len(answer.body), answer.announced) > most:
+            raise HttpFailed(f"response of more than {most} bytes")
+        if not is_large and len(answer.body) > SMALL:
+            is_large = True
+            await before_large()
 
 
 async def _receive_piece(stream: trio.abc.Stream, answer: _Parsed) -> bool:
@@ -351,24 +385,33 @@ async def _receive_piece(stream: trio.abc.Stream, answer: _Parsed) -> bool:
     data = await stream.receive_some(_READ_SIZE)
     if data:
         answer.feed(data)
+        if answer.beside > _MOST_BESIDE + _MOST_BESIDE_A_BYTE * answer.size:
+            raise HttpFailed("response with too much beside its body")
     elif not answer.ends_with_the_connection:
         raise HttpFailed("connection closed within the response")
     return bool(data)
 
 
 class _Parsed:
-    """An answer as it comes; what begins with `on_` is what httptools calls back."""
+    """An answer as it comes; what begins with `on_` is what httptools calls back.
+
+    It and its parser hold each other, so `close` it: the garbage collector counts objects, not the megabytes in them,
+    and may come too late.
+    """
 
     def __init__(self, *, keeps_body: bool = True) -> None:
-        self.pieces: list[bytes] = []
-        self.size = 0  # of what was kept
+        self.body = bytearray()  # in one piece: chunks of two bytes each would take 20 times their size
+        self.size = 0  # of the body so far, kept or not
+        self.beside = 0  # bytes that were received and are not the body's
+        self.announced = 0  # its Content-Length
+        self.status = 0
         self.location = b""
         self.index = b""
         self.has_begun = False  # a byte of it is there
         self.has_head = False
         self.complete = False
         self._keeps_body = keeps_body
-        self._parser = httptools.HttpResponseParser(self)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._messages = 0
         self._stays_open = False
         self._has_end = False  # says where it ends
@@ -376,14 +419,14 @@ class _Parsed:
     def feed(self, data: bytes | bytearray) -> None:
         """Raises HttpParserError."""
         self.has_begun = True
+        self.beside += len(data)
         self._parser.feed_data(data)
 
-    def whole(self) -> Answer:
-        return Answer(self.status, b"".join(self.pieces), self.location.decode("latin-1"), self.index.decode("latin-1"))
+    def close(self) -> None:
+        self._parser = None
 
-    @property
-    def status(self) -> int:
-        return int(self._parser.get_status_code())
+    def whole(self) -> Answer:
+        return Answer(self.status, bytes(self.body), self.location.decode("latin-1"), self.index.decode("latin-1"))
 
     @property
     def ends_with_the_connection(self) -> bool:
@@ -404,14 +447,18 @@ class _Parsed:
             self.location = value
         elif name == b"x-nsq-index":
             self.index = value
+        elif name == b"content-length" and self._keeps_body:
+            self.announced = int(value)  # the parser has checked it
 
     def on_headers_complete(self) -> None:
         self.has_head = True
+        self.status = int(self._parser.get_status_code())
 
     def on_body(self, body: bytes) -> None:
+        self.beside -= len(body)
+        self.size += len(body)
         if self._keeps_body:
-            self.pieces.append(body)
-            self.size += len(body)
+            self.body += body
 
     def on_message_complete(self) -> None:
         self.complete = True

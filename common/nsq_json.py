@@ -6,8 +6,11 @@ their case, `null` for "not given", and integers only from integer literals.
 
 from __future__ import annotations
 
+import gc
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 # Written
@@ -57,28 +60,33 @@ class JsonError(ValueError):
     """The text is no JSON, or a field does not have the type that it should."""
 
 
-class JsonObject(dict[str, object]):
-    """An object as read. `pairs` keeps what a dictionary loses: names that stand there more than once."""
-
-    __slots__ = ("pairs",)
-
-    def __init__(self, pairs: list[tuple[str, object]]) -> None:
-        super().__init__(pairs)
-        self.pairs = pairs
-
-
 def loads(data: bytes) -> object:
-    """What the text says; objects come as JsonObject. Raises JsonError.
+    """Return the whole document, with objects as dictionaries: of equal names the last one counts. Raises JsonError.
 
     Only UTF-8 without a byte order mark is JSON here. In strings, bytes that are not UTF-8 and escapes of
     half a surrogate pair become U+FFFD, one each.
     """
-    text = _SURROGATE.sub("\ufffd", data.decode("utf-8", "surrogateescape"))
+    return _plain(read(data))
+
+
+def read(data: bytes) -> object:
+    """Return the document for `Fields`, which looks at the few values that somebody asks for. Raises JsonError.
+
+    Every client can send a document, so reading it must be cheap whatever it holds: a Python function that is called
+    for each value took 25 ms for 64 KiB. Therefore the scanner of `json`, which is written in C, calls nothing but C,
+    and what is left to do is done to the values that are asked for:
+
+        {"a": 1, "a": 2}    (("a", b"1"), ("a", b"2"))    a tuple of pairs, so that equal names are kept
+        -12                 b"-12"                        int() refuses thousands of digits, even where nobody asks
+        "a<ff>"             "a<half a surrogate pair>"    becomes U+FFFD
+    """
+    text = data.decode("utf-8", "surrogateescape")
     try:
-        value: object = _decoder.decode(text)
-        return _repaired(value) if _SURROGATE_ESCAPE.search(data) else value
+        with _uncollected():
+            value: object = _decoder.decode(text)
     except (ValueError, RecursionError) as error:  # the latter: nested more deeply than any document of ours
         raise JsonError(str(error)) from error
+    return value
 
 
 class Fields:
@@ -91,10 +99,11 @@ class Fields:
     __slots__ = ("_values",)
 
     def __init__(self, value: object) -> None:
-        if value is not None and not isinstance(value, JsonObject):
+        """`value` comes from `read`, or is such a value's own item."""
+        if value is not None and not isinstance(value, tuple):
             raise JsonError(f"expected an object, got {_kind(value)}")
         self._values: dict[str, list[object]] = {}
-        for name, member in value.pairs if value is not None else ():
+        for name, member in value or ():
             if member is not None:
                 self._values.setdefault(name.lower(), []).append(member)
 
@@ -103,7 +112,7 @@ class Fields:
             if not isinstance(value, str):
                 raise _wrong_type(name, "a string", value)
             default = value
-        return default
+        return _repaired(default)
 
     def flag(self, name: str, default: bool = False) -> bool:
         for value in self._values.get(name, ()):
@@ -115,50 +124,71 @@ class Fields:
     def integer(self, name: str, default: int = 0, *, bits: int = 64) -> int:
         """A signed integer of that many bits, from an integer literal: neither 1000.0 nor 1e3 nor "1000"."""
         for value in self._values.get(name, ()):
-            # A bool is an int to Python, but not to JSON.
-            if isinstance(value, bool) or not isinstance(value, int):
+            if not isinstance(value, bytes):
                 raise _wrong_type(name, "an integer", value)
-            if not -(1 << bits - 1) <= value < 1 << bits - 1:
+            number = _integer(value)
+            if not -(1 << bits - 1) <= number < 1 << bits - 1:
                 raise JsonError(f"{name}: does not fit {bits} bits")
-            default = value
+            default = number
         return default
 
     def items(self, name: str) -> list[object]:
-        """The members of a list; empty when it is not there."""
+        """Return the members of a list: strings as in `text`, objects for `Fields`. Empty when it is not there."""
         items: list[object] = []
         for value in self._values.get(name, ()):
             if not isinstance(value, list):
                 raise _wrong_type(name, "a list", value)
             items = value
-        return items
+        return [_repaired(item) if isinstance(item, str) else item for item in items]
 
 
 _LONGEST_INTEGER: Final = 100  # digits: far beyond any field, far below what int() refuses
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
-_SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
-
-
-def _integer(digits: str) -> int:
-    # However long the number, if no field asks for it then it does no harm; if one does, it is out of range.
-    return int(digits[:_LONGEST_INTEGER])
 
 
 def _refuse(constant: str) -> object:
     raise ValueError(f"{constant} is not JSON")
 
 
-_decoder: Final = json.JSONDecoder(object_pairs_hook=JsonObject, parse_int=_integer, parse_constant=_refuse)
+_decoder: Final = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str.encode, parse_constant=_refuse)
 
 
-def _repaired(value: object) -> object:
-    """The same value without lone surrogates, which could not be encoded again."""
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, JsonObject):
-        return JsonObject([(_SURROGATE.sub("\ufffd", name), _repaired(member)) for name, member in value.pairs])
-    if isinstance(value, list):
-        return [_repaired(member) for member in value]
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keeps the cyclic collector away from a document in the making, where it finds nothing however often it looks.
+
+    Half a million lists in 1 MiB made it look at everything there is, which took ten times as long as reading them.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _integer(digits: bytes) -> int:
+    # However long the number, if no field asks for it then it does no harm; if one does, it is out of range.
+    return int(digits[:_LONGEST_INTEGER])
+
+
+def _repaired(text: str) -> str:
+    """Return the text without lone surrogates, which could not be encoded again."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+def _plain(value: object) -> object:
+    match value:
+        case str():
+            return _repaired(value)
+        case bytes():
+            return _integer(value)
+        case tuple():
+            return {_repaired(name): _plain(member) for name, member in value}
+        case list():
+            return [_plain(member) for member in value]
     return value
 
 
@@ -167,6 +197,6 @@ def _wrong_type(name: str, expected: str, value: object) -> JsonError:
 
 
 def _kind(value: object) -> str:
-    return {dict: "an object", JsonObject: "an object", list: "a list", str: "a string", bool: "a bool"}.get(
+    return {tuple: "an object", list: "a list", str: "a string", bool: "a bool"}.get(
         type(value), "null" if value is None else "a number"
     )

@@ -131,7 +131,10 @@ def _convert_floats(value: object) -> tuple[float, ...]:
 
 
 def _put_strings(text: str) -> tuple[str, ...]:
-    value = json.loads(text)  # its error is a ValueError
+    try:
+        value = json.loads(text)  # its error is a ValueError
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     return () if value is None else _convert_strings(value) if isinstance(value, list) else _wrong_type(value)
 
 

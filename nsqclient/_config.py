@@ -39,7 +39,7 @@ class Config:
     auth_secret: str | None = field(default=None, repr=False)
     output_buffer_size: int = 16384
     output_buffer_timeout: float | None = 0.25  # None: nsqd does not hold anything back
-    max_msg_size: int = 0  # the largest frame that is accepted; 0: any
+    max_msg_size: int = 17 << 20  # the largest frame: a message of nsqd's default size and 16 MiB more; 0: any
     reconnect_delay: Literal["growing", "fixed"] = "growing"  # "fixed": lookupd_poll_interval, as NSQ does it
 
     # Who we are
@@ -291,7 +291,14 @@ OPTIONS: Final = _table(
         none_for=0.0,
         help="when nsqd takes a message back; 0 (None): as it likes",
     ),
-    Option("max_msg_size", "int", "max_msg_size", 0, (1 << 31) - 1, help="the largest frame that is accepted; 0: any"),
+    Option(
+        "max_msg_size",
+        "int",
+        "max_msg_size",
+        0,
+        (1 << 31) - 1,
+        help="bytes of the largest frame that is accepted, by default 17 MiB; 0: any",
+    ),
     Option("auth_secret", "string", "auth_secret", help="for AUTH"),
     Option(
         "skip_lookupd_authorization",

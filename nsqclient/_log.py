@@ -4,22 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from time import monotonic
 from typing import Final
 
+from common.ration import Ration
 from nsqclient import events
 
 LOGGER: Final = logging.getLogger("nsqclient")
+
+# There may be one of these for each message, or as many as a sick nsqd likes.
+_OF_A_MESSAGE: Final = (events.LateResponse, events.GaveUp, events.LatePublish, events.Refused)
 
 
 def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Event], None]:
     """Logs each event as one line; `extra` has `nsqd` where it is about one."""
 
+    rations: dict[str, Ration] = {}  # by nsqd; there is one only while something was logged that has them
+
     def log(event: events.Event) -> None:
         level, text = _line(event)
-        if logger.isEnabledFor(level):
-            address = getattr(event, "address", "")
-            where = f"({address}) " if address else ""
-            logger.log(level, "%s%s%s", prefix, where, text, extra={"nsqd": address, "event": type(event).__name__})
+        if not logger.isEnabledFor(level):
+            return
+        address = getattr(event, "address", "")
+        where = f"({address}) " if address else ""
+        about = {"nsqd": address, "event": type(event).__name__}
+        if isinstance(event, _OF_A_MESSAGE) and not rations.setdefault(address, Ration()).allows(monotonic()):
+            return
+        if address in rations and (left_out := rations[address].told()):
+            logger.log(
+                logging.WARNING, "%s%s%d more lines about messages were left out", prefix, where, left_out, extra=about
+            )
+        if isinstance(event, events.Disconnected):
+            rations.pop(address, None)
+        logger.log(level, "%s%s%s", prefix, where, text, extra=about)
 
     return log
 

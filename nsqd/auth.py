@@ -6,18 +6,20 @@ the server's `Grant`, or None (see protocol.py and auth_servers.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 from urllib.parse import urlencode
 
-from common.nsq_json import Fields, JsonError, dumps, loads
+from common.nsq_json import Fields, JsonError, dumps, read
 from nsqd.expressions import Expression, ExpressionError
 
 SUBSCRIBE: Final = "subscribe"
 PUBLISH: Final = "publish"
 
 _PERMISSIONS: Final = frozenset((SUBSCRIBE, PUBLISH))
+_MOST_STEPS: Final = 20_000  # of all expressions of one answer that are more than a name: each is tried with a new name
+_MOST_EXPRESSIONS: Final = 20_000  # of one answer, which each of its clients keeps
 _MOST_REMEMBERED: Final = 1024  # decisions for one client; it may name as many topics as it likes
 
 
@@ -30,14 +32,15 @@ class Entry:
 
     __slots__ = ("_channels", "_permissions", "_topic")
 
-    def __init__(self, topic: str, channels: list[str], permissions: list[str]) -> None:
+    def __init__(self, topic: Expression, channels: list[Expression], permissions: frozenset[str]) -> None:
+        self._permissions = permissions
+        self._topic = topic
+        self._channels = channels
+
+    @classmethod
+    def of(cls, topic: str, channels: list[str], permissions: list[str]) -> Self:
         """Raises GrantError."""
-        for permission in permissions:
-            if permission not in _PERMISSIONS:
-                raise GrantError(f"unknown permission {permission}")
-        self._permissions = frozenset(permissions)
-        self._topic = _expression(topic)
-        self._channels = [_expression(channel) for channel in channels]
+        return cls(_expression(topic), [_expression(channel) for channel in channels], _known(permissions))
 
     def allows(self, topic: str, channel: str) -> bool:
         """`channel` is empty for a publish: an entry without a channel that matches the empty name allows none."""
@@ -81,11 +84,38 @@ class Grant:
 
 def decode_grant(body: bytes) -> Grant:
     """Raises GrantError where NSQ refuses the answer as a whole."""
+    decoding = decode_grant_stepwise(body)
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as done:
+            grant: Grant = done.value
+            return grant
+
+
+def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
+    """As `decode_grant`, which takes seconds when there are thousands of expressions: a step reads one of them."""
     try:
-        fields = Fields(loads(body))
+        fields = Fields(read(body))
         ttl = fields.integer("ttl")
         identity, identity_url = fields.text("identity"), fields.text("identity_url")
-        entries = [_entry(Fields(item)) for item in fields.items("authorizations")]
+        entries: list[Entry] = []
+        steps = count = 0
+        for item in fields.items("authorizations"):
+            of_entry = Fields(item)
+            texts = [of_entry.text("topic"), *_texts(of_entry, "channels")]
+            permissions = _known(_texts(of_entry, "permissions"))
+            expressions: list[Expression] = []
+            for text in texts:
+                expressions.append(_expression(text))
+                steps += expressions[-1].steps
+                count += 1
+                if steps > _MOST_STEPS:
+                    raise GrantError(f"all expressions together take more than {_MOST_STEPS} steps")
+                if count > _MOST_EXPRESSIONS:
+                    raise GrantError(f"more than {_MOST_EXPRESSIONS} expressions")
+                yield
+            entries.append(Entry(expressions[0], expressions[1:], permissions))
     except JsonError as error:
         raise GrantError(str(error)) from error
     if ttl <= 0:
@@ -93,8 +123,11 @@ def decode_grant(body: bytes) -> Grant:
     return Grant(ttl=ttl, identity=identity, identity_url=identity_url, entries=entries)
 
 
-def _entry(fields: Fields) -> Entry:
-    return Entry(fields.text("topic"), _texts(fields, "channels"), _texts(fields, "permissions"))
+def _known(permissions: list[str]) -> frozenset[str]:
+    for permission in permissions:
+        if permission not in _PERMISSIONS:
+            raise GrantError(f"unknown permission {permission}")
+    return frozenset(permissions)
 
 
 def _texts(fields: Fields, name: str) -> list[str]:

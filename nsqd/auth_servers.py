@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Final, Protocol
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Protocol, Self
 from urllib.parse import urlsplit
 
 import trio
@@ -21,7 +22,7 @@ import trio
 from common import http_client
 from common.net import join_host_port
 from common.options import SECOND
-from nsqd.auth import Grant, GrantError, Question, decode_grant
+from nsqd.auth import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.registration import https_port_in
 from nsqd.tls import client_context
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64  # questions; each needs a descriptor
+MOST_ANSWERED: Final = 1 << 20  # bytes of an answer
+_LARGE_AT_ONCE: Final = 8  # answers of more than http_client.SMALL bytes; more wait, within their request's timeout
+_SLICE: Final = 0.001  # seconds of decoding at a stretch before others get their turn
 _ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 _JSON: Final = ("Content-Type", "application/json")
 
@@ -86,6 +90,8 @@ class AuthServers:
         self._choose = choose  # the first one to ask, of so many
         self._questions: deque[Question] = deque()
         self._asked = trio.Event()
+        self._large = trio.Semaphore(_LARGE_AT_ONCE)
+        self._decoding = trio.Lock()  # one answer after the other, so that a slice is a slice however many there are
 
     def ask(self, question: Question) -> None:
         """Returns at once; the question gets its answer in a turn of its own."""
@@ -131,22 +137,64 @@ class AuthServers:
         first = self._choose(len(addresses))
         for address in (*addresses[first:], *addresses[:first]):
             try:
-                return decode_grant(await _query(_url_of(address), question, self._settings))
+                async with _Room(self._large) as room:
+                    body = await _query(_url_of(address), question, self._settings, room)
+                    async with self._decoding:
+                        return await _decode_in_slices(body)
             except (http_client.HttpFailed, GrantError) as error:
                 log.error("failed to query auth server %s - %s", _without_secrets(address), error)
         return None
 
 
-async def _query(url: str, question: Question, settings: Settings) -> bytes:
-    answer = await _fetch(url, question, settings)
+class _Room:
+    """The memory that one answer takes, from its first byte until it is decoded.
+
+    A sick server may answer all questions at once with as much as is allowed. A short answer needs no leave; a longer
+    one takes a place among the large ones as soon as it proves to be long.
+    """
+
+    def __init__(self, large: trio.Semaphore) -> None:
+        self._large = large
+        self._has_place = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def before_large(self) -> None:
+        if not self._has_place:
+            await self._large.acquire()
+            self._has_place = True
+
+    async def __aexit__(self, *error: object) -> None:
+        if self._has_place:
+            self._large.release()
+
+
+async def _decode_in_slices(body: bytes) -> Grant:
+    """Raises GrantError."""
+    decoding = decode_grant_stepwise(body)
+    stop = monotonic() + _SLICE
+    while True:
+        try:
+            next(decoding)
+        except StopIteration as done:
+            grant: Grant = done.value
+            return grant
+        if monotonic() >= stop:
+            await trio.lowlevel.checkpoint()
+            stop = monotonic() + _SLICE
+
+
+async def _query(url: str, question: Question, settings: Settings, room: _Room) -> bytes:
+    answer = await _fetch(url, question, settings, room)
     if answer.status == 403 and not url.startswith("https://") and (port := https_port_in(answer.body)):
-        answer = await _fetch(_at_https_port(url, port), question, settings)
+        answer = await _fetch(_at_https_port(url, port), question, settings, room)
     if answer.status != 200:
         raise http_client.HttpFailed(f"answered with status {answer.status}")
     return answer.body
 
 
-async def _fetch(url: str, question: Question, settings: Settings) -> http_client.Answer:
+async def _fetch(url: str, question: Question, settings: Settings, room: _Room) -> http_client.Answer:
     posts = settings.posts
     return await http_client.fetch(
         "POST" if posts else "GET",
@@ -157,6 +205,8 @@ async def _fetch(url: str, question: Question, settings: Settings) -> http_clien
         body=question.as_json() if posts else b"",
         connect_timeout=settings.connect_timeout,
         timeout=settings.request_timeout,
+        most=MOST_ANSWERED,
+        before_large=room.before_large,
     )
 
 

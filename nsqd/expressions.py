@@ -11,7 +11,9 @@ nothing. Which way is preferred (`*?`), and what groups have caught, makes no di
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 from unicodedata import category
 
@@ -19,6 +21,7 @@ _ASCII: Final = 128
 _EVERYTHING: Final = (1 << _ASCII) - 1
 _MOST_REPEATS: Final = 1000  # as in RE2
 _MOST_STEPS: Final = 5000  # of an expression once its repetitions are written out
+_MOST_LENGTH: Final = 16 * 1024  # characters of an expression
 
 
 class ExpressionError(ValueError):
@@ -351,6 +354,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
+@lru_cache(maxsize=64)
 def _unicode(name: str) -> int:
     """The ASCII part of a general category, or of a script: only letters belong to one that is known here."""
     if not name.isascii() or not name.replace("_", "").isalpha() or not name[:1].isupper():
@@ -406,28 +410,8 @@ class _Program:
                     then = self._add(part, then)
                 return then
 
-
-def _size(node: _Node) -> int:
-    match node:
-        case _Characters() | _Place():
-            return 1
-        case _Sequence(parts) | _Choice(parts):
-            return 1 + sum(map(_size, parts))
-        case _Repeat(part, least, most):
-            return 1 + (1 + _size(part)) * max(1, least, most or least + 1)
-
-
-class Expression:
-    def __init__(self, text: str) -> None:
-        """Raises ExpressionError."""
-        try:
-            self._program = _Program(_Parser(text).parse())
-        except RecursionError:
-            raise ExpressionError("nested too deeply") from None
-
     def found_in(self, name: str) -> bool:
-        """Whether some part of the name, or none of it, is as the expression says."""
-        wants, then, first = self._program.wants, self._program.then, self._program.first
+        wants, then, first = self.wants, self.then, self.first
         reached: set[int] = set()
         for at in range(len(name) + 1):
             seen: set[int] = set()
@@ -450,6 +434,74 @@ class Expression:
                 elif want & bit:
                     reached.update(then[step])
         return False
+
+
+def _size(node: _Node) -> int:
+    match node:
+        case _Characters() | _Place():
+            return 1
+        case _Sequence(parts) | _Choice(parts):
+            return 1 + sum(map(_size, parts))
+        case _Repeat(part, least, most):
+            return 1 + (1 + _size(part)) * max(1, least, most or least + 1)
+
+
+# Most expressions are names, or the beginnings or ends of names. They need no program.
+_LITERAL: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*+)(\.\*)?(\$?)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Literal:
+    """A text that stands somewhere in the name, or at its start, or its end, or is all of it."""
+
+    start: bool
+    text: str
+    end: bool
+
+    def found_in(self, name: str) -> bool:
+        if self.start and self.end:
+            return name == self.text
+        if self.start:
+            return name.startswith(self.text)
+        return name.endswith(self.text) if self.end else self.text in name
+
+
+def _literal(text: str) -> _Literal | None:
+    """`^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, where a dot of the name itself is written `\\.`"""
+    found = _LITERAL.fullmatch(text)
+    if found is None:
+        return None
+    starts, anything_before, name, anything_after, ends = found.groups()
+    return _Literal(
+        start=bool(starts and not anything_before),
+        text=name.replace("\\", ""),
+        end=bool(ends and not anything_after),
+    )
+
+
+class Expression:
+    """`steps` is what it costs to look for it at each character of a name; 0 where that is next to nothing."""
+
+    __slots__ = ("_pattern", "steps")
+
+    def __init__(self, text: str) -> None:
+        """Raises ExpressionError."""
+        if len(text) > _MOST_LENGTH:
+            raise ExpressionError("too large")
+        self._pattern: _Literal | _Program
+        if (literal := _literal(text)) is not None:
+            self._pattern = literal
+            self.steps = 0
+            return
+        try:
+            self._pattern = _Program(_Parser(text).parse())
+        except RecursionError:
+            raise ExpressionError("nested too deeply") from None
+        self.steps = len(self._pattern.wants)
+
+    def found_in(self, name: str) -> bool:
+        """Whether some part of the name, or none of it, is as the expression says."""
+        return self._pattern.found_in(name)
 
 
 def _is_place(kind: str, name: str, at: int) -> bool:

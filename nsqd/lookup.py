@@ -53,6 +53,7 @@ _MOST_LOGGED: Final = 32  # commands of one stretch; a resync is one line
 _QUESTIONS_AT_ONCE: Final = 32
 _KEPT_OPEN: Final = 5.0  # how long connections of HTTP wait for the next new topic
 _READ_SIZE: Final = 64 * 1024
+_MOST_ANSWERED: Final = 1 << 20  # bytes of an answer over HTTP: the channels of one topic
 
 _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 
@@ -293,7 +294,9 @@ class Lookup:
         self._settings = settings
         self._dial = dial or self._connect
         self._resolve = resolve_with or resolve
-        self._http = HttpClient(connect_timeout=settings.connect_timeout, timeout=settings.request_timeout)
+        self._http = HttpClient(
+            connect_timeout=settings.connect_timeout, timeout=settings.request_timeout, most=_MOST_ANSWERED
+        )
         self._sources: dict[str, _Source] = {}
         self._configured = trio.Event()
         self._asked_for = trio.Event()  # a topic is in broker.unasked
@@ -509,7 +512,7 @@ def settings_of(options: Options, *, hostname: str) -> Settings:
     )
     return Settings(
         me=me,
-        most=options.max_body_size,
+        most=min(options.max_body_size, options.max_identify_size),
         connect_timeout=options.http_client_connect_timeout / SECOND or inf,
         request_timeout=options.http_client_request_timeout / SECOND or inf,
         tls=_tls_of(options),

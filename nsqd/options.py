@@ -275,6 +275,9 @@ class Options(BaseOptions):
         0, "longest delay of a deferred publish; 0: as --max-req-timeout", kind=DURATION, at_least=0
     )
     max_body_size: int = option(5_242_880, "largest command body, in bytes", at_least=1)
+    max_identify_size: int = option(
+        65_536, "largest body of IDENTIFY and AUTH, in bytes; at most --max-body-size", at_least=1
+    )
 
     # clients
     max_heartbeat_interval: Nanoseconds = option(

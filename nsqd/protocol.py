@@ -22,6 +22,7 @@ from enum import IntEnum
 from math import inf
 from typing import TYPE_CHECKING, Final, Literal
 
+from common.ration import Ration
 from common.wire.commands import (
     MAGIC,
     Body,
@@ -59,6 +60,10 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
 
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
+# Commands of one client at a stretch. One read may hold 30,000 NOPs, but hardly more than 600 messages of 200 bytes.
+_MOST_COMMANDS: Final = 1024
+_MOST_FAILURES: Final = 512  # and answers that are errors: one command may stand for 512 FINs
+_BREATH: Final = 0.000_001  # seconds; any time that is later lets all others have their turn first
 _WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
 _NANOSECONDS_PER_MS: Final = 1_000_000
@@ -188,7 +193,11 @@ class ClientProtocol:
         self.lingers = False
         self.aborted = False
         self._ended = False  # the peer will send nothing more
-        self._stopped = False  # no further command now: it is closed, a question is out, or an upgrade comes first
+        # No further command now: it is closed, a question is out, an upgrade comes first, or others have their turn.
+        self._stopped = False
+        self._paused = False  # the last of these: `tick` goes on
+        self._failures = 0  # that were answered in this turn
+        self._ration = Ration()
         self._magic: bytes | None = b""
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
@@ -220,12 +229,18 @@ class ClientProtocol:
         """Carries out what has come."""
         reader = self._reader
         complete = False
+        self._failures = 0
         try:
-            while (command := reader.next_command()) is not None:
+            for _ in range(_MOST_COMMANDS):
+                command = reader.next_command()
+                if command is None:
+                    break
                 complete = True
                 self._handle(command, now)
                 if self._stopped:
                     break
+            else:
+                self._pause(now)
         except ProtocolError as error:
             self._fail(error)
         except LineTooLong:
@@ -233,13 +248,26 @@ class ClientProtocol:
             self.close()
         except _Suspended:
             pass
-        if complete and not self._stopped:
+        if complete and (not self._stopped or self._paused):
             self._read_deadline = now + self._read_patience
         self._wake()
         if self._granted is not None:
             granted, self._granted = self._granted, None
             self._stopped = False
             self._upgrade(self, granted, reader.take_rest())
+
+    def _pause(self, now: float) -> None:
+        """Lets others have their turn, before more of what has come is carried out."""
+        self._paused = self._stopped = True
+        self.next_deadline = now + _BREATH
+        self._find_out_whether_to_read()
+
+    def _go_on(self, now: float) -> None:
+        self._paused = self._stopped = False
+        self._find_out_whether_to_read()
+        self._work(now)
+        if self._ended and not self._paused:
+            self._cut_off(b"")
 
     def _read_magic(self, data: bytes, now: float) -> bytes:
         magic = (self._magic or b"") + data[:4]
@@ -266,7 +294,7 @@ class ClientProtocol:
         """`reason` is empty for what happens to every client in the end."""
         if self.state is State.CLOSED:
             return
-        if self._question is not None:
+        if self._question is not None or self._paused:
             self._ended = True
             return
         if self._magic is None and (error := self._reader.end()) is not None:
@@ -324,8 +352,10 @@ class ClientProtocol:
             return
         if self._magic is None:
             self._note("exit", b"")
+        self._tell_left_out()
         self.state = State.CLOSED
         self._stopped = True
+        self._paused = False
         self.finished = not self._held
         self.next_deadline = self._heartbeat_at = self._read_deadline = inf
         self._broker.producers.pop(self, None)
@@ -366,6 +396,8 @@ class ClientProtocol:
             self._respond(HEARTBEAT_FRAME)
             self._wake()
         self.next_deadline = min(self._heartbeat_at, self._read_deadline)
+        if self._paused:
+            self._go_on(now)
 
     def _keep_alive_from(self, now: float) -> None:
         """Starts to watch over the client as its settings say."""
@@ -398,7 +430,7 @@ class ClientProtocol:
         self._find_out_whether_to_read()
 
     def _find_out_whether_to_read(self) -> None:
-        self.reading = self._owed < _MOST_OWED and self._question is None
+        self.reading = self._owed < _MOST_OWED and self._question is None and not self._paused
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)
@@ -599,7 +631,7 @@ class ClientProtocol:
 
     def _set_ready(self, params: list[bytes]) -> None:
         if self.state is State.CLOSING:
-            self._note("info", b"ignoring RDY after CLS in state ClientStateV2Closing")
+            self._note_some("info", b"ignoring RDY after CLS in state ClientStateV2Closing")
             return
         raw = params[1] if len(params) > 1 else b"1"
         parsed = parse_decimal(raw)
@@ -628,7 +660,7 @@ class ClientProtocol:
         most = self._rules.max_req_timeout_ms * _NANOSECONDS_PER_MS
         clamped = min(max(duration, 0), most)
         if clamped != duration:
-            self._note("info", b"REQ timeout %d out of range 0-%d. Setting to %d" % (duration, most, clamped))
+            self._note_some("info", b"REQ timeout %d out of range 0-%d. Setting to %d" % (duration, most, clamped))
         consumer, channel = self._subscription()
         if reason := channel.requeue(consumer, message_id, clamped // _NANOSECONDS_PER_MS, now):
             self._fail_softly(Fault.REQ_FAILED, b"REQ", message_id, reason)
@@ -641,7 +673,22 @@ class ClientProtocol:
             self._fail_softly(Fault.TOUCH_FAILED, b"TOUCH", message_id, reason)
 
     def _fail_softly(self, fault: Fault, word: bytes, message_id: bytes, reason: bytes) -> None:
-        self._fail(ProtocolError(fault, word + b" " + message_id + b" failed " + reason, fatal=False))
+        error = ProtocolError(fault, word + b" " + message_id + b" failed " + reason, fatal=False)
+        self._note_some("error", error.data)
+        self._respond(error_frame(error))
+        self._failures += 1
+        if self._failures == _MOST_FAILURES:
+            self._pause(self._broker.now)
+
+    def _note_some(self, kind: NoteKind, text: bytes) -> None:
+        """Logs what there may be one of for each message: only the first ones of a storm."""
+        if self._ration.allows(self._broker.now):
+            self._tell_left_out()
+            self._note(kind, text)
+
+    def _tell_left_out(self) -> None:
+        if self._ration.left_out:
+            self._note("info", b"%d more lines about its messages were left out" % self._ration.told())
 
     def _start_closing(self) -> None:
         consumer, _ = self._subscription()

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from common.nsq_json import Fields, JsonError, loads
+from common.nsq_json import Fields, JsonError, read
 from common.wire.lookup import decode_identify_reply
 from common.wire.names import is_ephemeral, is_valid_name
 
@@ -107,7 +107,7 @@ def identified(reply: bytes) -> PeerAddress:
 def channels_in(answer: bytes) -> set[str]:
     """What `/channels` says, without the names that a new topic must not get. Refused when it says something else."""
     try:
-        names = Fields(loads(answer)).items("channels")
+        names = Fields(read(answer)).items("channels")
     except JsonError as error:
         raise Refused(f"answered with {answer[:100]!r}") from error
     return {name for name in names if isinstance(name, str) and is_valid_name(name) and not is_ephemeral(name)}
@@ -116,6 +116,6 @@ def channels_in(answer: bytes) -> set[str]:
 def https_port_in(answer: bytes) -> int | None:
     """The port that an nsqlookupd which serves no plain HTTP names in its refusal."""
     try:
-        return Fields(loads(answer)).integer("https_port") or None
+        return Fields(read(answer)).integer("https_port") or None
     except JsonError:
         return None

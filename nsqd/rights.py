@@ -68,7 +68,7 @@ class Holder:
         wanted = {PUBLISH: Role.PUBLISH, SUBSCRIBE: Role.READ}
         permissions = [permission for permission, role in wanted.items() if self.has(role)]
         topics = [f"^(?:{_expression(topic)})$" for topic in self.topics] or [""]
-        entries = [Entry(topic, [""], permissions) for topic in topics] if permissions else []
+        entries = [Entry.of(topic, [""], permissions) for topic in topics] if permissions else []
         return Grant(ttl=GRANT_TTL, identity=self.name, identity_url="", entries=entries)
 
 
@@ -100,7 +100,7 @@ def parse_rights(text: str) -> Rights:
     """Raises RightsError. What is not understood is refused: a misspelt limit must not be none."""
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # besides its own: a number too long, lists in lists in lists
         raise RightsError(str(error)) from error
     entries = document.pop("allow", [])
     if document or not isinstance(entries, list):

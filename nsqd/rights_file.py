@@ -54,7 +54,8 @@ class RightsFile:
                 seen = self._look()
                 if seen != self._seen:
                     self._seen = seen
-                    self.now = self._read()
+                    # Thousands of entries take some time to read, and this is no reason for clients to wait.
+                    self.now = await trio.to_thread.run_sync(self._read)
                     log.info("rights file %s was read again", self._path)
             except (OSError, RightsError) as error:
                 if self._seen is not _UNREADABLE:

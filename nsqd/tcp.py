@@ -65,7 +65,9 @@ def rules_of(options: Options) -> ClientRules:
 
 
 def limits_of(options: Options) -> Limits:
-    return Limits(max_message=options.max_msg_size, max_body=options.max_body_size)
+    return Limits(
+        max_message=options.max_msg_size, max_body=options.max_body_size, max_identify=options.max_identify_size
+    )
 
 
 def client_maker(broker: Broker, rules: ClientRules, tls_server: TlsServer | None, ask: Ask | None) -> MakeHandler:

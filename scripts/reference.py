@@ -35,7 +35,7 @@ Flags, environment (`NSQLOOKUPD_` and the flag in capitals, with `_` for `-`), T
 nsqlookupd keeps nothing on disk: after a restart every nsqd registers again.
 `/lookup` can wait for a change, which saves consumers their polling: [how and why](../decisions/0002-lookup-that-waits.md).
 
-Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 1 MiB, a command's line at most 64 KiB; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
+Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 64 KiB, as a command's line; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
 """
 
 ABOUT_NSQADMIN: Final = """\

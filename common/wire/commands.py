@@ -348,7 +348,7 @@ class _HalfBody:
         self.end = 0  # where the payload stopped in the data that were cut
         self._params = params
         self._form = form
-        self._limit = limits.max_message if form is _MESSAGE else limits.max_body
+        self._limit = limits.max_message if form is _MESSAGE else min(limits.max_identify, limits.max_body)
 
     def cut(self, data: bytes | bytearray, start: int) -> Body | Publication | None:
         if len(data) < start + _SIZE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from common.nsq_json import Fields, JsonError, dumps, loads
+from common.nsq_json import Fields, JsonError, dumps, read
 from common.wire.faults import Fault, ProtocolError
 
 _MIN_HEARTBEAT_INTERVAL_MS: Final = 1000
@@ -97,7 +97,7 @@ class Negotiation:
 def decode_identify(body: bytes) -> IdentifyRequest:
     """Raises ProtocolError when the body is not such a document."""
     try:
-        fields = Fields(loads(body))
+        fields = Fields(read(body))
         return IdentifyRequest(
             client_id=fields.text("client_id"),
             hostname=fields.text("hostname"),

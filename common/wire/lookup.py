@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Final
 
-from common.nsq_json import Fields, JsonError, dumps, loads
+from common.nsq_json import Fields, JsonError, dumps, read
 from common.wire.faults import Fault, ProtocolError
 
 MAGIC: Final = b"  V1"
@@ -19,7 +19,7 @@ OK: Final = b"OK"
 # NSQ bounds neither. The longest line that means something has some 140 bytes, but clients of old have sent
 # parameters that are ignored; a document of nsqd's has less than 1 kB.
 MAX_LINE: Final = 64 * 1024
-MAX_BODY: Final = 1024 * 1024
+MAX_BODY: Final = 64 * 1024
 
 _MOST_ECHOED: Final = 64  # bytes of a line that never ended
 _size: Final = Struct(">i")
@@ -116,7 +116,7 @@ class ReplyReader:
 def decode_identify_reply(data: bytes) -> PeerAddress | None:
     """None when this is no such document: an error's text, for instance."""
     try:
-        fields = Fields(loads(data))
+        fields = Fields(read(data))
         return PeerAddress(
             broadcast_address=fields.text("broadcast_address"),
             hostname=fields.text("hostname"),
@@ -200,7 +200,7 @@ class LookupCommandReader:
 def decode_identify(body: bytes) -> Identity:
     """Raises ProtocolError when the body is no such document, or lacks what every nsqd must say."""
     try:
-        fields = Fields(loads(body))
+        fields = Fields(read(body))
         identity = Identity(
             broadcast_address=fields.text("broadcast_address"),
             hostname=fields.text("hostname"),

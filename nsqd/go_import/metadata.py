@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from common.nsq_json import Fields, loads
+from common.nsq_json import Fields, read
 from common.wire.names import is_ephemeral, is_valid_name
 
 
@@ -24,7 +24,7 @@ def parse_metadata(data: bytes) -> Metadata:
     """Raises JsonError, where NSQ would not start either."""
     topics: dict[str, GoTopic] = {}
     remarks: list[str] = []
-    for item in Fields(loads(data)).items("topics"):
+    for item in Fields(read(data)).items("topics"):
         fields = Fields(item)
         name, paused = fields.text("name"), fields.flag("paused")
         channels = [Fields(channel) for channel in fields.items("channels")]

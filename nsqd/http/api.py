@@ -291,7 +291,9 @@ class _Endpoints:
                 refusal = publishing.mpub_query(request.query_string)
         if refusal is not None:
             return refusal.response
-        body = await request.read(publishing.limits.max_body)
+        body = publishing.mpub_body(request.query_string)
+        async for piece in request.pieces(publishing.limits.max_body):
+            body.receive(piece)
         with self._calls.turn():
             answer = publishing.mpub(request.query_string, body)
         return await self._published(answer)
@@ -307,7 +309,7 @@ class _Endpoints:
         return _show_option(self._settings.options, request.argument)
 
     async def put_option(self, request: Request) -> Response:
-        limit = self._publishing.limits.max_message
+        limit = min(self._publishing.limits.max_message, _LONGEST_FORM)
         body = await request.read(limit)
         if not 0 < len(body) <= limit:
             raise HttpError(413, "INVALID_VALUE")

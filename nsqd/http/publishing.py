@@ -12,16 +12,13 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass
-from itertools import accumulate
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError, parse_query
-from common.wire.faults import ProtocolError
-from common.wire.mpub import cut_mpub_body
 from common.wire.names import is_valid_name
 from nsqd.broker.batch import Receipt
 from nsqd.broker.topic import Refused
+from nsqd.http.mpub_body import BODY_TOO_BIG, MSG_TOO_BIG, BinaryBody, LinesBody, MpubBody
 
 if TYPE_CHECKING:
     from common.wire.limits import Limits
@@ -29,16 +26,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_pack_size: Final = Struct(">I").pack
-_SIZE: Final = 4
 _is_decimal: Final = re.compile(r"[+-]?[0-9]+", re.ASCII).fullmatch
 _BINARY_WORDS: Final = {"true": True, "1": True, "false": False, "0": False}
 _MOST_QUERIES: Final = 4096  # remembered; of those that are longer than this many bytes none is:
 _LONGEST_QUERY: Final = 512
 _LONGEST_KEY: Final = 255
 
-MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
-BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
 INVALID_DEFER: Final = HttpError(400, "INVALID_DEFER")
 INVALID_KEY: Final = HttpError(400, "INVALID_KEY")
 MSG_EMPTY: Final = HttpError(400, "MSG_EMPTY")
@@ -100,7 +93,12 @@ class Publishing:
             self._broker.topic(target.topic)
         return target.early
 
-    def mpub(self, query: bytes, body: bytes) -> Receipt | HttpError:
+    def mpub_body(self, query: bytes) -> MpubBody:
+        """Return what takes a body that comes in pieces, for `mpub`."""
+        target = self._mpub_targets.get(query) or self._learn_mpub(query)
+        return BinaryBody(self.limits) if target.binary else LinesBody(self.limits)
+
+    def mpub(self, query: bytes, body: bytes | MpubBody) -> Receipt | HttpError:
         """Publishes all messages of the body, or none. At most one byte beyond the limit is looked at."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.early is not None:
@@ -109,7 +107,11 @@ class Publishing:
             topic = self._broker.topic(target.topic)
             if target.late is not None:
                 return target.late
-            cut = self._cut_binary(body) if target.binary else self._cut_lines(body)
+            if isinstance(body, bytes):
+                whole = self.mpub_body(query)
+                whole.receive(body)
+                body = whole
+            cut = body.cut()
             if isinstance(cut, HttpError):
                 return cut
             payload, offsets = cut
@@ -119,37 +121,12 @@ class Publishing:
         except Refused:
             return EXITING
 
-    def mpub_cut_short(self, query: bytes, body: bytes) -> Receipt | HttpError:
+    def mpub_cut_short(self, query: bytes, body: MpubBody) -> Receipt | HttpError:
         """As `mpub`, of a body that has ended too early. What says itself how long it is may be whole all the same."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         if target.binary:
             return self.mpub(query, body)
         return self.mpub_query(query) or UNREADABLE
-
-    def _cut_binary(self, body: bytes) -> tuple[bytes, list[int]] | HttpError:
-        try:
-            payload, offsets = cut_mpub_body(body[: self.limits.max_body], self.limits)
-        except ProtocolError as error:
-            return HttpError(413, error.fault.value.removeprefix("E_"))
-        return bytes(payload), list(offsets)
-
-    def _cut_lines(self, body: bytes) -> tuple[bytes, list[int]] | HttpError:
-        limits = self.limits
-        too_much = len(body) > limits.max_body
-        lines = body.split(b"\n")
-        if too_much:
-            # NSQ reads line by line and counts: a long line before the limit is met is seen first.
-            lines = body[: limits.max_body].split(b"\n")[:-1]
-        lines = [line for line in lines if line]
-        sizes = list(map(len, lines))
-        if sizes and max(sizes) > limits.max_message:
-            return MSG_TOO_BIG
-        if too_much:
-            return BODY_TOO_BIG
-        pieces = [b""] * (2 * len(lines))
-        pieces[0::2] = map(_pack_size, sizes)
-        pieces[1::2] = lines
-        return b"".join(pieces), list(accumulate(map(_SIZE.__add__, sizes), initial=0))
 
     def _learn_pub(self, query: bytes) -> _Target:
         return _keep(self._pub_targets, query, self._pub_target(query))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
     from nsqd.http.guard import Guard
+    from nsqd.http.mpub_body import MpubBody
     from nsqd.http.publishing import Publishing
 
 _PUB: Final = 0
@@ -154,7 +155,7 @@ class QuickHttp:
         self._wake = wake
         self._rest = b""  # of a head
         self._head: _Head | None = None  # whose body is coming in
-        self._body = bytearray()
+        self._body: bytearray | MpubBody = bytearray()
         self._missing = 0
         self._owed: deque[tuple[Receipt | Response, int]] = deque()
         self._awaited: Receipt | None = None  # will wake us
@@ -181,14 +182,11 @@ class QuickHttp:
         if self._head is not None:
             at = self._missing
             if len(data) < at:
-                self._body += data
+                self._hold(data)
                 self._missing -= len(data)
                 return
-            self._body += data[:at]
-            head, body = self._head, bytes(self._body)
-            self._head = None
-            self._body = bytearray()
-            self._perform(head, body)
+            self._hold(data[:at])
+            self._perform(*self._take_held(self._head))
         elif self._rest:
             data = self._rest + data
             self._rest = b""
@@ -200,8 +198,7 @@ class QuickHttp:
         """The peer sends nothing more. It still gets its answers."""
         if self._others is None:
             if self._head is not None:
-                self._perform(self._head, bytes(self._body), cut_short=True)
-                self._head = None
+                self._perform(*self._take_held(self._head), cut_short=True)
             self._closing = True
             self.next_deadline = inf
             self._wake()
@@ -244,10 +241,25 @@ class QuickHttp:
                 self._perform(head, head.prefix + data[body:at])
             else:
                 self._head = head
-                self._body = bytearray(head.prefix + data[body:])
+                self._body = (
+                    self._routes.publishing.mpub_body(head.query) if head.kind == _MPUB else bytearray(head.prefix)
+                )
+                self._hold(data[body:])
                 self._missing = at - end
 
-    def _perform(self, head: _Head, body: bytes, *, cut_short: bool = False) -> None:
+    def _hold(self, piece: bytes) -> None:
+        """Keeps some of the body that is coming in."""
+        if isinstance(self._body, bytearray):
+            self._body += piece
+        else:
+            self._body.receive(piece)
+
+    def _take_held(self, head: _Head) -> tuple[_Head, bytes | MpubBody]:
+        held, self._body = self._body, bytearray()
+        self._head = None
+        return head, bytes(held) if isinstance(held, bytearray) else held
+
+    def _perform(self, head: _Head, body: bytes | MpubBody, *, cut_short: bool = False) -> None:
         """Does what a request asks, whose body has come, or ended too early. That of a PUB has its size in front."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
@@ -256,12 +268,17 @@ class QuickHttp:
                 self._owe(refusal, head.manner)
                 return
         publishing = self._routes.publishing
-        if head.kind == _PUB:
-            answer = UNREADABLE if cut_short else publishing.pub(head.query, body)
-        elif head.kind == _MPUB:
-            answer = publishing.mpub_cut_short(head.query, body) if cut_short else publishing.mpub(head.query, body)
-        else:
+        if head.kind == _PING:
             answer = self._routes.ping()
+        elif head.kind == _MPUB:
+            answer = (
+                publishing.mpub(head.query, body)
+                if isinstance(body, bytes) or not cut_short
+                else publishing.mpub_cut_short(head.query, body)
+            )
+        else:
+            assert isinstance(body, bytes)
+            answer = UNREADABLE if cut_short else publishing.pub(head.query, body)
         self._owe(answer, head.manner)
 
     def _owe(self, answer: Receipt | HttpError | Response, manner: int) -> None:

@@ -115,6 +115,13 @@ def test_the_largest_message_and_body(strict: Nsqd) -> None:
     assert refusal(strict, b"IDENTIFY\n" + pack(">i", 101)) == "E_BAD_BODY IDENTIFY body too big 101 > 100"
 
 
+def test_the_largest_body_of_identify_and_auth(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-identify-size=200")
+    assert nsqd.connect().identify(client_id="x" * 100) == b"OK"
+    assert refusal(nsqd, b"IDENTIFY\n" + pack(">i", 201)) == "E_BAD_BODY IDENTIFY body too big 201 > 200"
+    assert refusal(nsqd, b"AUTH\n" + pack(">i", 201)) == "E_BAD_BODY AUTH body too big 201 > 200"
+
+
 def test_a_message_comes_back_after_the_default_timeout(strict: Nsqd, topic: str) -> None:
     consumer = strict.connect()
     consumer.subscribe(topic, ready=1)

@@ -36,6 +36,7 @@ SHOWN_BY = {
         "max-msg-timeout": "touch_reaches_the_longest_timeout_at_most",
         "max-msg-size": "the_largest_message_and_body",
         "max-body-size": "the_largest_message_and_body",
+        "max-identify-size": "the_largest_body_of_identify_and_auth",
         "max-heartbeat-interval": "more_than_a_flag_allows_is_refused",
         "max-rdy-count": "the_highest_ready_count",
         "max-output-buffer-size": "more_than_a_flag_allows_is_refused",

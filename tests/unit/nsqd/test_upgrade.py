@@ -161,7 +161,7 @@ def test_a_bomb_is_taken_in_small_steps(node: Node) -> None:
     while client.handler.next_deadline <= node.now + 0.01:
         node.pass_time(0.01)
         steps += 1
-    assert 15 <= steps <= 25
+    assert 512 <= steps <= 512 + 25  # of 1,024 commands each, and those in which more of it is unpacked
     assert client.handler.reading
     data = bomb.compress(PUB) + bomb.flush(zlib.Z_SYNC_FLUSH)
     assert hear(layer, client.ask(data)) == [b"OK"]

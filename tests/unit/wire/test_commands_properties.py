@@ -197,7 +197,7 @@ def test_endless_mpub_is_stopped_however_small_its_announced_size() -> None:
     ids=["one body", "identify", "equal messages", "tiny messages"],
 )
 def test_big_payload_in_small_pieces_is_no_slower_than_its_length(stream: bytes) -> None:
-    reader = CommandReader(Limits(max_message=6 << 20, max_body=6 << 20), admit_all)
+    reader = CommandReader(Limits(max_message=6 << 20, max_body=6 << 20, max_identify=6 << 20), admit_all)
     began = time.process_time()
     for at in range(0, len(stream), 100):
         assert reader.next_command() is None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.nsq_json import Fields, JsonError, JsonObject, dumps, loads
+from common.nsq_json import Fields, JsonError, dumps, loads, read
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_text_that_is_not_valid_becomes_replacement_characters() -> None:
 
 
 def test_integers_of_any_length_can_be_skipped() -> None:
-    assert Fields(loads(b'{"unknown": ' + b"9" * 10_000 + b', "a": 1}')).integer("a") == 1
+    assert Fields(read(b'{"unknown": ' + b"9" * 10_000 + b', "a": 1}')).integer("a") == 1
 
 
 @given(st.binary())
@@ -111,7 +111,7 @@ def test_reading_garbage_raises_nothing_but_json_errors(data: bytes) -> None:
 
 
 def fields(text: str) -> Fields:
-    return Fields(loads(text.encode()))
+    return Fields(read(text.encode()))
 
 
 def test_field_names_match_whatever_their_case() -> None:
@@ -176,6 +176,6 @@ def test_text_takes_only_strings(value: str) -> None:
 
 
 def test_items_takes_only_lists() -> None:
-    assert fields('{"a": [{"b": 1}]}').items("a") == [JsonObject([("b", 1)])]
+    assert fields('{"a": [{"b": 1}]}').items("a") == [(("b", b"1"),)]
     with pytest.raises(JsonError, match="a: expected a list"):
         fields('{"a": {}}').items("a")

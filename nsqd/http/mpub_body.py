@@ -1,0 +1,122 @@
+"""The body of `POST /mpub`, cut into messages while it comes.
+
+A body of 5 MiB can hold millions of messages. Cutting all of them at its end would hold everybody else up for a second,
+so each piece is cut in the turn in which it is read.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from struct import Struct
+from typing import TYPE_CHECKING, Final, Protocol
+
+from common.http_api import HttpError
+from common.wire.faults import ProtocolError
+from common.wire.mpub import count_missing, cut_messages, message_missing, read_count
+
+if TYPE_CHECKING:
+    from common.wire.limits import Limits
+
+_pack_size: Final = Struct(">I").pack
+_SIZE: Final = 4
+_MANY: Final = 100_000  # messages, from which on their offsets are kept in 4 bytes each, not in 40
+
+MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
+BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
+
+Messages = tuple[bytes, Sequence[int]]  # sizes and bodies, and where each size begins, and the end
+
+
+class MpubBody(Protocol):
+    def receive(self, piece: bytes) -> None: ...
+
+    def cut(self) -> Messages | HttpError:
+        """Return all messages of the body, which ends here. Called once."""
+
+
+class LinesBody:
+    """A message on each line; empty lines are none."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._max_message = limits.max_message
+        self._room = limits.max_body
+        self._half = bytearray()  # the line that has begun
+        self._pieces: list[bytes] = []
+        self._offsets: list[int] | array[int] = [0]
+        self._message_too_big = False
+        self._body_too_big = False
+
+    def receive(self, piece: bytes) -> None:
+        # NSQ reads line by line and counts: a long line before the limit is met is seen first.
+        if len(piece) > self._room:
+            self._body_too_big = True
+            piece = piece[: self._room]
+        self._room -= len(piece)
+        if b"\n" not in piece:
+            self._half += piece
+            return
+        if self._half:
+            piece = bytes(self._half) + piece
+            self._half.clear()
+        lines = piece.split(b"\n")
+        self._half += lines.pop()
+        self._add([line for line in lines if line])
+
+    def cut(self) -> Messages | HttpError:
+        if self._half and not self._body_too_big:
+            self._add([bytes(self._half)])
+        if self._message_too_big:
+            return MSG_TOO_BIG
+        return BODY_TOO_BIG if self._body_too_big else (b"".join(self._pieces), self._offsets)
+
+    def _add(self, lines: list[bytes]) -> None:
+        if not lines or self._message_too_big:
+            return
+        sizes = list(map(len, lines))
+        if max(sizes) > self._max_message:
+            self._message_too_big = True
+            return
+        pieces = [b""] * (2 * len(lines))
+        pieces[0::2] = map(_pack_size, sizes)
+        pieces[1::2] = lines
+        self._pieces.append(b"".join(pieces))
+        ends = accumulate(map(_SIZE.__add__, sizes), initial=self._offsets.pop())
+        self._offsets.extend(ends)
+        if isinstance(self._offsets, list) and len(self._offsets) > _MANY:
+            self._offsets = array("I", self._offsets)
+
+
+class BinaryBody:
+    """A count, then a size and a body for each message. What follows the last one is dropped."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._held = bytearray()
+        self._count = 0  # 0: not read yet
+        self._offsets = [0]
+        self._error: ProtocolError | None = None
+
+    def receive(self, piece: bytes) -> None:
+        if self._error is not None:
+            return
+        held = self._held
+        held += piece[: self._limits.max_body - len(held)]
+        try:
+            if not self._count and len(held) >= _SIZE:
+                self._count = read_count(held, 0, self._limits)
+            if self._count:
+                cut_messages(held, _SIZE, self._count, self._offsets, self._limits)
+        except ProtocolError as error:
+            self._error = error
+
+    def cut(self) -> Messages | HttpError:
+        length, offsets = len(self._held) - _SIZE, self._offsets
+        if self._error is None and not self._count:
+            self._error = count_missing()
+        elif self._error is None and (len(offsets) <= self._count or offsets[-1] > length):
+            self._error = message_missing(length, offsets)
+        if self._error is not None:
+            return HttpError(413, self._error.fault.value.removeprefix("E_"))
+        return bytes(memoryview(self._held)[_SIZE : _SIZE + offsets[-1]]), offsets

@@ -1,0 +1,25 @@
+"""What a Go nsqd leaves: its queues, where they stand, and its metadata."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+from common.nsq_json import JsonError
+from nsqd.go_import.metadata import parse_metadata
+from nsqd.go_import.queue_files import parse_position, what_to_read
+from nsqd.go_import.records import GoMessage, cut, number_of
+
+
+def run(data: bytes, random: Random) -> None:
+    messages: list[GoMessage] = []
+    found = cut(data, largest=1 << 20, messages=messages)
+    assert 0 <= found.position <= len(data)
+    for _, _, message_id, _ in messages:
+        number_of(message_id)
+    position = parse_position(data)
+    sizes = {number: random.randrange(1 << 20) for number in range(random.randrange(5))}
+    reading = what_to_read(position, sizes)
+    assert all(0 <= stretch.start < stretch.end for stretch in reading.stretches)
+    with suppress(JsonError):
+        parse_metadata(data)

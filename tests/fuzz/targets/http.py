@@ -1,0 +1,17 @@
+"""HTTP on the short path for publishing; what is not its own it hands over whole."""
+
+from __future__ import annotations
+
+from random import Random
+
+from tests.fuzz.fuzzing import pieces
+from tests.unit.http.test_quick import Client
+
+
+def run(data: bytes, random: Random) -> None:
+    client = Client()
+    for piece in pieces(data, random):
+        client.send(piece)
+    client.quick.end()
+    client.finish_turn()
+    client.quick.abort()

@@ -1,0 +1,24 @@
+"""The documents of IDENTIFY, on both sides of it, and what they lead to."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+from common.nsq_json import JsonError, loads
+from common.wire.faults import ProtocolError
+from common.wire.identify import apply_identify, decode_identify, negotiate
+from nsqclient import HandshakeError
+from nsqclient._connection import read_terms
+from tests.support.node import RULES
+
+
+def run(data: bytes, random: Random) -> None:
+    with suppress(ProtocolError):
+        request = decode_identify(data)
+        settings = apply_identify(RULES.defaults, request, RULES.features)
+        negotiate(request, settings, RULES.features)
+    with suppress(JsonError):
+        loads(data)
+    with suppress(HandshakeError):
+        read_terms(data)

@@ -1,0 +1,23 @@
+"""What a request asks for: arguments, options, places in a log."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+from common.durations import parse_duration
+from common.http_api import HttpError, parse_query
+from common.options import change, table_of
+from nsqd.options import Options
+
+KEYS = [row.key for row in table_of(Options) if row.at_run_time]
+
+
+def run(data: bytes, random: Random) -> None:
+    with suppress(HttpError):
+        parse_query(data)
+    text = data.decode("utf-8", "replace")
+    with suppress(ValueError):
+        parse_duration(text)
+    with suppress(ValueError):
+        change(Options(), random.choice(KEYS), text)

@@ -1,0 +1,49 @@
+"""What a hostile nsqd cannot do to its clients. The core is the same for trio, asyncio and threads."""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+import pytest
+
+from common.wire.frames import response_frame
+from nsqclient import Config, Disconnected, events
+from nsqclient._connection import Connection, Identity
+from nsqclient._log import logging_events
+
+
+class Opened(Connection):
+    def _opened(self, now: float) -> None: ...
+
+
+def opened(config: Config) -> Opened:
+    connection = Opened(
+        "nsqd:4150", config, Identity("host", "agent"), make_tls=None, wake=lambda: None, emit=lambda event: None
+    )
+    connection.receive(response_frame(b"OK"), 0.0)
+    assert connection.is_open
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("config", "largest"),
+    [(Config(), 17 << 20), (Config(max_msg_size=1000), 1000), (Config(max_msg_size=0), 2**31 - 1)],
+)
+def test_a_frame_that_is_too_large_ends_the_connection_before_it_comes(config: Config, largest: int) -> None:
+    opened(config).receive(struct.pack(">ii", largest, 2), 0.0)
+    if largest < 2**31 - 1:
+        with pytest.raises(Disconnected, match=f"size {largest + 1} exceeds configured maximum"):
+            opened(config).receive(struct.pack(">ii", largest + 1, 2), 0.0)
+
+
+def test_a_storm_of_errors_is_a_few_lines_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging_events(logging.getLogger("storm"), "")
+    with caplog.at_level(logging.INFO, "storm"):
+        for number in range(1000):
+            log(events.LateResponse(f"{number:016x}", "a:1", "E_FIN_FAILED FIN ..."))
+        log(events.LateResponse("0" * 16, "b:1", "E_FIN_FAILED FIN ..."))
+        log(events.Disconnected("a:1", "EOF", 1))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 10 + 1 + 2
+    assert lines[-2] == "(a:1) 990 more lines about messages were left out"
