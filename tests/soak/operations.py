@@ -250,6 +250,7 @@ class Operations:
         victim = self.cluster.victim
         async with self.cluster.undisturbed:
             since = trio.current_time()
+            await ask(victim, "/ping")  # on a busy machine what was sent a second ago may not even have been read
             await trio.to_thread.run_sync(victim.kill)
             await trio.sleep(self.chance.uniform(0, 3))
             await trio.to_thread.run_sync(victim.start)

@@ -72,6 +72,7 @@ class _Soak:
         self.began = trio.current_time()
         self.is_closed = False
         self._enough = trio.Event()
+        self._told = 0  # of what was wrong
 
     async def run(self) -> None:
         async with trio.open_nursery() as everything:
@@ -88,6 +89,7 @@ class _Soak:
                 await self._drain()
                 consumers.cancel_scope.cancel()
             self._stop()
+            self._tell()
             everything.cancel_scope.cancel()
 
     async def _prepare(self) -> None:
@@ -135,9 +137,16 @@ class _Soak:
             now = trio.current_time()
             await self.cluster.sample(now)
             if now >= next_line:
+                self._tell()
                 self.say(self._line(now))
                 next_line += _SAY_EVERY
             await trio.sleep(_SAMPLE_EVERY)
+
+    def _tell(self) -> None:
+        """What was wrong since it was told last."""
+        for text in self.ledger.texts[self._told :]:
+            self.say(f"  {text}")
+        self._told = len(self.ledger.texts)
 
     def _line(self, now: float) -> str:
         counts = ", ".join(f"{what} {count:,}" for what, count in self.ledger.counts.items())
@@ -169,8 +178,6 @@ def _percent(slope: Slope | None) -> str:
 
 def verdict(ledger: Ledger, series: list[Series], since: float, say: Say, *, is_closed: bool) -> int:
     """The exit status, after saying why."""
-    for text in ledger.texts:
-        say(f"  {text}")
     reasons = [f"{what}: {count}" for what, count in ledger.wrong.items()]
     if not is_closed:
         reasons.append("given up before everything had arrived")
