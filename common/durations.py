@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import ceil
 from typing import Final
 
 Nanoseconds = int
@@ -19,6 +20,14 @@ _INT64: Final = range(-(2**63), 2**63)
 
 def seconds(duration: Nanoseconds) -> float:
     return duration / SECOND
+
+
+def whole_milliseconds(delay: float) -> int:
+    """Return a delay of so many seconds in milliseconds, rounded up: a delay must not end early.
+
+    What lies beyond a microsecond is an error of floats: 2.003 * 1000 is a little less than 2003.
+    """
+    return ceil(round(delay * 1000, 3))
 
 
 _DURATION_PART: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")

@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 from base64 import b64encode
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -57,9 +58,14 @@ class Answer:
 
 
 class HttpClient:
-    """As many connections as there are questions at once; between questions they stay until `close_idle`. Seconds.
+    """At most as many connections as there are questions at once; they are kept between questions until `close_idle`.
 
-    Without `keeps_bodies` answers are read to their end and have none; otherwise one of more than `most` bytes has failed.
+    A question that finds no free connection dials a new one, and takes one that another question leaves free if that
+    happens first. A dial may hang for seconds where a server accepts slowly: its kernel drops what its queue has no
+    room for, and ours asks again after 1, 3 and 7 s. Meanwhile the few connections that were accepted answer all the rest.
+
+    Times are seconds. Without `keeps_bodies` answers are read to their end and have none; otherwise one of more than
+    `most` bytes has failed.
     """
 
     def __init__(
@@ -77,6 +83,7 @@ class HttpClient:
         self._keeps_bodies = keeps_bodies
         self._most = most
         self._idle: dict[_Place, list[_Idle]] = {}
+        self._dials: dict[_Place, deque[_Dial]] = {}  # those that are under way, the oldest first
 
     @property
     def idle(self) -> int:
@@ -114,19 +121,46 @@ class HttpClient:
             await _close_all(kept)
 
     async def _ask(self, place: _Place, request: bytes) -> Answer:
+        while True:
+            stream, was_used = await self._connection(place)
+            answer = _Parsed(keeps_body=self._keeps_bodies)
+            try:
+                return await self._ask_on(stream, place, request, answer)
+            except (OSError, trio.BrokenResourceError, HttpFailed):
+                if answer.has_begun or not was_used:
+                    raise
+                # It was closed while nobody looked.
+
+    async def _connection(self, place: _Place) -> tuple[trio.abc.Stream, bool]:
+        """Return a connection that nobody uses, and whether it has served another question before."""
         kept = self._idle.setdefault(place, [])
         if kept and kept[-1].since < trio.current_time() - self._idle_timeout:
             await _close_all(kept)  # the last one is the youngest
-        while kept:
-            answer = _Parsed(keeps_body=self._keeps_bodies)
-            try:
-                return await self._ask_on(kept.pop().stream, place, request, answer)
-            except (OSError, trio.BrokenResourceError, HttpFailed):
-                if answer.has_begun:
-                    raise
-                # It was closed while nobody looked.
-        stream = await _connect(*place, self._connect_timeout)
-        return await self._ask_on(stream, place, request, _Parsed(keeps_body=self._keeps_bodies))
+        if kept:
+            return kept.pop().stream, True
+        dials = self._dials.setdefault(place, deque())
+        dial = _Dial()
+        dials.append(dial)
+        stream = None
+        try:
+            with dial.scope:
+                stream = await _connect(*place, self._connect_timeout)
+        finally:
+            if dial in dials:
+                dials.remove(dial)
+            if dial.instead is not None and (stream is not None or not dial.scope.cancelled_caught):
+                self._release(place, dial.instead)  # we have one of our own, or fail
+        if stream is not None:
+            return stream, False
+        assert dial.instead is not None  # who cancels the dial gives one
+        return dial.instead, True
+
+    def _release(self, place: _Place, stream: trio.abc.Stream) -> None:
+        """Give the connection to the question that has dialled for the longest time, or keep it."""
+        if dials := self._dials.get(place):
+            dials.popleft().give_up_for(stream)
+        else:
+            self._idle.setdefault(place, []).append(_Idle(stream, trio.current_time()))
 
     async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _Parsed) -> Answer:
         idle = self._idle
@@ -139,9 +173,23 @@ class HttpClient:
         finally:
             answer.close()
             if stays:
-                idle[place].append(_Idle(stream, trio.current_time()))
+                self._release(place, stream)
             else:
                 await trio.aclose_forcefully(stream)
+
+
+class _Dial:
+    """The connect of one question, which may get a free connection instead."""
+
+    __slots__ = ("instead", "scope")
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.instead: trio.abc.Stream | None = None
+
+    def give_up_for(self, stream: trio.abc.Stream) -> None:
+        self.instead = stream
+        self.scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)

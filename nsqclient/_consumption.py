@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from common.durations import whole_milliseconds
 from common.wire import commands
 from common.wire.names import is_valid_name
 from nsqclient._backoff import Backoff, Signal, Step
@@ -418,7 +419,7 @@ class ConsumerConnection(Connection):
         if delay is None:
             delay = min(config.default_requeue_delay * delivery.attempts, config.max_requeue_delay)
         self._consumption.signal(Signal.FAILED if backoff else Signal.NEITHER)
-        self._requeue(delivery, int(delay * 1000))
+        self._requeue(delivery, whole_milliseconds(delay))
         return True
 
     def requeue_at_once(self, delivery: Delivery) -> None:

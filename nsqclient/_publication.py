@@ -12,6 +12,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from common.durations import whole_milliseconds
 from common.wire.frames import OK_FRAME
 from common.wire.names import is_valid_name
 from nsqclient._connection import Connection, Identity
@@ -184,7 +185,7 @@ def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
         return b"%b\n%b%b" % (_named(b"PUB", topic), _pack_size(len(body)), body)
     if not 0 <= delay < float("inf"):
         raise ValueError(f"a delay of {delay} seconds")
-    return b"%b %d\n%b%b" % (_named(b"DPUB", topic), int(delay * 1000), _pack_size(len(body)), body)
+    return b"%b %d\n%b%b" % (_named(b"DPUB", topic), whole_milliseconds(delay), _pack_size(len(body)), body)
 
 
 def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:

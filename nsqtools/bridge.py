@@ -12,7 +12,7 @@ import trio
 from common.option_kinds import one_of
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
 from nsqclient._hostpool import Strategy, pool_of
-from nsqtools.command import ToolFailed
+from nsqtools.command import LAST_ANSWERS, ToolFailed
 from nsqtools.status import StatusLines
 
 log = logging.getLogger(__name__)
@@ -76,7 +76,10 @@ async def consume(
     concurrency: int,
     stop: trio.Event,
 ) -> None:
-    """Until `stop` is set and what was begun has ended. Raises ToolFailed."""
+    """Until `stop` is set, and what was begun has ended or has taken LAST_ANSWERS more; then it is requeued.
+
+    Raises ToolFailed.
+    """
     startup: Literal["require", "background"] = "require" if nsqd else "background"
 
     opened: list[Consumer] = []
@@ -85,6 +88,7 @@ async def consume(
         await stop.wait()
         if opened:
             opened[0].stop()
+            nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
         else:  # an nsqd that hangs may take long to fail
             nursery.cancel_scope.cancel()
 

@@ -53,6 +53,9 @@ class ToolOptions:
         return True
 
 
+# Seconds after a signal for what is under way. Then it is given up, so that the end comes before `docker stop` kills.
+LAST_ANSWERS: Final = 5.0
+
 OptionsT = TypeVar("OptionsT", bound=ToolOptions)
 
 
@@ -162,19 +165,28 @@ async def _heed_signals(
             stop.set()
 
 
-async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]]) -> bool:
-    """Runs it, and cancels it when `stop` is set. Returns whether it came to its end."""
+async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]], *, grace: float = 0.0) -> bool:
+    """Run the job, and cancel it `grace` seconds after `stop` is set. Return whether it came to its end.
+
+    What the job raises comes as it is.
+    """
     ended = False
+    trouble: Exception | None = None
 
     async def cancel_on_stop(scope: trio.CancelScope) -> None:
         await stop.wait()
-        scope.cancel()
+        scope.deadline = trio.current_time() + grace
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(cancel_on_stop, nursery.cancel_scope)
-        await job()
-        ended = True
+        try:
+            await job()
+            ended = True
+        except Exception as error:
+            trouble = error
         nursery.cancel_scope.cancel()
+    if trouble is not None:
+        raise trouble
     return ended
 
 

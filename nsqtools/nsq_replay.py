@@ -28,7 +28,7 @@ from nsqclient import NSQError, Producer, open_producer
 from nsqtools import flags
 from nsqtools.checkpoint import Checkpoint, Place
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
-from nsqtools.command import ToolFailed, ToolOptions, run_tool
+from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_place
 from nsqtools.nodes import AskFailed, Asking, servers_of, tcp_port_in
 from nsqtools.output import Output
@@ -103,6 +103,10 @@ class Replay:
     published: int = 0
     began: float = field(default_factory=trio.current_time)
     _saved: float = -inf
+    _positions: list[int] = field(init=False)  # of each reader: everything before it was published
+
+    def __post_init__(self) -> None:
+        self.settle()
 
     @property
     def planned(self) -> int:
@@ -126,6 +130,15 @@ class Replay:
             bodies.append(found[1].body)
         return bodies
 
+    def settle(self) -> None:
+        """All that was read so far is published: to go on, one begins here."""
+        self._positions = [reader.position for reader in self.readers]
+
+    @property
+    def position(self) -> int:
+        """Where to go on, if there is one reader."""
+        return self._positions[0]
+
     def save(self, *, at_once: bool) -> None:
         """Raises ToolFailed."""
         now = trio.current_time()
@@ -134,7 +147,10 @@ class Replay:
             self.checkpoint().save(Path(self.options.checkpoint))
 
     def checkpoint(self) -> Checkpoint:
-        places = {it.span.node: Place(it.span.log_id, it.position, it.span.end) for it in self.readers}
+        places = {
+            it.span.node: Place(it.span.log_id, position, it.span.end)
+            for it, position in zip(self.readers, self._positions, strict=True)
+        }
         return Checkpoint(
             self.options.topic, self.options.destination_topic, self.published_before + self.published, places
         )
@@ -154,10 +170,10 @@ class Replay:
                     "node": it.span.node,
                     "log": it.span.log_id,
                     "from": it.span.first,
-                    "next": it.position,
+                    "next": position,
                     "to": it.span.end,
                 }
-                for it in self.readers
+                for it, position in zip(self.readers, self._positions, strict=True)
             ],
         }
 
@@ -209,16 +225,16 @@ async def publish(replay: Replay, producer: Producer, progress: Progress, stop: 
     while not stop.is_set():
         bodies = await replay.next_batch(size)
         if not bodies:
-            replay.save(at_once=True)
+            replay.settle()
             return True
         await producer.publish_many(options.destination_topic, bodies)
+        replay.settle()
         replay.published += len(bodies)
         progress.done = replay.published
         replay.save(at_once=False)
         if throttle is not None and (pause := throttle.take(len(bodies), trio.current_time())):
             with trio.move_on_after(pause):
                 await stop.wait()
-    replay.save(at_once=True)
     return False
 
 
@@ -236,7 +252,8 @@ async def run(options: Options, stop: trio.Event) -> int:
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )
-    config = client_config("nsq_replay", options.producer_opt)
+    # Each batch is waited for, so none is left to wait for in the end.
+    config = client_config("nsq_replay", options.producer_opt, drain_timeout=0.0)
     try:
         replay = await prepare(options, asking)
         if options.dry_run:
@@ -248,11 +265,17 @@ async def run(options: Options, stop: trio.Event) -> int:
     replay.save(at_once=True)  # what cannot be written is noticed before anything is published
     progress = Progress(replay.planned, quiet=options.quiet)
     complete, trouble = False, None
-    try:
+
+    async def publish_all() -> None:
+        nonlocal complete
         async with open_producer(addresses, config=config, retry="always", connect="require") as producer:
-            complete = await with_progress(progress, lambda: publish(replay, producer, progress, stop))
+            complete = await publish(replay, producer, progress, stop)
+
+    try:
+        await with_progress(progress, lambda: run_until(stop, publish_all, grace=LAST_ANSWERS))
     except (AskFailed, NSQError) as error:
         trouble = error
+    replay.save(at_once=True)
     await output.write(shown(replay, options, complete=complete))
     if trouble is not None:
         raise ToolFailed(f"{trouble}; {_advice(replay)}")
@@ -263,7 +286,7 @@ def _advice(replay: Replay) -> str:
     if replay.options.checkpoint:
         return "the same command goes on here"
     if len(replay.readers) == 1:
-        return f"to go on: --from={replay.readers[0].position}"
+        return f"to go on: --from={replay.position}"
     return "use --checkpoint to be able to go on"
 
 

@@ -15,7 +15,7 @@ from common.startup import StartupError
 from nsqclient import NSQError, Producer, open_producer
 from nsqtools import flags
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
-from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
+from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
 from nsqtools.records import RecordSplitter
 from nsqtools.throttle import Throttle
 
@@ -28,7 +28,6 @@ while a record waits for its answer, it waits five more seconds; without an answ
 
 _STANDARD_INPUT: Final = 0
 _BLOCK: Final = 64 * 1024
-_LAST_ANSWER: Final = 5.0  # seconds, for the record that was on its way when we were stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +107,7 @@ class _Publisher:
 
     async def hurry(self, stop: trio.Event) -> None:
         await stop.wait()
-        self._waiting.deadline = trio.current_time() + _LAST_ANSWER
+        self._waiting.deadline = trio.current_time() + LAST_ANSWERS
 
 
 async def run(options: Options, stop: trio.Event) -> int:

@@ -61,6 +61,9 @@ A flag has one dash or two, and its value behind `=` or as the next argument; a 
 What may be given multiple times accumulates, otherwise the last one counts. There is no file and no environment.
 A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s`. `--help` and `--version` are everywhere.
 
+After the first SIGINT or SIGTERM, a tool that publishes or forwards waits five seconds for what is under way, and then gives it up.
+A message that was given up is requeued, so it is delivered again; where it went may have it already.
+
 Standard output carries data only; everything that is said goes to standard error.
 
 | Exit status | When |

@@ -200,3 +200,13 @@ def test_a_checkpoint_that_cannot_be_written(nsqd: Nsqd, topic: str, tmp_path: P
         last_line(result.stderr) == f"cannot write checkpoint {tmp_path}/nowhere/checkpoint: No such file or directory"
     )
     assert nsqd.topic(f"{topic}-2") is None
+
+
+def test_a_replay_that_fails_says_where_to_go_on(nsqd: Nsqd, topic: str, start_nsqd: StartNsqd) -> None:
+    elsewhere = start_nsqd("max-msg-size=100")
+    publish(nsqd, topic, *numbers(7), b"." * 200, *numbers(2))
+    destination = f"--destination-nsqd-tcp-address={address(elsewhere.tcp)}"
+    result = run_tool("nsq_replay", *source(nsqd, topic), f"--destination-topic={topic}", destination, "--batch-size=5")
+    assert result.returncode == 1
+    assert last_line(result.stderr).endswith("; to go on: --from=5")
+    assert stored(elsewhere, topic) == numbers(5)

@@ -11,15 +11,22 @@ from typing import Self
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 256
+
+    def __init__(self, handler: type[BaseHTTPRequestHandler], backlog: int) -> None:
+        self.request_queue_size = backlog
+        super().__init__(("127.0.0.1", 0), handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that has gone is no event."""
 
 
 class HttpServer:
-    def __init__(self, handler: type[BaseHTTPRequestHandler], *, tls: ssl.SSLContext | None = None) -> None:
-        self._server = _Server(("127.0.0.1", 0), handler)
+    """`backlog` is how many connections may wait to be accepted; Python's own servers have 5."""
+
+    def __init__(
+        self, handler: type[BaseHTTPRequestHandler], *, tls: ssl.SSLContext | None = None, backlog: int = 256
+    ) -> None:
+        self._server = _Server(handler, backlog)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})

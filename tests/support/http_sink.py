@@ -20,7 +20,9 @@ class Request:
 class HttpSink(HttpServer):
     """`answer` gives the status of each request, from the thread that serves it; `content` comes with it."""
 
-    def __init__(self, answer: Callable[[Request], int] = lambda request: 200, *, content: bytes = b"ok") -> None:
+    def __init__(
+        self, answer: Callable[[Request], int] = lambda request: 200, *, content: bytes = b"ok", backlog: int = 256
+    ) -> None:
         self.requests: list[Request] = []
         self.connections = 0
         self.answer = answer
@@ -61,7 +63,7 @@ class HttpSink(HttpServer):
             def log_message(self, format: str, *args: object) -> None:
                 """Says nothing."""
 
-        super().__init__(Handler)
+        super().__init__(Handler, backlog=backlog)
 
     @property
     def bodies(self) -> list[bytes]:

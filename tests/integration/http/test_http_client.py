@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, get, open_answer
 
@@ -332,3 +333,60 @@ def test_nobody_answers_where_nobody_is() -> None:
 
     with pytest.raises(HttpFailed, match="Connection refused"):
         trio.run(main)
+
+
+# A dial that hangs
+
+
+def ask_while_a_dial_hangs(*, cancelled: bool) -> tuple[list[Answer], int]:
+    """A first question has the only connection that is accepted; a second one dials before the first is answered."""
+    answers: list[Answer] = []
+    fillers: list[trio.SocketStream] = []
+
+    async def main() -> int:
+        listener = trio.socket.socket()
+        await listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        host, port = listener.getsockname()
+        client = HttpClient()
+
+        async def question() -> None:
+            answers.append(await client.get(host, port, "/"))
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as first, trio.open_nursery() as second:
+                first.start_soon(question)
+                connection = trio.SocketStream((await listener.accept())[0])
+                await connection.receive_some(65536)
+                fillers.append(
+                    await trio.open_tcp_stream(host, port)
+                )  # the queue is full, and who dials now hears nothing
+                second.start_soon(question)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await connection.send_all(ONE)
+                if cancelled:
+                    await trio.testing.wait_all_tasks_blocked()
+                    second.cancel_scope.cancel()
+                else:
+                    await connection.receive_some(65536)
+                    await connection.send_all(ONE)
+        idle = client.idle
+        await client.close_idle()
+        for stream in (connection, *fillers):
+            await trio.aclose_forcefully(stream)
+        listener.close()
+        return idle
+
+    return answers, trio.run(main)
+
+
+def test_a_dial_that_hangs_is_given_up_for_a_connection_that_is_free() -> None:
+    answers, idle = ask_while_a_dial_hangs(cancelled=False)
+    assert answers == [Answer(200, b"1")] * 2
+    assert idle == 1
+
+
+def test_a_question_that_is_cancelled_with_its_new_connection_leaves_nothing_behind() -> None:
+    answers, idle = ask_while_a_dial_hangs(cancelled=True)
+    assert answers == [Answer(200, b"1")]
+    assert idle == 0

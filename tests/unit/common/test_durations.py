@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.durations import whole_milliseconds
 from common.options import (
     HOUR,
     MICROSECOND,
@@ -73,3 +74,20 @@ def test_what_is_printed_can_be_read_back(duration: int) -> None:
 
 def test_seconds_are_what_waits_take() -> None:
     assert seconds(250 * MILLISECOND) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("delay", "milliseconds"),
+    [
+        (0.0, 0),
+        (0.5, 500),
+        (2.003, 2003),
+        (1.001, 1001),
+        (4.035, 4035),
+        (0.0004, 1),
+        (1.0001, 1001),
+        (3600.0, 3_600_000),
+    ],
+)
+def test_a_delay_in_milliseconds_is_never_shorter_than_in_seconds(delay: float, milliseconds: int) -> None:
+    assert whole_milliseconds(delay) == milliseconds

@@ -1,0 +1,207 @@
+"""What clients were told, and what must therefore arrive. A core: the time is handed in, nothing is waited for.
+
+A message is a number, the first word of its body. The ledger keeps it until every channel has finished it, and for
+KEPT seconds more, so a ledger of a day is no larger than one of an hour.
+
+An *interruption* is a time in which a node, or the way to it, was broken on purpose: killed, stopped, cut off. A FIN
+or a REQ that was sent shortly before or during it may not have been heeded, so the message may come again, and early
+by the delay of that REQ. Nothing else is forgiven.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+KEPT: Final = 600.0  # seconds that a finished message is remembered
+GRACE: Final = 1.0  # seconds before an interruption in which an answer may have been lost: guarantees.md
+_MOST_TEXTS: Final = 50
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """One message of a topic, shared by the topic's channels."""
+
+    at: float
+    due: float
+    is_acknowledged: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Owed:
+    """One message that a channel has not finished."""
+
+    sent: Sent
+    attempts: int = 0
+    attempts_at: float = 0.0
+    due: float = 0.0  # by a requeue
+    requeued_at: float = -inf
+
+
+@dataclass(slots=True, eq=False)
+class Channel:
+    owed: dict[int, Owed] = field(default_factory=dict)
+    finished: OrderedDict[int, float] = field(default_factory=OrderedDict)  # number -> when
+    paused_at: float = inf  # no message may arrive from then on
+
+
+@dataclass(frozen=True, slots=True)
+class Interruption:
+    node: str  # "" for all of them
+    since: float
+    until: float
+
+
+class Ledger:
+    def __init__(self, channels: Iterable[tuple[str, str]] = ()) -> None:
+        self.counts: Counter[str] = Counter()
+        self.wrong: Counter[str] = Counter()
+        self.texts: list[str] = []  # what was wrong, the first of it
+        self.latest = 0.0  # seconds beyond its time of the latest deferred message
+        self._topics: dict[str, dict[str, Channel]] = {}
+        self._interruptions: list[Interruption] = []
+        self._next = 0
+        for topic, channel in channels:
+            self.add_channel(topic, channel)
+
+    def add_channel(self, topic: str, channel: str) -> None:
+        """From now on the channel owes what is sent to the topic."""
+        self._topics.setdefault(topic, {})[channel] = Channel()
+
+    def remove_topic(self, topic: str) -> None:
+        del self._topics[topic]
+
+    def interrupted(self, since: float, until: float, node: str = "") -> None:
+        self._interruptions = [it for it in self._interruptions if it.until > since - KEPT]
+        self._interruptions.append(Interruption(node, since, until))
+
+    # Publishing
+
+    def sending(self, topic: str, count: int, now: float, delay: float = 0.0) -> list[int]:
+        numbers = list(range(self._next, self._next + count))
+        self._next += count
+        self.copying(topic, numbers, now, delay)
+        return numbers
+
+    def copying(self, topic: str, numbers: Sequence[int], now: float, delay: float = 0.0) -> None:
+        """The same messages are published to another topic."""
+        for number in numbers:
+            sent = Sent(now, now + delay)
+            for channel in self._topics[topic].values():
+                channel.owed[number] = Owed(sent)
+
+    def acknowledged(self, topic: str, numbers: Sequence[int]) -> None:
+        self.counts["published"] += len(numbers)
+        for channel in self._topics[topic].values():
+            for number in numbers:
+                if (owed := channel.owed.get(number)) is not None:  # the message may come before the answer
+                    owed.sent.is_acknowledged = True
+
+    def refused(self, topic: str, numbers: Sequence[int]) -> None:
+        """It is certain that nothing was stored."""
+        self.counts["refused"] += len(numbers)
+        for channel in self._topics[topic].values():
+            for number in numbers:
+                channel.owed.pop(number, None)
+
+    def unanswered(self, numbers: Sequence[int]) -> None:
+        """They may arrive, or may not."""
+        self.counts["unanswered"] += len(numbers)
+
+    # Consuming
+
+    def delivered(self, topic: str, name: str, body: bytes, attempts: int, now: float, node: str = "") -> int:
+        """`node` has sent it. Returns the message's number."""
+        number = int(body.split(None, 1)[0])
+        self.counts["delivered"] += 1
+        channel = self._topics[topic][name]
+        label = f"message {number} on {topic}/{name}"
+        if now > channel.paused_at:
+            self._violated("while paused", f"{label} came {now - channel.paused_at:.3f} s after the pause")
+        if (owed := channel.owed.get(number)) is not None:
+            self._check_time(owed, now, node, label)
+            self._check_attempts(owed, attempts, now, node, label)
+        elif (finished := channel.finished.get(number)) is None:
+            self._violated("unknown", f"{label} was never sent, or finished more than {KEPT:.0f} s ago")
+        elif self._may_be_unheeded(finished, now, node):
+            self.counts["again"] += 1
+        else:
+            self._violated("again", f"{label} came again {now - finished:.3f} s after its FIN")
+        return number
+
+    def _check_time(self, owed: Owed, now: float, node: str, label: str) -> None:
+        due = owed.sent.due
+        if now < due:
+            self._violated("early", f"{label} was early by {due - now:.3f} s")
+        elif now < owed.due and not self._may_be_unheeded(owed.requeued_at, now, node):
+            self._violated("early", f"{label} was early by {owed.due - now:.3f} s after a requeue")
+        elif owed.attempts == 0 and due > owed.sent.at:
+            self.latest = max(self.latest, now - due)
+
+    def _check_attempts(self, owed: Owed, attempts: int, now: float, node: str, label: str) -> None:
+        least = owed.attempts if self._may_be_unheeded(owed.attempts_at, now, node) else owed.attempts + 1
+        if attempts < least:
+            self._violated("attempts", f"attempts of {label} are {attempts} after {owed.attempts}")
+        owed.attempts, owed.attempts_at = attempts, now
+
+    def requeueing(self, topic: str, name: str, number: int, delay: float, now: float) -> None:
+        """Just before the REQ is sent."""
+        self.counts["requeued"] += 1
+        if (owed := self._topics[topic][name].owed.get(number)) is not None:
+            owed.due, owed.requeued_at = now + delay, now
+
+    def finishing(self, topic: str, name: str, number: int, now: float) -> None:
+        """Just after the FIN was sent."""
+        channel = self._topics[topic][name]
+        channel.owed.pop(number, None)
+        channel.finished[number] = now
+        channel.finished.move_to_end(number)
+        while channel.finished and next(iter(channel.finished.values())) < now - KEPT:
+            channel.finished.popitem(last=False)
+
+    def pausing(self, topic: str, name: str, at: float) -> None:
+        """No message may arrive after `at`; inf: the pause is over."""
+        self._topics[topic][name].paused_at = at
+
+    def _may_be_unheeded(self, answered_at: float, now: float, node: str) -> bool:
+        """Whether an interruption between then and now may have lost what was sent or saved at `answered_at`."""
+        return any(
+            it.node in ("", node) and it.since - GRACE <= answered_at <= it.until and now >= it.since
+            for it in self._interruptions
+        )
+
+    # What is left
+
+    def waiting(self) -> int:
+        """How many acknowledged messages have not been finished, for each channel that owes them."""
+        return sum(1 for _ in self._waiting())
+
+    def oldest(self, now: float) -> float:
+        """For how many seconds the oldest of them could have been delivered; channels that are paused aside."""
+        dues = [max(it.sent.due, it.due) for _, channel, _, it in self._waiting() if channel.paused_at == inf]
+        return max(0.0, now - min(dues, default=now))
+
+    def close(self) -> None:
+        """What is left now is lost."""
+        for label, _, number, owed in self._waiting():
+            how = f"attempts {owed.attempts}, due {owed.sent.due - owed.sent.at:.1f} s after it was sent"
+            self._violated("lost", f"message {number} on {label} is lost: {how}")
+
+    def _waiting(self) -> Iterator[tuple[str, Channel, int, Owed]]:
+        for topic, channels in self._topics.items():
+            for name, channel in channels.items():
+                for number, owed in channel.owed.items():
+                    if owed.sent.is_acknowledged:
+                        yield f"{topic}/{name}", channel, number, owed
+
+    def failed(self, kind: str, text: str) -> None:
+        """Something else than a message is not as it should be."""
+        self._violated(kind, text)
+
+    def _violated(self, kind: str, text: str) -> None:
+        self.wrong[kind] += 1
+        if len(self.texts) < _MOST_TEXTS:
+            self.texts.append(text)

@@ -1,0 +1,201 @@
+"""A soak from its beginning to its verdict.
+
+    start -> warm-up -> ... a line a minute ... -> no more publishing -> everything arrives -> stop -> slopes, verdict
+
+A signal (SIGINT, SIGTERM) goes to "no more publishing" at once; a second one leaves out the rest, and the ledger is
+not closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import trio
+
+from tests.soak.cluster import Cluster, a_cluster, ask
+from tests.soak.ledger import Ledger
+from tests.soak.load import CHANNELS, MSG_TIMEOUT, Load, Pace
+from tests.soak.operations import Operations, Rhythm, be_quiet, end
+from tests.soak.slopes import Sample, Series, Slope
+
+Say = Callable[[str], None]
+
+MOST_RSS: Final = 1.0  # percent an hour
+MOST_DESCRIPTORS: Final = 10.0  # the same; clients come and go, so an hour's line through them is not as sure
+SHORTEST_JUDGED: Final = 1800.0  # seconds after the warm-up; a shorter line says nothing about an hour
+_SAMPLE_EVERY: Final = 5.0
+_SAY_EVERY: Final = 60.0
+_MEGABYTE: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    seconds: float
+    rate: float = 200.0
+    seed: int = 0
+    longest_delay: float = 60.0  # of a deferred message
+    rhythm: Rhythm = field(default_factory=Rhythm)
+
+    @property
+    def warm_up(self) -> float:
+        """Caches, names that come and go in turn, and what is deferred have reached their size by then."""
+        return min(self.seconds / 3, 900.0)
+
+
+async def run(plan: Plan, folder: Path, say: Say) -> int:
+    """The exit status: 0 where nothing was lost or wrong, and nothing grew."""
+    say(f"seed {plan.seed}, {plan.seconds:.0f} s, {plan.rate:.0f} messages a second, process {os.getpid()}")
+    ledger = Ledger(CHANNELS)
+    async with a_cluster(folder) as cluster:
+        soak = _Soak(plan, cluster, ledger, say)
+        await soak.run()
+        series = list(cluster.series.values())
+        is_closed = soak.is_closed
+    began = soak.began
+    for it in series:
+        say(slopes_of(it, began + plan.warm_up))
+    return verdict(ledger, series, began + plan.warm_up, say, is_closed=is_closed)
+
+
+class _Soak:
+    def __init__(self, plan: Plan, cluster: Cluster, ledger: Ledger, say: Say) -> None:
+        self.plan = plan
+        self.cluster = cluster
+        self.ledger = ledger
+        self.say = say
+        self.began = trio.current_time()
+        self.is_closed = False
+        self._enough = trio.Event()
+        self._told = 0  # of what was wrong
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as everything:
+            everything.start_soon(self._heed_signals, everything.cancel_scope)
+            await self._prepare()
+            chance = Random(self.plan.seed)
+            load = Load(self.cluster, self.ledger, Pace(self.plan.rate, self.plan.longest_delay), chance)
+            everything.start_soon(self._sample)
+            async with trio.open_nursery() as consumers:
+                for topic, channel in CHANNELS:
+                    consumers.start_soon(load.consume, topic, channel)
+                self.say("ready")
+                await self._load(load)
+                await self._drain()
+                consumers.cancel_scope.cancel()
+            self._stop()
+            self._tell()
+            everything.cancel_scope.cancel()
+
+    async def _prepare(self) -> None:
+        """Channels are there before the first message."""
+        for node in (self.cluster.steady, self.cluster.victim):
+            for topic, channel in CHANNELS:
+                await ask(node, f"/topic/create?topic={topic}", method="POST")
+                await ask(node, f"/channel/create?topic={topic}&channel={channel}", method="POST")
+        for daemon in (self.cluster.steady, self.cluster.victim):
+            await be_quiet(daemon)
+
+    async def _load(self, load: Load) -> None:
+        """Publishes and operates for as long as it is planned, or until a signal."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(load.publish)
+            nursery.start_soon(Operations(load, self.plan.rhythm).run)
+            with trio.move_on_after(self.plan.seconds):
+                await self._enough.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _drain(self) -> None:
+        """Waits until everything has arrived; what has not by then is lost."""
+        with trio.move_on_after(2 * MSG_TIMEOUT + 1.5 * self.plan.longest_delay):
+            while self.ledger.waiting():  # noqa: ASYNC110 -- a count, which goes down with each FIN
+                await trio.sleep(0.2)
+        self.ledger.close()
+        self.is_closed = True
+
+    def _stop(self) -> None:
+        for daemon in self.cluster.daemons.values():
+            if trouble := end(daemon):
+                self.ledger.failed("end", trouble)
+
+    async def _heed_signals(self, scope: trio.CancelScope) -> None:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if self._enough.is_set():
+                    scope.cancel()
+                self.say("stopping: waiting for what is under way; once more to give that up")
+                self._enough.set()
+
+    async def _sample(self) -> None:
+        next_line = self.began + _SAY_EVERY
+        while True:
+            now = trio.current_time()
+            await self.cluster.sample(now)
+            if now >= next_line:
+                self._tell()
+                self.say(self._line(now))
+                next_line += _SAY_EVERY
+            await trio.sleep(_SAMPLE_EVERY)
+
+    def _tell(self) -> None:
+        """What was wrong since it was told last."""
+        for text in self.ledger.texts[self._told :]:
+            self.say(f"  {text}")
+        self._told = len(self.ledger.texts)
+
+    def _line(self, now: float) -> str:
+        counts = ", ".join(f"{what} {count:,}" for what, count in self.ledger.counts.items())
+        wrong = ", ".join(f"{what} {count:,}" for what, count in self.ledger.wrong.items()) or "nothing wrong"
+        waiting = f"waiting {self.ledger.waiting():,} (the oldest for {self.ledger.oldest(now):.1f} s)"
+        used = [f"    {name:<14}{_shown(it.samples[-1])}" for name, it in self.cluster.series.items() if it.samples]
+        head = f"{(now - self.began) / 60:4.0f} min  {wrong}; {waiting}; latest {self.ledger.latest:.1f} s; {counts}"
+        return "\n".join([head, *used])
+
+
+def _shown(sample: Sample) -> str:
+    return (
+        f"RSS {sample.rss / _MEGABYTE:7.1f} MB, {sample.descriptors:4} descriptors, {sample.threads:3} threads, "
+        f"disk {sample.disk / _MEGABYTE:7.1f} MB"
+    )
+
+
+def slopes_of(series: Series, since: float) -> str:
+    parts = [
+        f"{name} {_percent(series.slope(what, since))}"
+        for name, what in (("RSS", "rss"), ("descriptors", "descriptors"), ("threads", "threads"), ("disk", "disk"))
+    ]
+    return f"{series.name}: an hour, over {series.span(since) / 60:.0f} min: {', '.join(parts)}"
+
+
+def _percent(slope: Slope | None) -> str:
+    return "unknown" if slope is None else f"{slope.percent:+.2f} % (± {slope.percent_error:.2f})"
+
+
+def verdict(ledger: Ledger, series: list[Series], since: float, say: Say, *, is_closed: bool) -> int:
+    """The exit status, after saying why."""
+    reasons = [f"{what}: {count}" for what, count in ledger.wrong.items()]
+    if not is_closed:
+        reasons.append("given up before everything had arrived")
+    for it in series:
+        if it.is_judged and it.span(since) >= SHORTEST_JUDGED:
+            reasons += growth(it, since)
+    counts = ", ".join(f"{what} {count:,}" for what, count in ledger.counts.items())
+    lost = f"lost {ledger.wrong['lost']}, early {ledger.wrong['early']}, latest {ledger.latest:.1f} s"
+    say(f"{lost}; {counts}")
+    say(f"NOT GOOD: {'; '.join(reasons)}" if reasons else "good")
+    return 1 if reasons else 0
+
+
+def growth(series: Series, since: float) -> list[str]:
+    """What grows more than it may."""
+    found = []
+    for what, most in (("rss", MOST_RSS), ("descriptors", MOST_DESCRIPTORS)):
+        slope = series.slope(what, since)
+        if slope is not None and slope.percent > most:
+            found.append(f"{what} of {series.name} grows by {slope.percent:.2f} % an hour, more than {most:.0f} %")
+    return found
