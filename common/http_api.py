@@ -20,7 +20,7 @@ from http import HTTPStatus
 from operator import itemgetter
 from posixpath import normpath
 from time import perf_counter_ns, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from common.net import format_name
@@ -224,6 +224,7 @@ class Request:
         self.remote = format_name(tuple(client)) if client else "@"
         self.common_name: str = scope.get(COMMON_NAME, "")  # of the peer's certificate
         self.argument = ""  # what stood in the path where the route has `:name`
+        self.is_limited = False  # who asks must be told only what is about the topic that the query names
 
     def query(self) -> dict[str, str]:
         """See `parse_query`."""
@@ -307,10 +308,10 @@ class Route:
     logged: bool = True
 
 
-Guard = Callable[[Request, Route], Response | None]
+R = TypeVar("R", bound=Route)
 
 
-class HttpApi:
+class HttpApi(Generic[R]):
     """The ASGI application of some routes.
 
     `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
@@ -321,13 +322,13 @@ class HttpApi:
 
     def __init__(
         self,
-        routes: Iterable[Route],
+        routes: Iterable[R],
         *,
         log: Logger,
         linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
         attend: Attend | None = None,
         always: Response | None = None,
-        guard: Guard | None = None,
+        guard: Callable[[Request, R], Response | None] | None = None,
     ) -> None:
         self._attend = attend
         self.routes = tuple(routes)
@@ -429,12 +430,12 @@ async def _look_away(request: Request, sent: Callable[[], int]) -> AsyncIterator
     yield
 
 
-class _Table:
+class _Table(Generic[R]):
     """Which route a path means, and which it nearly means."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._exact: dict[tuple[str, str], Route] = {}
-        self._words: dict[tuple[str, str], Route] = {}  # by what stands before `/:name`
+    def __init__(self, routes: Iterable[R]) -> None:
+        self._exact: dict[tuple[str, str], R] = {}
+        self._words: dict[tuple[str, str], R] = {}  # by what stands before `/:name`
         for route in routes:
             before, colon, _ = route.path.partition("/:")
             (self._words if colon else self._exact)[route.method, before] = route
@@ -443,7 +444,7 @@ class _Table:
         }
         self._methods = sorted({method for method, _ in [*self._exact, *self._words]})
 
-    def find(self, method: str, path: str) -> tuple[Route, str] | None:
+    def find(self, method: str, path: str) -> tuple[R, str] | None:
         route = self._exact.get((method, path))
         if route is not None:
             return route, ""

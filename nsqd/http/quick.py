@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from common.http_api import HttpDate, HttpError, Response, plain, text, wire_head
+from nsqd.http.access import PUBLISH
 from nsqd.http.publishing import EXITING, UNREADABLE
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class QuickHttp:
         """Does what a request asks, whose body has come, or ended too early. That of a PUB has its size in front."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
-            refusal = self._guard.check_publish(head.query, head.authorization, self._common_name())
+            refusal = self._guard.refusal(PUBLISH, head.query, head.authorization, self._common_name())
             if refusal is not None:
                 self._owe(refusal, head.manner)
                 return

@@ -122,11 +122,15 @@ def test_the_directory_shows_what_not_all_know() -> None:
 def test_what_one_may_not_see_is_nowhere() -> None:
     role = Role(name="r", can=frozenset((Right.VIEW,)), topics=("orders*",))
     picture = snapshot(
-        topic(name="orders"), topic(name="secret"), findings=(a_finding(Severity.PROBLEM, topic="secret"),)
+        topic(name="orders"),
+        topic(name="secret"),
+        findings=(a_finding(Severity.PROBLEM, topic="secret"),),
+        nodes=(node(tombstones=("orders", "secret")),),
     )
     seen = seen_by(picture, Identity(roles=(role,)))
     assert [it.name for it in seen.topics] == ["orders"]
     assert seen.topic("secret") is None
+    assert [it.tombstones for it in seen.nodes] == [("orders",)]
     assert seen.findings == ()
 
 
