@@ -51,6 +51,9 @@ ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
 # In the scope of a request whose peer has shown a certificate: the name in it (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
 
+# In the scope of a request whose head breaks a rule: refuses it and ends the connection.
+REFUSE: Final = "nsq.refuse"
+
 # In the scope of a request whose peer has sent its end before all of the body.
 CUT_SHORT: Final = "nsq.cut_short"
 
@@ -60,7 +63,6 @@ _MOST_TO_DROP: Final = 8 * 1024 * 1024
 
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
 _PHRASES: Final = {413: b"Request Entity Too Large"}  # Python's words for it changed in 3.13, Go's did not
-_MINIMAL_CONTENT: Final = b"400 Bad Request"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -157,17 +159,6 @@ def canonical(name: bytes) -> bytes:
 
 def phrase(status: int) -> bytes:
     return _PHRASES.get(status) or HTTPStatus(status).phrase.encode()
-
-
-# The answer to what is no HTTP at all: Go's, which has neither date nor length.
-BAD_REQUEST: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
-    + _MINIMAL_CONTENT
-)
-HEADERS_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"Connection: close\r\n\r\n431 Request Header Fields Too Large"
-)
 
 
 class HttpDate:

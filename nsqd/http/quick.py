@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from common.http_api import HttpDate, HttpError, Response, plain, text, wire_head
+from common.http_heads import refusal_of
 from nsqd.http.access import PUBLISH
 from nsqd.http.publishing import EXITING, UNREADABLE
 
@@ -356,6 +357,9 @@ def _parse(head: bytes) -> _Head | None:
     path, _, query = parsed.url.partition(b"?")
     kind = _KINDS.get((parsed.parser.get_method(), path))
     if not parsed.complete or kind is None or b"#" in query or version not in ("1.0", "1.1"):
+        return None
+    # Refusing it is not for the short path: it comes behind other answers, and reads on for a while.
+    if refusal_of(version, parsed.headers, len(head), date=b"") is not None:
         return None
     length = 0
     authorization = b""
