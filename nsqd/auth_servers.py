@@ -21,6 +21,7 @@ import trio
 from common import http_client
 from common.net import join_host_port
 from common.options import SECOND
+from common.passwords import without_credentials
 from nsqd.auth import Grant, GrantError, Question, decode_grant
 from nsqd.registration import https_port_in
 from nsqd.tls import client_context
@@ -133,7 +134,7 @@ class AuthServers:
             try:
                 return decode_grant(await _query(_url_of(address), question, self._settings))
             except (http_client.HttpFailed, GrantError) as error:
-                log.error("failed to query auth server %s - %s", _without_secrets(address), error)
+                log.error("failed to query auth server %s - %s", without_credentials(address), error)
         return None
 
 
@@ -162,13 +163,6 @@ async def _fetch(url: str, question: Question, settings: Settings) -> http_clien
 
 def _url_of(address: str) -> str:
     return address if "://" in address else f"http://{address}/auth"
-
-
-def _without_secrets(address: str) -> str:
-    """For the log: a URL may name a user and a password."""
-    scheme, _, rest = address.rpartition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if scheme else address
 
 
 def _at_https_port(url: str, port: int) -> str:

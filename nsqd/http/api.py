@@ -522,5 +522,6 @@ def _show_option(options: Options, key: str) -> Response:
     for row in table_of(type(options)):
         if row.key == key and not row.is_deprecated:
             value: Any = getattr(options, row.name)
-            return text(value) if isinstance(value, str) else json(value)
+            shown = row.kind.render(value)
+            return text(shown) if isinstance(value, str) else Response(body=shown.encode(), headers=(JSON, V1))
     raise HttpError(400, "INVALID_OPTION")

@@ -21,6 +21,7 @@ import trio
 
 from common.http_api import TEXT, HttpError, Request, Response, parse_query, plain
 from common.memory import return_unused
+from common.passwords import mask_passwords
 from common.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, Endpoint
 from nsqd.http.memory import memory_now
@@ -81,7 +82,8 @@ async def _redirect_to_index(request: Request) -> Response:
 
 
 async def _show_command_line(request: Request) -> Response:
-    return Response(body="\0".join(sys.argv).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
+    words = map(mask_passwords, sys.argv)
+    return Response(body="\0".join(words).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
 
 
 async def _show_symbols(request: Request) -> Response:
