@@ -39,6 +39,7 @@ class Kind(Generic[T]):
     put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, where this is not `parse`
     is_bare: bool = False  # `--flag` alone means true
     is_repeated: bool = False
+    is_descending: bool = False  # NSQ sorts what its flags give, and nothing else
     has_own_words: bool = False  # NSQ says "failed parsing <key> <value>" for these
 
 
@@ -180,6 +181,7 @@ FLOATS: Final = Kind(
     show=_show_list,
     render=_render_list,
     is_repeated=True,
+    is_descending=True,
 )
 
 
