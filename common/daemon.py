@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 import trio
 
 from common import logs, options
+from common.passwords import mask_passwords
 from common.startup import StartupError
 from common.version import NSQ_VERSION
 
@@ -68,7 +69,7 @@ def run_daemon(
         sys.stdout.write(f"{version_line(program)}\n")
         return 0
     except options.UsageError as error:
-        sys.stderr.write(f"{error.message}\n{error.usage}\n")
+        sys.stderr.write(f"{mask_passwords(error.message)}\n{error.usage}\n")
         return error.exit_status
     except StartupError as error:
         log.critical("%s", error)

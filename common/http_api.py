@@ -20,7 +20,7 @@ from http import HTTPStatus
 from operator import itemgetter
 from posixpath import normpath
 from time import perf_counter_ns, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
 
 from common.net import format_name
@@ -51,6 +51,9 @@ ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
 # In the scope of a request whose peer has shown a certificate: the name in it (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
 
+# In the scope of a request whose head breaks a rule: refuses it and ends the connection.
+REFUSE: Final = "nsq.refuse"
+
 # In the scope of a request whose peer has sent its end before all of the body.
 CUT_SHORT: Final = "nsq.cut_short"
 
@@ -61,7 +64,6 @@ _MOST_TO_DROP: Final = 8 * 1024 * 1024
 _MOST_ARGUMENTS: Final = 1000  # of a query
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
 _PHRASES: Final = {413: b"Request Entity Too Large"}  # Python's words for it changed in 3.13, Go's did not
-_MINIMAL_CONTENT: Final = b"400 Bad Request"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -160,17 +162,6 @@ def phrase(status: int) -> bytes:
     return _PHRASES.get(status) or HTTPStatus(status).phrase.encode()
 
 
-# The answer to what is no HTTP at all: Go's, which has neither date nor length.
-BAD_REQUEST: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n"
-    + _MINIMAL_CONTENT
-)
-HEADERS_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n"
-    b"Connection: close\r\n\r\n431 Request Header Fields Too Large"
-)
-
-
 class HttpDate:
     """The Date header's value, formatted once a second."""
 
@@ -228,6 +219,7 @@ class Request:
         self.remote = format_name(tuple(client)) if client else "@"
         self.common_name: str = scope.get(COMMON_NAME, "")  # of the peer's certificate
         self.argument = ""  # what stood in the path where the route has `:name`
+        self.is_limited = False  # who asks must be told only what is about the topic that the query names
 
     def query(self) -> dict[str, str]:
         """See `parse_query`."""
@@ -313,10 +305,10 @@ class Route:
     logged: bool = True
 
 
-Guard = Callable[[Request, Route], Response | None]
+R = TypeVar("R", bound=Route)
 
 
-class HttpApi:
+class HttpApi(Generic[R]):
     """The ASGI application of some routes.
 
     `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
@@ -327,13 +319,13 @@ class HttpApi:
 
     def __init__(
         self,
-        routes: Iterable[Route],
+        routes: Iterable[R],
         *,
         log: Logger,
         linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
         attend: Attend | None = None,
         always: Response | None = None,
-        guard: Guard | None = None,
+        guard: Callable[[Request, R], Response | None] | None = None,
     ) -> None:
         self._attend = attend
         self.routes = tuple(routes)
@@ -435,12 +427,12 @@ async def _look_away(request: Request, sent: Callable[[], int]) -> AsyncIterator
     yield
 
 
-class _Table:
+class _Table(Generic[R]):
     """Which route a path means, and which it nearly means."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
-        self._exact: dict[tuple[str, str], Route] = {}
-        self._words: dict[tuple[str, str], Route] = {}  # by what stands before `/:name`
+    def __init__(self, routes: Iterable[R]) -> None:
+        self._exact: dict[tuple[str, str], R] = {}
+        self._words: dict[tuple[str, str], R] = {}  # by what stands before `/:name`
         for route in routes:
             before, colon, _ = route.path.partition("/:")
             (self._words if colon else self._exact)[route.method, before] = route
@@ -449,7 +441,7 @@ class _Table:
         }
         self._methods = sorted({method for method, _ in [*self._exact, *self._words]})
 
-    def find(self, method: str, path: str) -> tuple[Route, str] | None:
+    def find(self, method: str, path: str) -> tuple[R, str] | None:
         route = self._exact.get((method, path))
         if route is not None:
             return route, ""

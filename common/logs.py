@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Final, Self, TextIO
 
+from common.passwords import mask_passwords
+
 OUR_PACKAGES: Final = ("common", "nsqd", "nsqlookupd", "nsqadmin", "nsqclient")
 LOG_FORMATS: Final = ("nsq", "json")
 
@@ -103,7 +105,7 @@ class NsqFormatter(logging.Formatter):
         line = f"{self._prefix}{self._moment}.{micros:06d} {_word_of(record)}: {_on_one_line(record.getMessage())}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return line
+        return mask_passwords(line)
 
 
 class JsonFormatter(logging.Formatter):
@@ -114,10 +116,10 @@ class JsonFormatter(logging.Formatter):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds"),
             "level": _word_of(record).lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": mask_passwords(record.getMessage()),
         }
         if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
+            fields["exception"] = mask_passwords(self.formatException(record.exc_info))
         return json.dumps(fields)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from common import nsq_json
 from common.durations import MILLISECOND, Nanoseconds, format_duration, parse_duration
 from common.logs import LogLevel
+from common.passwords import mask_passwords
 from common.startup import StartupError
 
 T = TypeVar("T")
@@ -38,6 +39,7 @@ class Kind(Generic[T]):
     put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, where this is not `parse`
     is_bare: bool = False  # `--flag` alone means true
     is_repeated: bool = False
+    is_descending: bool = False  # NSQ sorts what its flags give, and nothing else
     has_own_words: bool = False  # NSQ says "failed parsing <key> <value>" for these
 
 
@@ -147,6 +149,10 @@ def _render_list(values: Sequence[object]) -> str:
     return nsq_json.dumps(values).decode()
 
 
+def _render_strings(values: Sequence[str]) -> str:
+    return _render_list([mask_passwords(value) for value in values])
+
+
 def _show_boolean(value: bool) -> str:
     return "true" if value else "false"
 
@@ -160,14 +166,14 @@ BOOLEAN: Final = Kind(
 )
 INTEGER: Final = Kind(word="int", parse=_parse_integer, convert=_convert_integer)
 FLOAT: Final = Kind(word="float", parse=_parse_float, convert=_convert_float, show=lambda value: f"{value:g}")
-STRING: Final = Kind(word="string", parse=str, convert=_convert_string)
+STRING: Final = Kind(word="string", parse=str, convert=_convert_string, render=mask_passwords)
 DURATION: Final = Kind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
 STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
     word="value",
     parse=lambda text: (text,),
     convert=_convert_strings,
     show=_show_list,
-    render=_render_list,
+    render=_render_strings,
     put=_put_strings,
     is_repeated=True,
 )
@@ -178,6 +184,7 @@ FLOATS: Final = Kind(
     show=_show_list,
     render=_render_list,
     is_repeated=True,
+    is_descending=True,
 )
 
 

@@ -338,7 +338,11 @@ class _CommandLine:
             parsed = row.kind.parse(text)
         except ValueError as error:
             self._refuse_value(row.flag, text, str(error), is_boolean=row.kind.is_bare)
-        self.values[row.name] = self.values.get(row.name, ()) + parsed if row.kind.is_repeated else parsed
+        if row.kind.is_repeated:
+            parsed = self.values.get(row.name, ()) + parsed
+        if row.kind.is_descending:
+            parsed = tuple(sorted(parsed, reverse=True))
+        self.values[row.name] = parsed
 
     def _text(self, flag: str, value: str | None, left: list[str]) -> str:
         if value is not None:

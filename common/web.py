@@ -19,8 +19,9 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, TypeVarTuple, cast
 
 import httptools
@@ -32,14 +33,14 @@ from uvicorn.server import ServerState
 
 from common.http_api import (
     ABORT,
-    BAD_REQUEST,
     COMMON_NAME,
     CUT_SHORT,
     ENDS_WITH_PEER,
-    HEADERS_TOO_LARGE,
+    REFUSE,
     HttpDate,
     canonical,
 )
+from common.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, refusal_of
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -53,14 +54,13 @@ Ts = TypeVarTuple("Ts")
 
 _log = logging.getLogger(__name__)
 
-# What Go's server takes; httptools itself would collect headers without end.
-MOST_HEADER_BYTES: Final = 1024 * 1024
 # How long a shutdown waits for answers that are under way.
 GRACE: Final = 5.0  # seconds that a busy connection gets to finish its answer
 # How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
 LINGER: Final = 0.5
 HANDSHAKE: Final = 10.0  # how long a peer may take to agree on TLS
 STALL: Final = 60.0  # how long a stream waits for a peer that takes nothing
+_AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
 
@@ -136,8 +136,9 @@ class Web:
 
     def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._date = HttpDate()
         self._config = Config(
-            _spelled_as_go(app, HttpDate()),
+            _spelled_as_go(app, self._date),
             http=HttpToolsProtocol,
             ws="none",
             lifespan="off",
@@ -180,7 +181,7 @@ class Web:
 
         def connection() -> _Connection:
             return _Connection(
-                self._config, self._state, self._loop, self._connection_lost, received, client, common_name
+                self._config, self._state, self._loop, self._date, self._connection_lost, received, client, common_name
             )
 
         async def open_connection() -> None:
@@ -226,18 +227,22 @@ class _Connection(HttpToolsProtocol):
         config: Config,
         state: ServerState,
         loop: asyncio.AbstractEventLoop,
+        date: HttpDate,
         lost: Callable[[], None],
         received: bytes,
         client: tuple[str, int] | None,
         common_name: str,
     ) -> None:
         super().__init__(config, state, {}, loop)
+        self._date = date
         self._common_name = common_name
         self._real_client = client
         self._lost = lost
         self._received = received
-        self._head_bytes = 0  # of a head that is not complete yet
+        self._unfinished = 0  # bytes of whole reads that brought nothing but part of a head
+        self._head_bytes = 0
         self._ended = False  # the peer sends nothing more
+        self._gone: asyncio.Future[None] | None = None  # awaited once a head has been refused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
@@ -249,11 +254,13 @@ class _Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
         """Whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
-        if self.transport.get_extra_info("sslcontext") is not None:
+        if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
         if newest is None or newest.response_complete or ENDS_WITH_PEER in newest.scope:
@@ -265,9 +272,9 @@ class _Connection(HttpToolsProtocol):
         return True
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.transport.is_closing() or self._gone is not None:
             return
-        self._head_bytes += len(data)
+        self._unfinished += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -279,23 +286,37 @@ class _Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self.send_400_response("")
         else:
-            if self._head_bytes > MOST_HEADER_BYTES:
+            if self._unfinished > MOST_HEAD_BYTES:
                 self._refuse(HEADERS_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._unfinished = 0
         self._head_bytes = 0
         self.scope[ABORT] = self.transport.abort  # type: ignore[typeddict-unknown-key]
         if self._common_name:
             cast("Scope", self.scope)[COMMON_NAME] = self._common_name
 
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._head_bytes += len(name) + len(value) + _AROUND_HEADER
+
     def on_headers_complete(self) -> None:
+        self._unfinished = 0
+        version = self.parser.get_http_version()
+        refusal = refusal_of(version, self.headers, self._head_bytes, date=self._date())
+        if refusal is not None:
+            cast("Scope", self.scope)[REFUSE] = partial(self._refuse_in_turn, refusal)
+            self.url = b"/"  # the real one may be too long for uvicorn
         super().on_headers_complete()
-        self._head_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
-        self._head_bytes = 0
+        self._unfinished = 0
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(BAD_REQUEST)
@@ -317,6 +338,25 @@ class _Connection(HttpToolsProtocol):
             self.transport.write(answer)
             self.transport.close()
 
+    async def _refuse_in_turn(self, answer: bytes) -> None:
+        """Refuse a request whose turn to be answered has come, and return when the connection has ended.
+
+        What the peer still sends is dropped for a while: closing with unread data would be a reset, and the peer would
+        never see the answer.
+        """
+        if self.transport.is_closing():
+            return
+        self._gone = self.loop.create_future()
+        self.flow.resume_reading()
+        self.transport.write(answer)
+        if self.transport.can_write_eof():
+            with suppress(OSError):  # the peer has gone
+                self.transport.write_eof()
+            self.loop.call_later(LINGER, self.transport.close)
+        else:
+            self.transport.close()
+        await self._gone
+
 
 class _Name(bytes):
     """A header's name that keeps its spelling: uvicorn compares in lower case and then writes what it compared."""
@@ -332,9 +372,13 @@ class _Name(bytes):
 
 
 def _spelled_as_go(app: App, date: HttpDate) -> App:
-    """Adds the date, and lets headers appear on the wire as Go writes them."""
+    """Adds the date, and lets headers appear on the wire as Go writes them. Refuses what the connection refuses."""
 
     async def spelled(scope: Scope, receive: Receive, send: Send) -> None:
+        if (refuse := scope.get(REFUSE)) is not None:
+            await refuse()
+            return
+
         async def send_spelled(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers: list[tuple[bytes, bytes]] = list(message["headers"])

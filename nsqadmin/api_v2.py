@@ -125,7 +125,7 @@ class _Questions:
         return json_answer(to_json(channel))
 
     async def nodes(self, request: Request) -> Response:
-        snapshot = await self._snapshot(request)
+        snapshot = _visible(await self._snapshot(request), identity_of(request))
         return json_answer({"nodes": to_json(snapshot.nodes), "lookupds": to_json(snapshot.lookupds)})
 
     async def diagnose(self, request: Request) -> Response:
@@ -246,6 +246,7 @@ def _visible(snapshot: Snapshot, identity: Identity) -> Snapshot:
     return replace(
         snapshot,
         topics=tuple(it for it in snapshot.topics if identity.sees(it.name)),
+        nodes=tuple(it.seen_by(identity.sees) for it in snapshot.nodes),
         findings=tuple(it for it in snapshot.findings if not it.topic or identity.sees(it.topic)),
         producers=(),
         _by_name={},

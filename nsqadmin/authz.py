@@ -70,11 +70,21 @@ class Identity:
             return self.refusal
         if right is Right.PUBLISH and not self.can_publish:
             return "publishing is not enabled (--enable-publish)"
-        for role in self.roles:
-            if right in role.can and (not topic or _matches(topic, role.topics)):
-                return ""
+        if any(right in role.can and (not topic or _matches(topic, role.topics)) for role in self.roles):
+            return ""
+        return self._lacks(right, topic)
+
+    def why_not_everywhere(self, right: Right) -> str:
+        """As `why_not`, for what concerns the whole cluster: a role that is limited to topics is not enough."""
+        if reason := self.why_not(right):
+            return reason
+        if any(right in role.can and EVERYTHING in role.topics for role in self.roles):
+            return ""
+        return self._lacks(right, "all topics")
+
+    def _lacks(self, right: Right, what: str) -> str:
         who = f"{self.user} does" if self.user else "you do"
-        where = f" for {topic}" if topic and any(right in role.can for role in self.roles) else ""
+        where = f" for {what}" if what and any(right in role.can for role in self.roles) else ""
         return f"{who} not have the right '{right}'{where}"
 
     def sees(self, topic: str) -> bool:

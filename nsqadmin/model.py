@@ -16,8 +16,8 @@ Times are seconds since 1970, durations are seconds, rates are per second. `None
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
@@ -131,6 +131,10 @@ class Node:
     @property
     def is_reachable(self) -> bool:
         return self.health in (Health.OK, Health.SLOW)
+
+    def seen_by(self, sees: Callable[[str], bool]) -> Node:
+        """The node as somebody may see it who does not see every topic."""
+        return replace(self, tombstones=tuple(topic for topic in self.tombstones if sees(topic)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

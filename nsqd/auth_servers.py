@@ -22,6 +22,7 @@ import trio
 from common import http_client
 from common.net import join_host_port
 from common.options import SECOND
+from common.passwords import without_credentials
 from nsqd.auth import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.registration import https_port_in
 from nsqd.tls import client_context
@@ -142,7 +143,7 @@ class AuthServers:
                     async with self._decoding:
                         return await _decode_in_slices(body)
             except (http_client.HttpFailed, GrantError) as error:
-                log.error("failed to query auth server %s - %s", _without_secrets(address), error)
+                log.error("failed to query auth server %s - %s", without_credentials(address), error)
         return None
 
 
@@ -212,13 +213,6 @@ async def _fetch(url: str, question: Question, settings: Settings, room: _Room) 
 
 def _url_of(address: str) -> str:
     return address if "://" in address else f"http://{address}/auth"
-
-
-def _without_secrets(address: str) -> str:
-    """For the log: a URL may name a user and a password."""
-    scheme, _, rest = address.rpartition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}" if scheme else address
 
 
 def _at_https_port(url: str, port: int) -> str:

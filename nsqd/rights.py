@@ -18,7 +18,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from nsqd.auth import PUBLISH, SUBSCRIBE, Entry, Grant
 
@@ -33,9 +33,6 @@ class Role(StrEnum):
 class RightsError(ValueError):
     """The text does not say clearly who may do what."""
 
-
-# As HTTP says it: nobody that we know, or somebody who may not.
-Refusal = Literal[401, 403]
 
 GRANT_TTL: Final = 60  # seconds after which a client's rights are looked at again
 _KEYS: Final = {"name", "token_sha256", "common_name", "roles", "topics"}
@@ -56,8 +53,11 @@ class Holder:
     def has(self, role: Role) -> bool:
         return role in self.roles or Role.ADMIN in self.roles
 
-    def reaches(self, topic: str | None) -> bool:
-        """None: what is asked is not about one topic."""
+    def may(self, role: Role, topic: str | None) -> bool:
+        """Whether this may be done. `topic` is None for what is about no topic, or not clearly about one."""
+        return self.has(role) and self._reaches(topic)
+
+    def _reaches(self, topic: str | None) -> bool:
         if not self.topics:
             return True
         return topic is not None and any(re.fullmatch(_expression(it), topic) for it in self.topics)
@@ -87,13 +87,6 @@ class Rights:
         elif common_name:
             found = next((it for it in self.holders if it.common_name == common_name), None)
         return found
-
-    def refusal(self, role: Role, topic: str | None, *, token: bytes, common_name: str) -> Refusal | None:
-        """Why this may not be done; None: it may."""
-        holder = self.holder(token, common_name)
-        if holder is None:
-            return 401
-        return None if holder.has(role) and holder.reaches(topic) else 403
 
 
 def parse_rights(text: str) -> Rights:

@@ -45,7 +45,7 @@ def make_app(
     connections: Callable[[], int],
     is_ready: Callable[[], bool],
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
-) -> HttpApi:
+) -> HttpApi[Route]:
     """The ASGI application. `connections` counts those of TCP; `max_wait` bounds `wait=`, in seconds."""
     questions = _Questions(registry, turn, waiting, max_wait)
     changes = _Changes(registry, turn)

@@ -67,7 +67,7 @@ class _Config:
     def _why_not(self, identity: Identity) -> str:
         """Where there are roles, an address alone is not enough: behind a proxy on this machine everybody has the same.
         With `--admin-user` alone it is, as in NSQ."""
-        return identity.why_not(Right.ADMIN) if self._settings.options.roles_file else identity.refusal
+        return identity.why_not_everywhere(Right.ADMIN) if self._settings.options.roles_file else identity.refusal
 
     def _check_peer(self, request: Request) -> None:
         """The connection's own address: what a header says about it counts for nothing here."""

@@ -13,6 +13,7 @@ import trio
 
 from common.http_api import HttpError
 from common.options import seconds
+from common.passwords import mask_passwords
 from common.web import run_trio
 from nsqadmin.answers import json_answer, remote_of
 from nsqadmin.app import Route
@@ -97,7 +98,7 @@ class _Graphite:
             answer = await run_trio(self._get, url, headers)
         except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError) as error:
             log.error("graphite does not answer - %s", error)
-            raise HttpError(502, f"UPSTREAM_ERROR: {error}") from error
+            raise HttpError(502, f"UPSTREAM_ERROR: {mask_passwords(str(error))}") from error
         kept = {name: value for name, value in answer.headers.items() if name in _HANDED_BACK}
         return Response(answer.content, answer.status_code, kept)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from common.options import seconds
+from common.passwords import without_credentials
 from nsqadmin.answers import identity_of, json_answer
 from nsqadmin.app import Route
 from nsqadmin.authz import Right
@@ -313,7 +314,7 @@ class _Pages:
         if not options.graphite_url:
             return ()
         graphite = Graphite(
-            url=options.prefix if options.proxy_graphite else options.graphite_url.rstrip("/"),
+            url=options.prefix if options.proxy_graphite else without_credentials(options.graphite_url).rstrip("/"),
             statsd_prefix=options.statsd_prefix,
             counter_format=options.statsd_counter_format,
             gauge_format=options.statsd_gauge_format,

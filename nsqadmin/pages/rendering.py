@@ -130,8 +130,8 @@ def failures(channel: Channel) -> str:
 def latency(value: Latency | None) -> str:
     if value is None or not value.percentiles:
         return numbers.UNKNOWN
-    last = value.percentiles[-1]
-    return f"{quantile(last.quantile)} {numbers.duration(last.maximum / 1e9)}"
+    highest = max(value.percentiles, key=lambda it: it.quantile)  # nsqd sends them in the order of its options
+    return f"{quantile(highest.quantile)} {numbers.duration(highest.maximum / 1e9)}"
 
 
 def quantile(share: float) -> str:

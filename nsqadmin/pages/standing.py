@@ -90,6 +90,7 @@ def seen_by(snapshot: Snapshot, identity: Identity) -> Snapshot:
     return replace(
         snapshot,
         topics=tuple(it for it in snapshot.topics if identity.sees(it.name)),
+        nodes=tuple(it.seen_by(identity.sees) for it in snapshot.nodes),
         findings=tuple(it for it in snapshot.findings if not it.topic or identity.sees(it.topic)),
         producers=None
         if snapshot.producers is None

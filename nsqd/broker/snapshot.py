@@ -7,7 +7,7 @@ answers, because NSQ prints `null` for the one and `[]` for the other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +90,27 @@ class BrokerSnapshot:
     start_time: int  # Unix seconds
     topics: Sequence[TopicSnapshot] | None  # sorted by name; None: no topic has the name that was asked for
     producers: Sequence[ClientSnapshot] | None  # None: there are none, or they were not asked for
+
+
+def only_about(topic: str, snapshot: BrokerSnapshot) -> BrokerSnapshot:
+    """A snapshot of one topic without what NSQ shows beside it: clients that publish to others, and their counts.
+
+    For those who may know of this topic alone.
+    """
+    topics = None if snapshot.topics is None else tuple(_only_about(topic, it) for it in snapshot.topics)
+    producers = tuple(it for it in snapshot.producers or () if _counts_of(topic, it))
+    return replace(snapshot, topics=topics, producers=producers or None)
+
+
+def _only_about(topic: str, snapshot: TopicSnapshot) -> TopicSnapshot:
+    channels = [
+        replace(channel, clients=[replace(it, pub_counts=_counts_of(topic, it)) for it in channel.clients])
+        if channel.clients
+        else channel
+        for channel in snapshot.channels
+    ]
+    return replace(snapshot, channels=channels)
+
+
+def _counts_of(topic: str, client: ClientSnapshot) -> tuple[tuple[str, int], ...]:
+    return tuple(it for it in client.pub_counts if it[0] == topic)

@@ -34,7 +34,18 @@ from common.options import change, table_of
 from common.prometheus import CONTENT_TYPE, exposition
 from common.version import NSQ_VERSION
 from common.wire.names import is_ephemeral, is_valid_name
+from nsqd.broker.snapshot import only_about
 from nsqd.broker.store import NotSynced
+from nsqd.http.access import (
+    ADMIN_TOPIC,
+    OPEN,
+    OPERATE_NODE,
+    OPERATE_TOPIC,
+    PUBLISH,
+    READ_NODE,
+    READ_TOPIC,
+    Endpoint,
+)
 from nsqd.http.debug import debug_routes
 from nsqd.http.history import HistoryEndpoints, Reading, find_sequence, place_argument
 from nsqd.http.memory import memory_now
@@ -116,45 +127,48 @@ def make_app(
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
     guard: Guard | None = None,
-) -> HttpApi:
-    """The ASGI application. `run_trio`, `linger` and `attend` are `common.web`'s, or a test's."""
+) -> HttpApi[Endpoint]:
+    """The ASGI application. `run_trio`, `linger` and `attend` are `common.web`'s, or a test's.
+
+    Its table of routes is also the table of rights (nsqd/http/access.py); docs/how-to/rights.md shows it.
+    """
     calls = _Calls(broker, turn, run_trio)
     endpoints = _Endpoints(calls, settings, publishing, node, start_drain)
     topics = _TopicEndpoints(calls)
     channels = _ChannelEndpoints(calls, reading)
     history = HistoryEndpoints(broker, reading, monotonic)
     routes = [
-        Route("GET", "/ping", endpoints.ping),
-        Route("GET", "/info", endpoints.info),
-        Route("GET", "/stats", endpoints.stats),
-        Route("POST", "/pub", endpoints.pub, logged=False),
-        Route("POST", "/mpub", endpoints.mpub, logged=False),
-        Route("GET", "/topic/log", history.log),
-        Route("GET", "/topic/read", history.read),
-        Route("POST", "/topic/create", topics.create),
-        Route("POST", "/topic/delete", topics.delete),
-        Route("POST", "/topic/empty", topics.empty),
-        Route("POST", "/topic/pause", topics.pause),
-        Route("POST", "/topic/unpause", topics.unpause),
-        Route("POST", "/channel/create", channels.create),
-        Route("POST", "/channel/delete", channels.delete),
-        Route("POST", "/channel/empty", channels.empty),
-        Route("POST", "/channel/seek", channels.seek),
-        Route("GET", "/channel/position", channels.position),
-        Route("POST", "/channel/pause", channels.pause),
-        Route("POST", "/channel/unpause", channels.unpause),
-        Route("GET", "/config/:option", endpoints.get_option),
-        Route("PUT", "/config/:option", endpoints.put_option),
+        Endpoint("GET", "/ping", endpoints.ping, access=OPEN),
+        Endpoint("GET", "/info", endpoints.info, access=READ_NODE),
+        Endpoint("GET", "/stats", endpoints.stats, access=READ_TOPIC),
+        Endpoint("POST", "/pub", endpoints.pub, access=PUBLISH, logged=False),
+        Endpoint("POST", "/mpub", endpoints.mpub, access=PUBLISH, logged=False),
+        Endpoint("GET", "/topic/log", history.log, access=READ_TOPIC),
+        Endpoint("GET", "/topic/read", history.read, access=READ_TOPIC),
+        Endpoint("POST", "/topic/create", topics.create, access=ADMIN_TOPIC),
+        Endpoint("POST", "/topic/delete", topics.delete, access=ADMIN_TOPIC),
+        Endpoint("POST", "/topic/empty", topics.empty, access=OPERATE_TOPIC),
+        Endpoint("POST", "/topic/pause", topics.pause, access=OPERATE_TOPIC),
+        Endpoint("POST", "/topic/unpause", topics.unpause, access=OPERATE_TOPIC),
+        Endpoint("POST", "/channel/create", channels.create, access=ADMIN_TOPIC),
+        Endpoint("POST", "/channel/delete", channels.delete, access=ADMIN_TOPIC),
+        Endpoint("POST", "/channel/empty", channels.empty, access=OPERATE_TOPIC),
+        Endpoint("POST", "/channel/seek", channels.seek, access=OPERATE_TOPIC),
+        Endpoint("GET", "/channel/position", channels.position, access=READ_TOPIC),
+        Endpoint("POST", "/channel/pause", channels.pause, access=OPERATE_TOPIC),
+        Endpoint("POST", "/channel/unpause", channels.unpause, access=OPERATE_TOPIC),
+        Endpoint("GET", "/config/:option", endpoints.get_option, access=READ_NODE),
+        Endpoint("PUT", "/config/:option", endpoints.put_option, access=OPERATE_NODE),
         *debug_routes(run_trio),
-        Route("GET", "/metrics", endpoints.metrics, logged=False),
-        Route("GET", "/healthz", endpoints.ping, logged=False),
-        Route("GET", "/readyz", endpoints.ready, logged=False),
-        Route("POST", "/drain", endpoints.drain),
+        Endpoint("GET", "/metrics", endpoints.metrics, access=READ_NODE, logged=False),
+        Endpoint("GET", "/healthz", endpoints.ping, access=OPEN, logged=False),
+        Endpoint("GET", "/readyz", endpoints.ready, access=OPEN, logged=False),
+        Endpoint("POST", "/drain", endpoints.drain, access=OPERATE_NODE),
     ]
     return HttpApi(routes, log=log, linger=linger, attend=attend, guard=guard.check if guard is not None else None)
 
 
-def refuse_plain(https_port: int) -> HttpApi:
+def refuse_plain(https_port: int) -> HttpApi[Route]:
     """What plain HTTP is answered where TLS is required. NSQ writes this by hand, with spaces, and clients parse it."""
     body = b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port
     return HttpApi((), log=log, always=Response(403, body, (JSON, V1)))
@@ -265,10 +279,11 @@ class _Endpoints:
 
     async def stats(self, request: Request) -> Response:
         query = request.query()
-        snapshot = self._broker.snapshot(
-            query.get("topic", ""), query.get("channel", ""), clients=truth(query, "include_clients")
-        )
-        memory = memory_now() if truth(query, "include_mem") else None
+        topic = query.get("topic", "")
+        snapshot = self._broker.snapshot(topic, query.get("channel", ""), clients=truth(query, "include_clients"))
+        if request.is_limited:
+            snapshot = only_about(topic, snapshot)
+        memory = memory_now() if truth(query, "include_mem") and not request.is_limited else None
         if query.get("format") == "json":
             return json(stats_json(snapshot, memory, version=NSQ_VERSION))
         return text(stats_text(snapshot, memory, version=version_line("nsqd"), timestamp=time_ns()))
@@ -509,5 +524,6 @@ def _show_option(options: Options, key: str) -> Response:
     for row in table_of(type(options)):
         if row.key == key and not row.is_deprecated:
             value: Any = getattr(options, row.name)
-            return text(value) if isinstance(value, str) else json(value)
+            shown = row.kind.render(value)
+            return text(shown) if isinstance(value, str) else Response(body=shown.encode(), headers=(JSON, V1))
     raise HttpError(400, "INVALID_OPTION")

@@ -19,9 +19,11 @@ from typing import Final
 
 import trio
 
-from common.http_api import TEXT, HttpError, Request, Response, Route, parse_query, plain
+from common.http_api import TEXT, HttpError, Request, Response, parse_query, plain
 from common.memory import return_unused
+from common.passwords import mask_passwords
 from common.wire.quoting import quote
+from nsqd.http.access import OPERATE_NODE, Endpoint
 from nsqd.http.memory import memory_now
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
@@ -49,20 +51,20 @@ _PROFILES: Final = {
 RunTrio = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
-def debug_routes(run_trio: RunTrio) -> list[Route]:
+def debug_routes(run_trio: RunTrio) -> list[Endpoint]:
     return [
-        Route("GET", "/debug/pprof/", _show_index, logged=False),
-        Route("GET", "/debug/pprof", _redirect_to_index, logged=False),
-        Route("GET", "/debug/pprof/cmdline", _show_command_line, logged=False),
-        Route("GET", "/debug/pprof/symbol", _show_symbols, logged=False),
-        Route("POST", "/debug/pprof/symbol", _show_symbols, logged=False),
-        Route("GET", "/debug/pprof/goroutine", partial(_show, run_trio, tasks_and_threads), logged=False),
-        Route("GET", "/debug/pprof/block", partial(_show, run_trio, tasks_and_threads), logged=False),
-        Route("GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), logged=False),
-        Route("GET", "/debug/pprof/heap", partial(_show, run_trio, heap), logged=False),
-        Route("GET", "/debug/pprof/profile", partial(_profile, run_trio), logged=False),
-        Route("PUT", "/debug/setblockrate", _set_block_rate),
-        Route("POST", "/debug/freememory", _free_memory),
+        Endpoint("GET", "/debug/pprof/", _show_index, access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof", _redirect_to_index, access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/cmdline", _show_command_line, access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
+        Endpoint("POST", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/goroutine", partial(_show, run_trio, tasks_and_threads), access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/block", partial(_show, run_trio, tasks_and_threads), access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/heap", partial(_show, run_trio, heap), access=OPERATE_NODE, logged=False),
+        Endpoint("GET", "/debug/pprof/profile", partial(_profile, run_trio), access=OPERATE_NODE, logged=False),
+        Endpoint("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE),
+        Endpoint("POST", "/debug/freememory", _free_memory, access=OPERATE_NODE),
     ]
 
 
@@ -80,7 +82,8 @@ async def _redirect_to_index(request: Request) -> Response:
 
 
 async def _show_command_line(request: Request) -> Response:
-    return Response(body="\0".join(sys.argv).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
+    words = map(mask_passwords, sys.argv)
+    return Response(body="\0".join(words).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
 
 
 async def _show_symbols(request: Request) -> Response:

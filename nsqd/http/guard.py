@@ -1,58 +1,35 @@
-"""Which role each endpoint needs, and whether who asks has it. Without `--rights-file` nobody is asked."""
+"""Whether who asks may be answered. Without `--rights-file` nobody is asked, and there is no `Guard`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from common.http_api import JSON, V1, HttpError, Request, Response, Route, parse_query
+from common.http_api import JSON, V1, HttpError, Request, Response, parse_query
 from common.nsq_json import dumps
-from nsqd.rights import Refusal, Rights, Role
+from common.wire.names import is_valid_name
+from nsqd.http.access import Access, Endpoint, Scope
+from nsqd.rights import Rights
 
-# By the route's path; with the method in front where it matters. None: open to everybody.
-ROLES: Final[Mapping[str, Role | None]] = {
-    "/ping": None,
-    "/healthz": None,
-    "/readyz": None,
-    "/pub": Role.PUBLISH,
-    "/mpub": Role.PUBLISH,
-    "/info": Role.READ,
-    "/stats": Role.READ,
-    "/metrics": Role.READ,
-    "/topic/log": Role.READ,
-    "/topic/read": Role.READ,
-    "/channel/position": Role.READ,
-    "GET /config/:option": Role.READ,
-    "PUT /config/:option": Role.OPERATE,
-    "/drain": Role.OPERATE,
-    "/topic/empty": Role.OPERATE,
-    "/topic/pause": Role.OPERATE,
-    "/topic/unpause": Role.OPERATE,
-    "/channel/empty": Role.OPERATE,
-    "/channel/pause": Role.OPERATE,
-    "/channel/unpause": Role.OPERATE,
-    "/channel/seek": Role.OPERATE,
-    "/topic/create": Role.ADMIN,
-    "/topic/delete": Role.ADMIN,
-    "/channel/create": Role.ADMIN,
-    "/channel/delete": Role.ADMIN,
-}
-_DEBUG: Final = "/debug/"
 # A publisher asks the same again and again.
 _MOST_REMEMBERED: Final = 4096
 _LONGEST_REMEMBERED: Final = 1024  # bytes
 
 UNKNOWN: Final = Response(401, dumps({"message": "UNAUTHORIZED"}), (JSON, V1, (b"www-authenticate", b"Bearer")))
 FORBIDDEN: Final = HttpError(403, "FORBIDDEN").response
-_ANSWERS: Final[Mapping[Refusal, Response]] = {401: UNKNOWN, 403: FORBIDDEN}
 
 
-def role_of(route: Route) -> Role | None:
-    """What is not in the table is for those who may do everything."""
-    for key in (route.path, f"{route.method} {route.path}"):
-        if key in ROLES:
-            return ROLES[key]
-    return Role.OPERATE if route.path.startswith(_DEBUG) else Role.ADMIN
+@dataclass(frozen=True, slots=True, eq=False)
+class _Verdict:
+    refusal: Response | None  # None: it may be answered
+    is_limited: bool = False  # the answer must be about the topic alone
+
+
+_IS_UNKNOWN: Final = _Verdict(UNKNOWN)
+_IS_FORBIDDEN: Final = _Verdict(FORBIDDEN)
+_MAY: Final = _Verdict(None)
+_MAY_WITHIN_LIMITS: Final = _Verdict(None, is_limited=True)
 
 
 class Guard:
@@ -60,40 +37,46 @@ class Guard:
         self._current = current
         self._names_count = names_count
         self._rights: Rights | None = None  # which decided what is remembered
-        self._decided: dict[tuple[Role, bytes, bytes, str], Response | None] = {}
+        self._decided: dict[tuple[Access, bytes, bytes, str], _Verdict] = {}
 
-    def check(self, request: Request, route: Route) -> Response | None:
-        """The answer to a request that is refused."""
-        role = role_of(route)
-        if role is None:
-            return None
-        return self._refusal(
-            role, request.query_string, request.headers.get(b"authorization", b""), request.common_name
-        )
+    def check(self, request: Request, endpoint: Endpoint) -> Response | None:
+        """Return the answer to a request that is refused, and tell the others' handlers who is limited to topics."""
+        authorization = request.headers.get(b"authorization", b"")
+        verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
+        request.is_limited = verdict.is_limited
+        return verdict.refusal
 
-    def check_publish(self, query: bytes, authorization: bytes, common_name: str) -> Response | None:
-        return self._refusal(Role.PUBLISH, query, authorization, common_name)
+    def refusal(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> Response | None:
+        """As `check`, for the short path of publishing."""
+        return self._verdict(access, query, authorization, common_name).refusal
 
-    def _refusal(self, role: Role, query: bytes, authorization: bytes, common_name: str) -> Response | None:
+    def _verdict(self, access: Access, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
         rights = self._current()
         if rights is not self._rights or len(self._decided) >= _MOST_REMEMBERED:
             self._rights = rights
             self._decided.clear()
-        question = (role, query, authorization, common_name)
+        question = (access, query, authorization, common_name)
         try:
             return self._decided[question]
         except KeyError:
             pass
-        refusal = rights.refusal(
-            role,
-            _topic_in(query),
-            token=token_of(authorization),
-            common_name=common_name if self._names_count else "",
-        )
-        answer = _ANSWERS[refusal] if refusal is not None else None
+        verdict = self._decide(rights, access, query, authorization, common_name)
         if len(query) + len(authorization) <= _LONGEST_REMEMBERED:
-            self._decided[question] = answer
-        return answer
+            self._decided[question] = verdict
+        return verdict
+
+    def _decide(
+        self, rights: Rights, access: Access, query: bytes, authorization: bytes, common_name: str
+    ) -> _Verdict:
+        if access.role is None:
+            return _MAY
+        holder = rights.holder(token_of(authorization), common_name if self._names_count else "")
+        if holder is None:
+            return _IS_UNKNOWN
+        topic = _topic_in(query) if access.scope is Scope.TOPIC else None
+        if not holder.may(access.role, topic):
+            return _IS_FORBIDDEN
+        return _MAY_WITHIN_LIMITS if holder.topics else _MAY
 
 
 def token_of(authorization: bytes) -> bytes:
@@ -103,7 +86,9 @@ def token_of(authorization: bytes) -> bytes:
 
 
 def _topic_in(query: bytes) -> str | None:
+    """The topic that a query names. None where it names none or makes no sense, which the endpoint will say itself."""
     try:
-        return parse_query(query).get("topic")
-    except HttpError:  # the endpoint will say so to who may ask it
+        topic = parse_query(query).get("topic", "")  # the first one, as the endpoints read it
+    except HttpError:
         return None
+    return topic if is_valid_name(topic) else None

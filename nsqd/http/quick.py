@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final
 import httptools
 
 from common.http_api import HttpDate, HttpError, Response, plain, text, wire_head
+from common.http_heads import refusal_of
+from nsqd.http.access import PUBLISH
 from nsqd.http.publishing import EXITING, UNREADABLE
 
 if TYPE_CHECKING:
@@ -263,7 +265,7 @@ class QuickHttp:
         """Does what a request asks, whose body has come, or ended too early. That of a PUB has its size in front."""
         answer: Receipt | HttpError | Response
         if self._guard is not None and head.kind != _PING:
-            refusal = self._guard.check_publish(head.query, head.authorization, self._common_name())
+            refusal = self._guard.refusal(PUBLISH, head.query, head.authorization, self._common_name())
             if refusal is not None:
                 self._owe(refusal, head.manner)
                 return
@@ -372,6 +374,9 @@ def _parse(head: bytes) -> _Head | None:
     path, _, query = parsed.url.partition(b"?")
     kind = _KINDS.get((parsed.parser.get_method(), path))
     if not parsed.complete or kind is None or b"#" in query or version not in ("1.0", "1.1"):
+        return None
+    # Refusing it is not for the short path: it comes behind other answers, and reads on for a while.
+    if refusal_of(version, parsed.headers, len(head), date=b"") is not None:
         return None
     length = 0
     authorization = b""

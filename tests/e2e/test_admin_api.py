@@ -427,6 +427,20 @@ def test_roles_hold_on_the_old_api_too(cluster: Cluster, a_topic: str, tmp_path:
     ]
 
 
+def test_an_admin_of_some_topics_cannot_change_settings_of_all(cluster: Cluster, tmp_path: Path) -> None:
+    roles = tmp_path / "roles.toml"
+    roles.write_text(
+        '[[role]]\nname = "some"\nusers = ["ana"]\ncan = ["admin"]\ntopics = ["orders*"]\n'
+        '[[role]]\nname = "all"\nusers = ["ben"]\ncan = ["admin"]\n'
+    )
+    with Nsqadmin(*cluster.lookupd_options, f"roles-file={roles}") as admin:
+        for path in ("/config/log_level", "/config/log_level?topic=orders"):
+            refused = admin.http("PUT", path, b"debug", headers={"X-Forwarded-User": "ana"})
+            assert refused.status == 403
+            assert refused.json["reason"] == "ana does not have the right 'admin' for all topics"
+        assert admin.http("PUT", "/config/log_level", b"debug", headers={"X-Forwarded-User": "ben"}).status == 200
+
+
 def test_read_only_refuses_everybody(cluster: Cluster, a_topic: str) -> None:
     with Nsqadmin(*cluster.lookupd_options, "read-only") as admin:
         answer = admin.json("POST", f"/api/topics/{a_topic}", {"action": "pause"})

@@ -367,6 +367,27 @@ def test_trap_62_the_hundredth_percentile_works(start_nsqd: StartNsqd) -> None:
     assert latency["percentiles"][0]["quantile"] == 1
 
 
+def test_percentiles_stand_in_the_order_of_nsq(start_nsqd: StartNsqd) -> None:
+    """The greatest first where flags ask for them, whatever their order; readers of the text go by position."""
+    nsqd = start_nsqd("e2e-processing-latency-percentile=0.5,0.95", "e2e-processing-latency-percentile=0.99")
+    with nsqd.connect() as consumer:
+        consumer.subscribe("t", ready=1)
+        consumer.publish("t", *[b"x"] * 3)
+        for _ in range(3):
+            consumer.finish(consumer.message())
+        consumer.in_step()
+        topic = nsqd.topic("t")
+        text = nsqd.http("GET", "/stats?topic=t").body.decode()
+    assert nsqd.http("GET", "/config/e2e_processing_latency_percentiles").body == b"[0.99,0.95,0.5]"
+    for described in (topic, *topic["channels"]):
+        percentiles = described["e2e_processing_latency"]["percentiles"]
+        assert [it["quantile"] for it in percentiles] == [0.99, 0.95, 0.5]
+        values = [it["value"] for it in percentiles]
+        assert values == sorted(values, reverse=True)
+    assert text.count("e2e%: ") == 2
+    assert all(line.partition("e2e%: ")[2].count(", ") == 2 for line in text.splitlines() if "e2e%: " in line)
+
+
 # The process and its log
 
 

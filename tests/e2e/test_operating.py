@@ -16,7 +16,7 @@ from common.wire import commands
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import Disconnected, Refused
-from tests.support.process import Nsqd, eventually
+from tests.support.process import Nsqadmin, Nsqd, eventually, run_to_end
 
 pytestmark = pytest.mark.e2e
 
@@ -205,3 +205,37 @@ def test_a_client_is_not_lost_between_refusal_and_end(start_nsqd: StartNsqd) -> 
     with nsqd.connect() as client:
         client.subscribe("topic", ready=1)
         assert client.message().body == b"slow"
+
+
+# Passwords
+
+
+def test_a_password_in_a_url_of_nsqd_is_shown_nowhere(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("auth-http-address=http://user:hunter2@127.0.0.1:1/auth", "log-level=debug")
+    assert nsqd.http("GET", "/config/auth_http_addresses").json == ["http://user:xxxxx@127.0.0.1:1/auth"]
+    assert b"user:xxxxx@127.0.0.1:1" in nsqd.http("GET", "/debug/pprof/cmdline").body
+    shown = [nsqd.http("GET", path).body for path in ("/info", "/stats", "/metrics", "/debug/pprof/goroutine")]
+    with nsqd.connect() as client, pytest.raises(Refused):
+        client.ask(commands.auth(b"secret"))
+    assert eventually(lambda: "failed to query auth server" in nsqd.log)
+    assert "hunter2" not in nsqd.log + b"".join(shown).decode()
+
+
+def test_a_password_in_a_url_of_nsqadmin_is_shown_nowhere() -> None:
+    urls = ("graphite-url=http://me:hunter2@127.0.0.1:1", "notification-http-endpoint=http://me:hunter2@127.0.0.1:1")
+    with Nsqadmin("lookupd-http-address=127.0.0.1:1", *urls) as admin:
+        assert admin.http("GET", "/config/graphite_url").body == b"http://me:xxxxx@127.0.0.1:1"
+        shown = [
+            admin.http("GET", "/config/notification_http_endpoint").body,
+            admin.http("GET", "/").body,
+            admin.http("GET", "/api/graphite?metric=rate&target=x").body,
+            admin.json("POST", "/api/topics", {"topic": "t"}).body,
+        ]
+        assert eventually(lambda: "GRAPHITE: http://me:xxxxx@127.0.0.1:1/render" in admin.log)
+    assert "hunter2" not in admin.log + b"".join(shown).decode()
+
+
+def test_a_start_that_fails_shows_no_password() -> None:
+    done = run_to_end("--graphite-url=ftp://me:hunter2@h", "--proxy-graphite", "--nsqd-http-address=h:1", program="nsqadmin")
+    assert done.returncode == 1
+    assert "failed to parse --graphite-url (ftp://me:xxxxx@h)" in done.stderr

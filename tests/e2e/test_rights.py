@@ -88,6 +88,54 @@ def test_each_role_may_do_its_own_and_nothing_else(start_nsqd: StartNsqd, file: 
     assert counts == {"t": 2, "logs.a": 2, "other": 1, "new": 0}  # nothing of what was refused
 
 
+# What concerns the whole node stays so, whatever topic is named beside it.
+OF_THE_NODE = [
+    ("GET", "/info"),
+    ("GET", "/metrics"),
+    ("GET", "/config/auth_http_addresses"),
+    ("PUT", "/config/log_level"),
+    ("PUT", "/config/nsqlookupd_tcp_addresses"),
+    ("GET", "/debug/pprof/cmdline"),
+    ("GET", "/debug/pprof/goroutine"),
+    ("GET", "/debug/pprof/heap"),
+    ("POST", "/drain"),
+]
+
+
+@pytest.mark.parametrize("topic", ["", "topic=orders", "topic=other", "topic=orders&topic=other", "topic=a+b"])
+def test_naming_a_topic_opens_nothing_of_the_node(start_nsqd: StartNsqd, file: Path, topic: str) -> None:
+    file.write_text(allow("limited", "read", "operate", topics=("orders",)) + allow("admin", "admin"))
+    nsqd = start_nsqd(f"rights-file={file}")
+    for method, path in OF_THE_NODE:
+        answer = ask(nsqd, "limited", method, f"{path}?{topic}", b"[]" if method == "PUT" else None)
+        assert (answer.status, answer.body) == (403, b'{"message":"FORBIDDEN"}'), (method, path)
+    assert ask(nsqd, "admin", "POST", "/pub?topic=t", b"x").status == 200, "nobody has drained it"
+
+
+def test_stats_of_a_topic_tell_its_holder_nothing_of_another(start_nsqd: StartNsqd, file: Path) -> None:
+    file.write_text(
+        allow("limited", "read", topics=("orders",)) + allow("both", "publish", "read") + allow("admin", "admin")
+    )
+    nsqd = start_nsqd(f"rights-file={file}")
+    with logged_in(nsqd, "both") as first, logged_in(nsqd, "both") as second:
+        first.publish("secret", b"x")
+        second.publish("secret", b"x")
+        second.publish("orders", b"x")
+        first.subscribe("orders", "c")
+        shown = ask(nsqd, "limited", "GET", "/stats?format=json&topic=orders")
+        as_text = ask(nsqd, "limited", "GET", "/stats?topic=orders")
+        whole = ask(nsqd, "admin", "GET", "/stats?format=json&topic=orders")
+    assert shown.status == as_text.status == 200
+    assert b"secret" not in shown.body + as_text.body
+    assert "memory" not in shown.json
+    assert b"Memory" not in as_text.body
+    assert [it["pub_counts"] for it in shown.json["producers"]] == [[{"topic": "orders", "count": 1}]]
+    (channel,) = shown.json["topics"][0]["channels"]
+    assert [it.get("pub_counts") for it in channel["clients"]] == [None]
+    assert "memory" in whole.json, "who is not limited sees what NSQ shows"
+    assert len(whole.json["producers"]) == 2
+
+
 def test_without_the_file_nobody_is_asked(nsqd: Nsqd, topic: str) -> None:
     nsqd.post(f"/pub?topic={topic}", b"x")
     assert ask(nsqd, "stranger", "POST", f"/topic/delete?topic={topic}").status == 200

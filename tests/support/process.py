@@ -331,10 +331,12 @@ def launch(
     )
 
 
-def run_to_end(*arguments: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """`python -m nsqd` where it is expected to end by itself."""
+def run_to_end(
+    *arguments: str, environ: Mapping[str, str] | None = None, program: str = "nsqd"
+) -> subprocess.CompletedProcess[str]:
+    """`python -m program` where it is expected to end by itself."""
     return subprocess.run(
-        [PYTHON, "-P", "-m", "nsqd", *arguments],
+        [PYTHON, "-P", "-m", program, *arguments],
         env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environ or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,

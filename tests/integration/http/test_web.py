@@ -211,6 +211,79 @@ def test_endless_header_is_refused() -> None:
     run(test)
 
 
+NO_HOST = b"400 Bad Request: missing required Host header"
+TWO_HOSTS = b"400 Bad Request: too many Host headers"
+REFUSED_HEADS = {
+    b"GET /ok HTTP/1.1\r\n\r\n": NO_HOST,
+    b"GET /ok HTTP/1.1\r\nX-Host: x\r\n\r\n": NO_HOST,
+    b"POST /length HTTP/1.1\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc": NO_HOST,
+    b"GET /ok HTTP/1.1\r\nHost: x\r\nHost: x\r\n\r\n": TWO_HOSTS,
+    b"GET /ok HTTP/1.0\r\nhost: x\r\nHOST: y\r\n\r\n": TWO_HOSTS,
+    b"POST /length HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n": b"400 Bad Request",
+    b"GET /ok HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 65536 + b"\r\n\r\n": b"431 Request Header Fields Too Large",
+    b"GET /ok HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 12_000 + b"\r\n": b"431 Request Header Fields Too Large",
+    b"GET /ok?" + b"x" * 65536 + b" HTTP/1.1\r\nHost: x\r\n\r\n": b"431 Request Header Fields Too Large",
+}
+
+
+@pytest.mark.parametrize("head", REFUSED_HEADS, ids=lambda head: head[:60].decode())
+def test_a_head_that_go_refuses_is_refused_in_its_words(head: bytes) -> None:
+    async def test(connect: Connected) -> None:
+        words = REFUSED_HEADS[head]
+        peer = connect(head)
+        assert await peer.rest() == (
+            b"HTTP/1.1 " + words + b"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + words
+        )
+
+    run(test)
+
+
+@pytest.mark.parametrize("expect", [b"bogus", b"100-continued", b"200-ok, x"])
+def test_an_expectation_that_nobody_knows_fails(expect: bytes) -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nExpect: " + expect + b"\r\n\r\nx")
+        answer = await peer.rest()
+        head = b"HTTP/1.1 417 Expectation Failed\r\nConnection: close\r\nDate: "
+        assert (answer[: len(head)], answer[-23:]) == (head, b"\r\nContent-Length: 0\r\n\r\n")
+
+    run(test)
+
+
+@pytest.mark.parametrize("head", [b"GET /ok HTTP/1.0\r\n\r\n", b"GET /ok HTTP/1.1\r\nHost:\r\nExpect:\r\n\r\n"])
+def test_what_go_takes_is_taken(head: bytes) -> None:
+    async def test(connect: Connected) -> None:
+        assert (await connect(head).answer()).endswith(b"OK")
+
+    run(test)
+
+
+def test_a_header_may_be_as_long_as_the_bound() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"GET /ok HTTP/1.1\r\nHost: x\r\nX: " + b"x" * (65536 - 60))
+        await peer.send(b"\r\n\r\n")
+        assert (await peer.answer()).endswith(b"OK")
+
+    run(test)
+
+
+def test_a_refused_head_waits_for_the_answers_before_it_and_ends_the_connection() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"GET /wait?seconds=0.05 HTTP/1.1\r\nHost: x\r\n\r\nGET /ok HTTP/1.1\r\n\r\n" + GET)
+        assert (await peer.answer()).endswith(b"waited")
+        assert (await peer.rest()).startswith(b"HTTP/1.1 400 Bad Request: missing required Host header\r\n")
+
+    run(test)
+
+
+def test_a_client_that_is_still_sending_hears_why_its_head_was_refused() -> None:
+    async def test(connect: Connected) -> None:
+        peer = connect(b"POST /length HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n")
+        await peer.send(b"x" * 2_000_000)
+        assert (await peer.rest()).endswith(NO_HOST)
+
+    run(test)
+
+
 def test_upgrade_is_not_understood_and_ignored() -> None:
     async def test(connect: Connected) -> None:
         peer = connect(GET[:-2] + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n" + GET)

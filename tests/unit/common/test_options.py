@@ -115,7 +115,7 @@ def test_list_flags_accumulate() -> None:
 
 
 def test_a_list_of_numbers_may_also_have_commas() -> None:
-    assert read("--percentile=0.5,0.9", "--percentile=1").percentile == (0.5, 0.9, 1.0)
+    assert read("--percentile=0.9,0.5", "--percentile=1").percentile == (1.0, 0.9, 0.5)
 
 
 @pytest.mark.parametrize(

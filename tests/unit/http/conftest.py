@@ -8,6 +8,7 @@ from common.http_api import HttpApi
 from common.wire.limits import Limits
 from nsqd.broker.broker import Broker
 from nsqd.http import NodeInfo, Publishing, make_app
+from nsqd.http.access import Endpoint
 from nsqd.options import Options
 from tests.support.asgi import Answer, ask, run_directly
 from tests.support.fake_broker import FakeStore, FakeTurn, bodies, make_broker
@@ -33,7 +34,7 @@ class Nsqd:
         self.turn = FakeTurn(self.broker)
         self.settings = FakeSettings(replace(Options(), broadcast_address="node1"))
         self.publishing = Publishing(self.broker, LIMITS, max_defer_ms=3_600_000)
-        self.app: HttpApi = make_app(
+        self.app: HttpApi[Endpoint] = make_app(
             self.broker,
             self.turn,
             self.settings,

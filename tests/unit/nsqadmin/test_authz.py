@@ -48,6 +48,17 @@ def test_roles_come_by_name_and_by_group_and_are_for_some_topics() -> None:
     assert not policy.identity("ben").may(Right.PAYLOAD, "fraud")
 
 
+def test_a_right_for_some_topics_is_none_for_the_whole_cluster() -> None:
+    policy = Policy(roles=parse_roles(ROLES), admin_users=("root",))
+    assert policy.identity("ana").may(Right.OPERATE)
+    assert policy.identity("ana").why_not_everywhere(Right.OPERATE) == (
+        "ana does not have the right 'operator' for all topics"
+    )
+    assert policy.identity("eve").why_not_everywhere(Right.OPERATE) == "eve does not have the right 'operator'"
+    assert not policy.identity("root").why_not_everywhere(Right.ADMIN)
+    assert Policy(refusal="read-only").identity("root").why_not_everywhere(Right.ADMIN) == "read-only"
+
+
 def test_who_has_no_role_sees_nothing() -> None:
     assert not Policy(roles=parse_roles(ROLES)[:1]).identity("eve").sees("orders")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from nsqadmin.authz import Identity, Right, Role
-from nsqadmin.model import Finding, Health, Lookupd, Paused, Producer, Rates, Severity
+from nsqadmin.model import Finding, Health, Latency, Lookupd, Paused, Percentile, Producer, Rates, Severity
 from nsqadmin.pages.details import channel_details, client_rows, consumers_page, lookup_page, no_history, topic_details
 from nsqadmin.pages.jump import find
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.overview import overview, verdict
-from nsqadmin.pages.rendering import Static, breakable, drain
+from nsqadmin.pages.rendering import Static, breakable, drain, latency
 from nsqadmin.pages.standing import Standing, seen_by
 from tests.support.picture import channel, channel_node, client, node, snapshot, topic
 
@@ -116,17 +116,27 @@ def test_the_directory_shows_what_not_all_know() -> None:
     assert page.tombstones == (("t", "n1:4151"),)
 
 
+@pytest.mark.parametrize("shares", [(0.99, 0.5), (0.5, 0.99)])
+def test_the_latency_of_a_row_is_the_highest_percentile(shares: tuple[float, ...]) -> None:
+    points = tuple(Percentile(quantile=it, average=it * 1e9, minimum=it * 1e9, maximum=it * 1e9) for it in shares)
+    assert latency(Latency(count=1, percentiles=points)).startswith("p99 ")
+
+
 # Who sees what, and where it is
 
 
 def test_what_one_may_not_see_is_nowhere() -> None:
     role = Role(name="r", can=frozenset((Right.VIEW,)), topics=("orders*",))
     picture = snapshot(
-        topic(name="orders"), topic(name="secret"), findings=(a_finding(Severity.PROBLEM, topic="secret"),)
+        topic(name="orders"),
+        topic(name="secret"),
+        findings=(a_finding(Severity.PROBLEM, topic="secret"),),
+        nodes=(node(tombstones=("orders", "secret")),),
     )
     seen = seen_by(picture, Identity(roles=(role,)))
     assert [it.name for it in seen.topics] == ["orders"]
     assert seen.topic("secret") is None
+    assert [it.tombstones for it in seen.nodes] == [("orders",)]
     assert seen.findings == ()
 
 

@@ -1,0 +1,42 @@
+"""What a request needs to be answered: a role, and whether it is about one topic or about the node.
+
+An `Endpoint` cannot be made without its `Access`, so the table of routes (`make_app`) is the table of rights too, and
+nothing else decides what a path is about: a `topic=` beside a route of the node changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from common.http_api import Route
+from nsqd.rights import Role
+
+
+class Scope(StrEnum):
+    TOPIC = "one topic"  # the one that `topic=` names; holders limited to topics must name one of theirs
+    NODE = "the node"  # never for holders limited to topics
+
+
+# Compared by identity, which makes it a quick key for publishing.
+@dataclass(frozen=True, slots=True, eq=False)
+class Access:
+    role: Role | None  # None: open to everybody
+    scope: Scope
+
+
+OPEN: Final = Access(None, Scope.NODE)
+PUBLISH: Final = Access(Role.PUBLISH, Scope.TOPIC)
+READ_TOPIC: Final = Access(Role.READ, Scope.TOPIC)
+READ_NODE: Final = Access(Role.READ, Scope.NODE)
+OPERATE_TOPIC: Final = Access(Role.OPERATE, Scope.TOPIC)
+OPERATE_NODE: Final = Access(Role.OPERATE, Scope.NODE)
+ADMIN_TOPIC: Final = Access(Role.ADMIN, Scope.TOPIC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(Route):
+    """A route of nsqd."""
+
+    access: Access

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+
+import pytest
+
+from common import logs
+from common.passwords import mask_passwords, without_credentials
+
+URL = "http://user:hunter2@host/auth"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:hunter2@host:80/auth?x=y", "http://user:xxxxx@host:80/auth?x=y"),
+        ("http://user:@host", "http://user:xxxxx@host"),
+        ("http://:hunter2@host", "http://:xxxxx@host"),
+        ("http://user:p@ss:w@host/", "http://user:xxxxx@host/"),
+        ('["https://a:1@b","http://c:2@d"]', '["https://a:xxxxx@b","http://c:xxxxx@d"]'),
+        ("failed (http://u:p@h/x) - http://h/x: refused", "failed (http://u:xxxxx@h/x) - http://h/x: refused"),
+        ("http://user@host/", "http://user@host/"),
+        ("http://host:80/x?mail=a:b@c", "http://host:80/x?mail=a:b@c"),
+        ("user:hunter2@host", "user:hunter2@host"),
+    ],
+)
+def test_the_password_of_a_url_is_masked(text: str, shown: str) -> None:
+    assert mask_passwords(text) == shown
+
+
+@pytest.mark.parametrize("url", ["http://u:p@h:80/x", "http://u@h:80/x", "http://h:80/x"])
+def test_a_url_without_credentials(url: str) -> None:
+    assert without_credentials(url) == "http://h:80/x"
+
+
+@pytest.mark.parametrize("log_format", ["nsq", "json"])
+def test_no_line_of_the_log_shows_a_password(log_format: str) -> None:
+    stream = io.StringIO()
+    root = logging.getLogger()
+    before = root.handlers[:], root.level
+    try:
+        logs.configure(prefix="", level=logs.LogLevel.INFO, log_format=log_format, stream=stream)
+        try:
+            raise ValueError(URL)
+        except ValueError:
+            logging.getLogger("nsqd.test").exception("asked %s", URL)
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+    assert "hunter2" not in stream.getvalue()
+    assert stream.getvalue().count("http://user:xxxxx@") == 2
+    if log_format == "json":
+        assert json.loads(stream.getvalue())["message"] == "asked http://user:xxxxx@host/auth"
