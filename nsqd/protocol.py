@@ -4,7 +4,8 @@ What is allowed when is the table LEGAL. Bodies are checked in two steps, as the
 parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
 
 Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
-until the log has answered. Message frames wait for no answer but SUB's own.
+until the log has answered. Message frames wait for the OK of SUB, and for that of each publish to the same topic: a client
+that consumes what it publishes gets the OK first, as from NSQ. They wait for no other answer.
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 
@@ -141,12 +142,13 @@ class _Suspended(Exception):
 class _Held:
     """Responses that wait for a receipt: the publish's own, and what came after it."""
 
-    __slots__ = ("command", "frames", "receipt", "watched")
+    __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
 
     def __init__(self, receipt: Receipt, command: bytes) -> None:
         self.receipt = receipt
         self.command = command
         self.frames = [OK_FRAME]
+        self.message_pieces = 0  # among the frames; no answers, and bounded by the ready count
         self.watched = False
 
 
@@ -202,7 +204,7 @@ class ClientProtocol:
         self._reader = CommandReader(rules.limits, self._admit)
         self._out: list[bytes] = []
         self._held: deque[_Held] = deque()
-        self._holds_messages: _Held | None = None  # SUB's OK is in it
+        self._holds_messages: _Held | None = None  # the last OK in it is one that messages must not overtake
         self._owed = 0  # frames in it
         self._heartbeat_at = inf
         self._read_deadline = inf
@@ -319,7 +321,7 @@ class ClientProtocol:
             first = held.popleft()
             if first is self._holds_messages:
                 self._holds_messages = None
-            self._hold_back_if_owed(-len(first.frames))
+            self._hold_back_if_owed(first.message_pieces - len(first.frames))
             if first.receipt.error is None:
                 self._out += first.frames
             else:
@@ -440,11 +442,12 @@ class ClientProtocol:
             self.close()
 
     def _send_messages(self, pieces: list[bytes]) -> None:
-        if self._holds_messages is None:
+        held = self._holds_messages
+        if held is None:
             self._out += pieces
         else:
-            self._held[-1].frames += pieces
-            self._hold_back_if_owed(len(pieces))
+            held.frames += pieces
+            held.message_pieces += len(pieces)
         self._wake()
 
     # Commands
@@ -554,6 +557,8 @@ class ClientProtocol:
             raise _publish_failed(word, refused.cause) from refused
         self._count_publish(topic.name, 1)
         self._owe(receipt, word)
+        if self._channel is not None:
+            self._let_messages_follow(topic, self._channel)
 
     def _publish_many(self, command: Publications) -> None:
         topic = self._topic or self._make_topic()
@@ -563,6 +568,13 @@ class ClientProtocol:
             raise _publish_failed(b"MPUB", refused.cause) from refused
         self._count_publish(topic.name, len(command.offsets) - 1)
         self._owe(receipt, b"MPUB")
+        if self._channel is not None:
+            self._let_messages_follow(topic, self._channel)
+
+    def _let_messages_follow(self, topic: Topic, channel: Channel) -> None:
+        """The OK that is owed now goes before the message that was published, if this client is to get it too."""
+        if channel.topic is topic:
+            self._holds_messages = self._held[-1]
 
     def _make_topic(self) -> Topic:
         self._topic = self._broker.topic(self._topic_raw.decode())

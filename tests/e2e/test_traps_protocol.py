@@ -385,3 +385,27 @@ def test_trap_65_no_subscription_without_heartbeats(nsqd: Nsqd, topic: str) -> N
     client.send(sub(topic, "c"))
     assert client.error() == b"E_INVALID cannot SUB with heartbeats disabled"
     assert client.closes()
+
+
+# The order on one connection
+
+
+@pytest.mark.parametrize("ack", ["memory", "written", "synced"])
+def test_who_consumes_what_it_publishes_gets_the_ok_first(start_nsqd: StartNsqd, ack: str) -> None:
+    nsqd = start_nsqd(f"ack={ack}")
+    with nsqd.connect() as client:
+        client.subscribe("t", ready=10)
+        for number in range(50):
+            body = b"%d" % number
+            client.send(
+                (pub("t", body), mpub("t", [body]), dpub("t", 0, body))[number % 3]
+            )
+            assert client.frame().data == b"OK"
+            message = client.message()
+            assert message.body == body
+            client.finish(message)
+        client.send(*(pub("t", b"%d" % number) for number in range(10)))
+        kinds = [client.frame().type for _ in range(20)]
+    published = [number for number, kind in enumerate(kinds) if kind is FrameType.RESPONSE]
+    got = [number for number, kind in enumerate(kinds) if kind is FrameType.MESSAGE]
+    assert all(ok < message for ok, message in zip(published, got, strict=True))

@@ -142,7 +142,7 @@ def test_id_that_is_not_in_flight_is_no_reason_to_close(command: bytes) -> None:
     word = command.split()[0]
     expected = error(b"E_%b_FAILED %b %b failed ID not in flight" % (word, word, UNKNOWN_ID))
     assert client.ask(command % UNKNOWN_ID) == expected
-    assert client.answers(pub("t", b"x")) == [b"<1> x", b"OK"]
+    assert client.answers(pub("t", b"x")) == [b"OK", b"<1> x"]
 
 
 @pytest.mark.parametrize("command", [b"FIN %b\n", b"TOUCH %b\n", b"REQ %b 0\n"])
@@ -246,7 +246,7 @@ def test_most_messages_that_an_mpub_may_have(count: int, *, bad: bool) -> None:
 
 @pytest.mark.parametrize("sent", [b"DPUB t \n\x00\x00\x00\x01x", b"DPUB t 18446744073709551616\n\x00\x00\x00\x01x"])
 def test_delay_that_is_empty_or_wraps_to_zero_is_no_delay(sent: bytes) -> None:
-    assert Node().consumer().answers(sent) == [b"<1> x", b"OK"]
+    assert Node().consumer().answers(sent) == [b"OK", b"<1> x"]
 
 
 def test_deferred_message_comes_when_it_is_due_and_not_before() -> None:

@@ -1,6 +1,11 @@
-"""Responses leave in the order of their commands, an OK never before its receipt; messages do not wait for them."""
+"""Responses leave in the order of their commands, an OK never before its receipt.
+
+A message waits for the OK of the same client's publish to its topic, and for no other.
+"""
 
 from __future__ import annotations
+
+import pytest
 
 from common.wire.commands import cls, dpub, fin, mpub, nop, pub
 from nsqd.protocol import _MOST_OWED
@@ -42,12 +47,77 @@ def test_later_responses_wait_behind_an_earlier_ok() -> None:
     assert client.answers() == [b"OK", b"OK", b"CLOSE_WAIT"]
 
 
-def test_messages_do_not_wait() -> None:
+PUBLISHES = [pub("t", b"x"), mpub("t", [b"x"]), dpub("t", 0, b"x")]
+
+
+@pytest.mark.parametrize("publish", PUBLISHES, ids=["PUB", "MPUB", "DPUB"])
+def test_the_ok_of_a_publish_comes_before_its_message(publish: bytes) -> None:
+    client = Node().consumer()
+    assert client.answers(publish) == [b"OK", b"<1> x"]
+
+
+@pytest.mark.parametrize("publish", PUBLISHES, ids=["PUB", "MPUB", "DPUB"])
+def test_a_message_waits_as_long_as_the_ok_of_its_publish(publish: bytes) -> None:
     node = synced_node()
     client = node.consumer()
-    assert client.answers(pub("t", b"x")) == [b"<1> x"]
+    assert client.answers(publish) == []
+    sync(node)
+    assert client.answers() == [b"OK", b"<1> x"]
+
+
+def test_a_message_waits_for_no_ok_of_another_topic() -> None:
+    node = synced_node()
+    client = node.consumer()
+    assert client.answers(pub("u", b"x")) == []
+    node.client().ask(pub("t", b"y"))
+    assert client.answers() == [b"<1> y"]
     sync(node)
     assert client.answers() == [b"OK"]
+
+
+def test_other_clients_get_the_message_before_it_is_synced() -> None:
+    node = synced_node()
+    consumer = node.consumer()
+    assert node.client().answers(pub("t", b"x")) == []
+    assert consumer.answers() == [b"<1> x"]
+
+
+def test_messages_keep_their_order_while_oks_are_awaited() -> None:
+    node = synced_node()
+    client = node.consumer(ready=10)
+    client.ask(pub("t", b"a"))
+    node.client().ask(pub("t", b"b"))
+    client.ask(pub("u", b"x"))
+    client.ask(pub("t", b"c"))
+    first, other, elsewhere, second = node.store.unsynced
+    for receipt in (elsewhere, other, first):
+        receipt.settle()
+    assert client.answers() == [b"OK", b"<1> a", b"<1> b", b"OK"]
+    second.settle()
+    assert client.answers() == [b"OK", b"<1> c"]
+    node.client().ask(pub("t", b"d"))
+    assert client.answers() == [b"<1> d"]
+
+
+def test_a_client_with_many_messages_that_wait_is_still_read_from() -> None:
+    node = synced_node()
+    client = node.consumer(ready=2000)
+    client.say(mpub("t", [b"x"] * 300))
+    for _ in range(5):
+        node.client().say(mpub("t", [b"x"] * 300))
+    assert client.hear() == b""
+    assert client.protocol.reading
+    sync(node)
+    answers = client.answers()
+    assert (answers[0], len(answers)) == (b"OK", 1801)
+    assert client.protocol.reading
+
+
+def test_no_message_follows_a_publish_to_its_topic_that_failed() -> None:
+    client = failing_client()
+    client.ask(b"SUB t c\nRDY 2\n")
+    client.node.client().ask(pub("t", b"y"))
+    assert client.answers(pub("t", b"x"))[-1] == b"E_PUB_FAILED PUB failed no space left on device"
 
 
 def test_messages_wait_for_the_ok_of_their_sub() -> None:
@@ -65,7 +135,9 @@ def test_messages_wait_for_the_ok_of_a_sub_that_waits_for_the_log() -> None:
     assert client.answers(pub("u", b"x") + b"SUB t c\nRDY 5\n") == []
     sync(node)
     assert client.answers() == [b"OK", b"OK", b"<1> b"]
-    assert client.answers(pub("t", b"c")) == [b"<1> c"]  # from now on they wait for nothing
+    assert client.answers(pub("u", b"c")) == []
+    node.client().ask(pub("t", b"d"))
+    assert client.answers() == [b"<1> d"]  # from now on they do not wait for that
 
 
 def test_messages_that_wait_for_a_sub_do_not_follow_a_failed_publish() -> None:
