@@ -123,6 +123,7 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     turn.flush = poller.flush
     lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
     lookupds.configure(options.lookupd_tcp_address)
+    turn.announce = lookupds.announce
     return _Node(
         options=options,
         trust=trust,

@@ -6,11 +6,15 @@
 
 NSQ has one loop for all peers, so that one which does not answer delays the others by a second for each command; and it
 notices a broken connection only by its next command. Here a peer's task also reads, and connects again by itself.
+
+A new topic is announced before its first publisher is answered: `announce` is a step of the turn, and hands the commands
+to the sockets at once, as far as these take them. Replies are read later, and so is what TLS or a full socket needs sent.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import ssl
 from collections import deque
@@ -101,10 +105,18 @@ class Peer:
         self._most = most  # bytes of a reply
         self._news = trio.Event()
         self._failures = 0
+        self._conversation: _Conversation | None = None  # in which topics can be registered
 
     def changed(self, topic_name: str) -> None:
         self._registration.changed(topic_name)
         self._news.set()
+
+    def announce(self) -> None:
+        """Send what is new, as much as may be on its way at once; the task sees to the rest, and to the replies."""
+        conversation = self._conversation
+        if conversation is not None and (commands := self._registration.next_commands(conversation.room)):
+            self._log_commands(commands)
+            conversation.tell([encode_command(*words) for words in commands])
 
     async def run(self) -> None:
         """Until its scope is cancelled."""
@@ -118,6 +130,7 @@ class Peer:
                     self._failed(_first_cause(group))
                 finally:
                     self.connected = False
+                    self._conversation = None
                     self.left.set()
                     self._registration.disconnected()
                     self.tried.set()
@@ -169,6 +182,7 @@ class Peer:
         self.connected = True
         self.left = trio.Event()
         self._registration.connected()
+        self._conversation = conversation
         next_ping = trio.current_time() + PING_INTERVAL
         while True:
             self._news = trio.Event()
@@ -176,14 +190,17 @@ class Peer:
                 next_ping = trio.current_time() + PING_INTERVAL
                 self._judge(await conversation.ask(encode_command("PING")))
             if commands := self._registration.next_commands(_AT_ONCE):
-                self._tell(commands)
+                self._log_commands(commands)
                 self._judge(await conversation.ask(*(encode_command(*words) for words in commands)))
+                continue
+            if conversation.was_told:
+                self._judge(await conversation.ask())
                 continue
             self._failures = 0
             with trio.move_on_at(next_ping):
                 await self._news.wait()
 
-    def _tell(self, commands: list[Words]) -> None:
+    def _log_commands(self, commands: list[Words]) -> None:
         if len(commands) > _MOST_LOGGED:
             log.info("LOOKUPD(%s): %d commands, the first is %s", self.name, len(commands), " ".join(commands[0]))
             return
@@ -205,6 +222,20 @@ class _Conversation:
         self._reader = ReplyReader(most)
         self._replies: deque[bytes] = deque()
         self._arrived = trio.Event()
+        self._awaited = 0  # replies
+        self._told = 0  # commands whose replies nobody has asked for yet
+        self._unsent = b""
+        self._sending = False
+
+    @property
+    def room(self) -> int:
+        """How many commands may be sent now."""
+        return max(0, _AT_ONCE - self._awaited)
+
+    @property
+    def was_told(self) -> bool:
+        """Whether there are replies that belong to `tell`; the next `ask` reads them."""
+        return self._told > 0
 
     async def listen(self) -> NoReturn:
         while data := await self._stream.receive_some(_READ_SIZE):
@@ -212,18 +243,39 @@ class _Conversation:
             while (reply := self._reader.next_reply()) is not None:
                 self._replies.append(reply)
             self._arrived.set()
-            if len(self._replies) > _AT_ONCE:
+            if len(self._replies) > self._awaited + _AT_ONCE:
                 raise Refused("says more than it is asked")
         raise Refused("connection closed by peer")
 
+    def tell(self, commands: list[bytes]) -> None:
+        """Give the socket what it takes without waiting; the next `ask` sends the rest, and reads the replies."""
+        self._told += len(commands)
+        self._awaited += len(commands)
+        self._unsent += b"".join(commands)
+        if not self._sending:
+            self._unsent = self._unsent[_send_now(self._stream, self._unsent) :]
+
     async def ask(self, *commands: bytes, before: bytes = b"") -> list[bytes]:
-        """All the replies, in order."""
+        """All the replies, in order, those to what was told before first."""
+        count, self._told = self._told + len(commands), 0
+        self._awaited += len(commands)
+        self._unsent += before + b"".join(commands)
         try:
-            with trio.fail_after(IO_LIMIT):
-                await self._stream.send_all(before + b"".join(commands))
-            return [await self._next_reply() for _ in commands]
+            await self._send()
+            return [await self._next_reply() for _ in range(count)]
         except trio.TooSlowError as error:
             raise Refused(f"no answer within {IO_LIMIT:g} s") from error
+
+    async def _send(self) -> None:
+        """Send everything, also what is told meanwhile."""
+        self._sending = True
+        try:
+            with trio.fail_after(IO_LIMIT):
+                while self._unsent:
+                    data, self._unsent = self._unsent, b""
+                    await self._stream.send_all(data)
+        finally:
+            self._sending = False
 
     async def _next_reply(self) -> bytes:
         if not self._replies:
@@ -231,7 +283,18 @@ class _Conversation:
                 while not self._replies:
                     self._arrived = trio.Event()
                     await self._arrived.wait()
+        self._awaited -= 1
         return self._replies.popleft()
+
+
+def _send_now(stream: trio.abc.Stream, data: bytes) -> int:
+    """Return how many bytes the stream has taken at once: none where it can only be awaited, as TLS is."""
+    if not isinstance(stream, trio.SocketStream):
+        return 0
+    try:
+        return os.write(stream.socket.fileno(), data)
+    except OSError:  # it is full, or it is broken, which the task finds out
+        return 0
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -323,6 +386,11 @@ class Lookup:
             peer.changed(topic_name)
         if self._broker.unasked:
             self._asked_for.set()
+
+    def announce(self) -> None:
+        """Tell every nsqlookupd that is connected what this turn has made, before the turn's answers leave."""
+        for peer in self.peers:
+            peer.announce()
 
     async def run(self) -> None:
         """Until cancelled; then connections are closed without a word, as NSQ does."""

@@ -41,6 +41,7 @@ class Turn:
         self._broker = broker
         self._store = store
         self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
+        self.announce: Callable[[], None] = lambda: None  # tells nsqlookupd of new topics and channels
         self.alarm_came_closer = trio.Event()
         self.progress_made = trio.Event()
         self.timers_sleep_until = 0.0
@@ -70,6 +71,10 @@ class Turn:
             # Before the frames that follow from it leave. If the disk does not take it they leave anyway: consuming goes
             # on, and after a crash a message may come earlier, or with fewer attempts, than a REQ has asked for.
             store.write_journal()
+            # Who is told that a topic has a message must find the topic by nsqlookupd.
+            if broker.reshaped:
+                broker.reshaped = False
+                self.announce()
             self.flush()
             # Sending makes room, and a client found dead may have been the last of an ephemeral channel.
             if not broker.restless and not broker.unsealed:

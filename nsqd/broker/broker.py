@@ -92,6 +92,7 @@ class Broker:
         self.alarms = Alarms()
         self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
         self.shape_unsaved = False  # topics, channels or pauses changed
+        self.reshaped = False  # they did in this turn, and nobody has been told
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
         self.urgent_changes = 0  # for the journal, ever
         self.promised: Receipt | None = None
@@ -237,6 +238,7 @@ class Broker:
 
     def shape_changed(self, topic_name: str) -> None:
         self.shape_unsaved = True
+        self.reshaped = True
         self.on_reshaped(topic_name)
 
     def topology(self) -> dict[str, object]:

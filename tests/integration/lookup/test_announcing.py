@@ -1,0 +1,140 @@
+"""A new topic leaves for nsqlookupd before the answer to its first publish."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from unittest.mock import patch
+
+import trio
+import trio.testing
+
+from common.wire.commands import pub, sub
+from nsqd.lookup import Lookup, Place, Settings
+from nsqd.turn import Turn
+from tests.support.fake_lookupd import FakeLookupd
+from tests.support.fake_store import FakeStore
+from tests.support.node import Client, Node
+
+SETTINGS = Settings(me=b"{}", most=1000, connect_timeout=1, request_timeout=1, tls=None)
+LIMIT = 30.0
+
+
+class Disk:
+    """What a turn asks of the disk."""
+
+    journal_error: str | None = None
+    publishing_error: str | None = None
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+
+    def write_logs(self) -> None:
+        self._store.write_logs()
+
+    def write_journal(self, *, force: bool = False) -> bool:
+        self._store.write_journal()
+        return True
+
+    async def sync(self) -> None: ...
+
+
+class Announcing:
+    """A node that is registered with an nsqlookupd behind a real socket."""
+
+    def __init__(self) -> None:
+        self.node = Node()
+        self.lookupd = FakeLookupd()
+        turn = Turn(self.node.broker, Disk(self.node.store))
+        turn.flush = self._flush
+        self.turn = turn
+        self.lookup = Lookup(self.node.broker, turn, SETTINGS, dial=self._dial)
+        self.lookup.configure(["10.0.0.1:4160"])
+        turn.announce = self.lookup.announce
+        self.on_its_way = b""  # to nsqlookupd, when answers left the last time
+        self._ours, self._theirs = socket.socketpair()
+
+    async def _dial(self, place: Place, name: str) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        return trio.SocketStream(trio.socket.from_stdlib_socket(self._ours))
+
+    async def run(self, nursery: trio.Nursery) -> None:
+        """Return when it is registered."""
+        nursery.start_soon(self.lookupd.serve, trio.SocketStream(trio.socket.from_stdlib_socket(self._theirs)))
+        nursery.start_soon(self.lookup.run)
+        while not any(peer.connected for peer in self.lookup.peers):
+            await trio.testing.wait_all_tasks_blocked()
+
+    def _flush(self) -> None:
+        # Within one turn the fake nsqlookupd has had no time to read.
+        try:
+            self.on_its_way = self._theirs.recv(1 << 16, socket.MSG_PEEK)
+        except BlockingIOError:
+            self.on_its_way = b""
+
+    def do(self, client: Client, data: bytes) -> bytes:
+        client.handler.receive(data, self.node.now)
+        self.turn.finish()
+        return self.on_its_way
+
+
+async def in_a_cluster(test: Callable[[Announcing], Awaitable[None]]) -> None:
+    with trio.fail_after(LIMIT):
+        async with trio.open_nursery() as nursery:
+            it = Announcing()
+            await it.run(nursery)
+            await test(it)
+            nursery.cancel_scope.cancel()
+
+
+def test_a_topic_is_on_its_way_to_nsqlookupd_when_its_first_publish_is_answered() -> None:
+    async def test(it: Announcing) -> None:
+        client = it.node.client()
+        for number in range(5):  # also while replies to the ones before are awaited
+            assert it.do(client, pub(f"t{number}", b"x")).endswith(b"REGISTER t%d\n" % number)
+        assert it.do(client, pub("t0", b"x")).endswith(b"REGISTER t4\n"), "there is nothing new to say"
+        while it.lookupd.last.told != [f"REGISTER t{number}" for number in range(5)]:
+            await trio.testing.wait_all_tasks_blocked()
+
+    trio.run(in_a_cluster, test)
+
+
+def test_a_channel_is_on_its_way_too_and_the_topic_is_not_told_twice() -> None:
+    async def test(it: Announcing) -> None:
+        assert it.do(it.node.client(), sub("t", "c")) == b"REGISTER t c\n"
+
+    trio.run(in_a_cluster, test)
+
+
+def test_more_than_may_be_on_its_way_at_once_is_told_by_and_by() -> None:
+    async def test(it: Announcing) -> None:
+        client = it.node.client()
+        sent = it.do(client, b"".join(pub(f"t{number}", b"x") for number in range(1000)))
+        assert sent.count(b"REGISTER ") == 256
+        while len(it.lookupd.last.told) < 1000:
+            await trio.testing.wait_all_tasks_blocked()
+        assert it.lookupd.registered == {f"t{number}" for number in range(1000)}
+
+    trio.run(in_a_cluster, test)
+
+
+def test_a_socket_that_takes_no_more_delays_no_publish_and_loses_nothing() -> None:
+    async def test(it: Announcing) -> None:
+        client = it.node.client()
+        write = os.write
+        taken = iter((5, 0, 1, 0, 0, 3))
+
+        def write_little(descriptor: int, data: bytes) -> int:
+            if not (size := next(taken)):
+                raise BlockingIOError
+            return write(descriptor, data[:size])
+
+        with patch("nsqd.lookup.os.write", write_little):
+            for number in range(6):
+                it.do(client, pub(f"t{number}", b"x"))
+        while len(it.lookupd.last.told) < 6:
+            await trio.testing.wait_all_tasks_blocked()
+        assert it.lookupd.last.told == [f"REGISTER t{number}" for number in range(6)]
+
+    trio.run(in_a_cluster, test)
