@@ -18,9 +18,7 @@ _CONTINUE: Final = b"100-continue"
 
 def _refusal(words: bytes) -> bytes:
     """Go's answers to what is no request have neither date nor length."""
-    return (
-        b"HTTP/1.1 " + words + b"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + words
-    )
+    return b"HTTP/1.1 " + words + b"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + words
 
 
 BAD_REQUEST: Final = _refusal(b"400 Bad Request")

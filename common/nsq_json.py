@@ -66,7 +66,10 @@ def loads(data: bytes) -> object:
     Only UTF-8 without a byte order mark is JSON here. In strings, bytes that are not UTF-8 and escapes of
     half a surrogate pair become U+FFFD, one each.
     """
-    return _plain(read(data))
+    try:
+        return _plain(read(data))
+    except RecursionError as error:  # what the scanner still takes may be too deep here
+        raise JsonError(str(error)) from error
 
 
 def read(data: bytes) -> object:

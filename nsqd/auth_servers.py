@@ -138,7 +138,7 @@ class AuthServers:
         first = self._choose(len(addresses))
         for address in (*addresses[first:], *addresses[:first]):
             try:
-                async with _Room(self._large) as room:
+                with _Room(self._large) as room:
                     body = await _query(_url_of(address), question, self._settings, room)
                     async with self._decoding:
                         return await _decode_in_slices(body)
@@ -158,7 +158,7 @@ class _Room:
         self._large = large
         self._has_place = False
 
-    async def __aenter__(self) -> Self:
+    def __enter__(self) -> Self:
         return self
 
     async def before_large(self) -> None:
@@ -166,7 +166,7 @@ class _Room:
             await self._large.acquire()
             self._has_place = True
 
-    async def __aexit__(self, *error: object) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._has_place:
             self._large.release()
 

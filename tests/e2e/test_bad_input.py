@@ -251,8 +251,15 @@ def test_many_bodies_that_never_come_cost_only_what_did_come(nsqd: Nsqd) -> None
         clients.close()
 
 
-def test_a_huge_identify_of_nothing_but_brackets_is_refused(nsqd: Nsqd) -> None:
+@pytest.mark.parametrize(
+    ("size", "error"),
+    [
+        (65_536, b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (1_000_000, b"E_BAD_BODY IDENTIFY body too big 1000000 > 65536"),
+    ],
+)
+def test_a_huge_identify_of_nothing_but_brackets_is_refused(nsqd: Nsqd, size: int, error: bytes) -> None:
     client = nsqd.connect()
     with undisturbed(nsqd):
-        client.send(identify(b"[" * 1_000_000))
-        assert client.error() == b"E_BAD_BODY IDENTIFY failed to decode JSON body"
+        client.send(identify(b"[" * size))
+        assert client.error() == error

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,13 @@ def test_what_was_written_reads_as_the_same(value: object) -> None:
 def test_text_that_is_no_json_is_refused(text: bytes) -> None:
     with pytest.raises(JsonError):
         loads(text)
+
+
+@pytest.mark.parametrize("depth", range(100, 1100, 100))
+def test_nesting_up_to_any_depth_raises_nothing_but_json_errors(depth: int) -> None:
+    for text in (b"[" * depth + b"]" * depth, b'{"a":' * depth + b"1" + b"}" * depth):
+        with suppress(JsonError):
+            loads(text)
 
 
 def test_space_around_a_document_is_fine() -> None:
