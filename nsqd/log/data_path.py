@@ -9,12 +9,13 @@
 
 The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
 from the journal, topology.json too, log.json from the log's checkpoint in the journal. What cannot be read is kept
-aside. Files of other programs, a Go nsqd's among them, are left alone.
+aside, unless the disk refuses to read it: then nsqd waits for a while, and does not start. Files of other programs, a Go nsqd's among them, are left alone.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -24,6 +25,7 @@ from google_crc32c import value as crc32c
 
 from common.startup import StartupError
 from nsqd.log.files import Files, error_text
+from nsqd.log.reading import patiently
 from nsqd.log.segment import LOG_SUFFIX
 
 TOPICS: Final = "topics"
@@ -76,7 +78,9 @@ class Topology(NamedTuple):
 
 
 class DataPath:
-    def __init__(self, folder: Path, files: Files, *, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, folder: Path, files: Files, *, new_id: Callable[[], str], pause: Callable[[float], None] = time.sleep
+    ) -> None:
         self.folder = folder
         self.topics = folder / TOPICS
         self.node = ""
@@ -86,6 +90,7 @@ class DataPath:
         self.node_condition = Condition.SOUND
         self._files = files
         self._new_id = new_id
+        self._pause = pause  # for a start that waits for a disk
         self._lock = -1
 
     # Opening
@@ -97,10 +102,8 @@ class DataPath:
             if not self._files.is_writable(self.folder):
                 raise DataPathError(f"failed to open data-path: {self.folder} is not writable")
             try:
-                self._open_node()
-                if not self._files.exists(self.topics):
-                    self._files.make_folder(self.topics)
-                    self._files.sync_folder(self.folder)
+                patiently(self._open_node, self._pause)
+                patiently(self._open_topics, self._pause)
             except OSError as error:
                 path = error.filename or self.folder
                 raise DataPathError(f"failed to open data-path: {error_text('open', path, error)}") from error
@@ -110,7 +113,7 @@ class DataPath:
 
     def _take_lock(self) -> None:
         try:
-            self._lock = self._files.lock_folder(self.folder)
+            self._lock = patiently(lambda: self._files.lock_folder(self.folder), self._pause)
         except BlockingIOError as error:
             raise DataPathError(
                 f"failed to lock data-path: cannot flock directory {self.folder} - resource temporarily unavailable "
@@ -133,6 +136,11 @@ class DataPath:
             self._write_node()
         else:
             self.node_condition = found
+
+    def _open_topics(self) -> None:
+        if not self._files.exists(self.topics):
+            self._files.make_folder(self.topics)
+            self._files.sync_folder(self.folder)
 
     def _has_data(self) -> bool:
         names = self._files.names_in(self.folder)
@@ -197,6 +205,7 @@ class DataPath:
         return self.topics / (_DROPPED_PREFIX + self._new_id())
 
     def read_log_id(self, folder: Path) -> str | None:
+        """Raises OSError."""
         return read_log_id(self._files, folder)
 
 
@@ -218,13 +227,16 @@ def _plain_json(value: Mapping[str, object]) -> bytes:
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
-    """An object that `as_json` has written. Raises DataPathError if a later version of ours has."""
+    """An object that `as_json` has written. Raises DataPathError if a later version of ours has.
+
+    Raises OSError when it cannot be read: that says nothing of what is in it.
+    """
     try:
         data = files.read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return SmallFile(Condition.MISSING, {})
-    except OSError:
-        return SmallFile(Condition.DAMAGED, {})
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     content = _decoded(data)
     if content is None:
         return SmallFile(Condition.DAMAGED, {})

@@ -105,7 +105,12 @@ class Files:
         return sorted(os.listdir(path))
 
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        """Whether there is something of this name. Raises OSError when the disk does not tell."""
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def is_writable(self, path: Path) -> bool:
         return os.access(path, os.W_OK)

@@ -34,6 +34,7 @@ from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
+from nsqd.log.reading import Refusals
 from nsqd.log.recovery import Damage
 from nsqd.log.removals import Removals
 from nsqd.log.reserve import Reserve, reserve_size
@@ -73,6 +74,7 @@ class Store:
         files: Files,
         clock: Callable[[], float],
         wall: Callable[[], int],
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         # The shell sets these before run().
         self.on_loaded: Callable[[str], None] = lambda topic: None
@@ -85,6 +87,7 @@ class Store:
         self.settings = settings
         self.files = files
         self.now = clock
+        self.pause = pause  # of a start, or a thread, that waits for the disk
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
         self.damage: list[Damage] = []
@@ -92,6 +95,7 @@ class Store:
         self.dirty: list[DiskLog] = []
         self.descriptors = ReadDescriptors(files, MOST_DESCRIPTORS)
         self.reads_cache = True
+        self.reads_refused = 0
         self.loads: deque[AnyLoad] = deque()
         self.journal = Journal(
             data_path.folder, files, on_waiting=self._changes_wait, on_written=self._something_is_unsynced
@@ -125,12 +129,13 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], int] = time.time_ns,
         new_id: Callable[[], str] = _new_id,
+        pause: Callable[[float], None] = time.sleep,
     ) -> Store:
         """Locks the folder and makes what is missing in it. Raises DataPathError."""
         files = files or Files()
-        data_path = DataPath(Path(path or "."), files, new_id=new_id)
+        data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause)
         data_path.open()
-        return cls(data_path, settings, files, clock, wall)
+        return cls(data_path, settings, files, clock, wall, pause)
 
     def recover(self) -> Recovered:
         """Reads what is there. Call it once, before anything else. Raises DataPathError."""
@@ -411,6 +416,8 @@ class Store:
     def end_carry(self, job: CarryJob) -> None:
         if job.error is not None:
             log.warning("cannot carry messages forward topic=%s error=%s", job.log.topic, job.error)
+            if job.is_refused:
+                self.reads_refused += 1
         elif len(job.target):
             log.info(
                 "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
@@ -467,7 +474,8 @@ class Store:
         """Whether something is broken that only a disk which takes data can mend."""
         if self.journal in self._faults and self.journal.wants_rotation:
             return True
-        return not self._faults.keys() <= {self.journal, _gone_source, _removal_source, _reserve_source}
+        need_none = (self.journal, _gone_source, _removal_source, _reserve_source)
+        return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def repair(self, *, has_space: bool = True) -> None:
         """Whatever is broken tries again; without space only what needs little, or gives some back."""
@@ -482,6 +490,8 @@ class Store:
                 self._something_is_unsynced()
             elif source is _reserve_source:
                 self._look_at_space()
+            elif isinstance(source, Refusals):
+                self._ask_again(source)
             elif has_space:
                 self._repair_with_space(source)
 
@@ -493,6 +503,10 @@ class Store:
             self.reserve_ids(0)
         elif source is _topology_source:
             self._committer.topology_wakeup.set()
+
+    def _ask_again(self, refusals: Refusals) -> None:
+        for topic_log in self.disk_logs():
+            topic_log.ask_again(refusals)
 
     def _repair_journal(self, *, has_space: bool) -> None:
         if self.journal.wants_rotation and has_space:
@@ -619,6 +633,24 @@ class Store:
             damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
             self.damage.append(damage)
             report(damage)
+
+    def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
+        self.reads_refused += 1
+        if load.gone_round is None:
+            return
+        first, end = load.gone_round
+        text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
+        if refusals not in self._faults:
+            log.warning("what the disk refuses to read is put off topic=%s first=%d end=%d", topic, first, end)
+        self.broken(refusals, text)
+
+    def read_again(self, refusals: Refusals) -> None:
+        if refusals.oldest_stretch is None:
+            self.repaired(refusals)
+
+    def waiting_for_disk(self) -> dict[str, int]:
+        """How many reads and carries of each topic wait because the disk refuses to read."""
+        return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
         """Messages before the first segment that were not finished, as far as the journal knows."""

@@ -99,6 +99,7 @@ class Machine:
             clock=clock.monotonic,
             wall=clock.wall,
             new_id=lambda: random.randbytes(16).hex(),
+            pause=clock.sleep,
         )
         try:
             self._start(options)
@@ -267,7 +268,7 @@ class Machine:
     def _perform(self, load: AnyLoad) -> Task:
         yield self._a_while()
         load.perform(self.disk)
-        yield FLUSH_INTERVAL if load.is_passing else self._a_while()
+        yield FLUSH_INTERVAL if load.is_put_off else self._a_while()
         self.store.end_load(load)
 
     def _save_topology(self) -> Task:
