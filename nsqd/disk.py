@@ -56,7 +56,10 @@ def opened_store(options: Options) -> Iterator[Store]:
         _take_over_from_go(store, options)
         yield store
     finally:
-        store.close()
+        if store.is_recovered:
+            store.close()
+        else:  # a start that has failed leaves everything as it was
+            store.abandon()
 
 
 def _take_over_from_go(store: Store, options: Options) -> None:
@@ -97,6 +100,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         prefers_near_consumers=options.prefers_near_consumers,
     )
     broker.health = lambda: store.health
+    broker.disk = store.snapshot
     broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
     dropped = Dropped()

@@ -33,7 +33,6 @@ class BatchSource(Protocol):
     def next_readable(self, sequence: int) -> int:
         """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
 
-
     def end_of_refused(self, sequence: int) -> int:
         """Where reading can go on if the disk has refused for long to read this sequence; otherwise the sequence itself.
 

@@ -175,7 +175,6 @@ class CarriedLoad:
             if aside is not None:
                 self.aside.append(aside)
 
-
     def _read(self, read: ReadAt) -> bytes:
         """The record, and some of those behind it, which are likely to be wanted next."""
         try:

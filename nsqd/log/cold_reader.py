@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.cold import (
     NO_CACHED_READS,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
+
 
 class HoldsBlocks(Protocol):
     def forget_idle(self) -> bool:

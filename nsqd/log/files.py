@@ -112,6 +112,11 @@ class Files:
             return False
         return True
 
+    def identity_of(self, path: Path) -> tuple[int, int]:
+        """Device and inode: another folder of the same name has others."""
+        found = path.stat()
+        return found.st_dev, found.st_ino
+
     def is_writable(self, path: Path) -> bool:
         return os.access(path, os.W_OK)
 

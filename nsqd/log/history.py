@@ -99,7 +99,9 @@ class Past:
 
     def _sequence_at(self, timestamp: int) -> int:
         stretches = range(len(self._stretches))
-        start = max(0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it, _as_it_is))) - 1)
+        start = max(
+            0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it, _as_it_is))) - 1
+        )
         for place in stretches[start:]:
             for header in self._headers_of(place, _as_it_is, before=timestamp):
                 if header.timestamp >= timestamp:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.wire.names import is_ephemeral
+from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
+from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.cold import AnyLoad, ReadDescriptors
 from nsqd.log.committer import Committer, Outcome, Round
 from nsqd.log.data_path import (
@@ -54,6 +56,7 @@ log = logging.getLogger(__name__)
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
 _ids_source: Final = "ids"
+_place_source: Final = "place"
 _topology_source: Final = "topology"
 _gone_source: Final = "gone"
 _removal_source: Final = "removal"
@@ -90,12 +93,14 @@ class Store:
         self.pause = pause  # of a start, or a thread, that waits for the disk
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
+        self.is_recovered = False
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
         self.dirty: list[DiskLog] = []
         self.descriptors = ReadDescriptors(files, MOST_DESCRIPTORS)
         self.reads_cache = True
         self.reads_refused = 0
+        self.clock_jump = 0.0  # seconds
         self.loads: deque[AnyLoad] = deque()
         self.journal = Journal(
             data_path.folder, files, on_waiting=self._changes_wait, on_written=self._something_is_unsynced
@@ -130,10 +135,11 @@ class Store:
         wall: Callable[[], int] = time.time_ns,
         new_id: Callable[[], str] = _new_id,
         pause: Callable[[float], None] = time.sleep,
+        clock_mark: Callable[[], ClockMark] = clock_mark,
     ) -> Store:
         """Locks the folder and makes what is missing in it. Raises DataPathError."""
         files = files or Files()
-        data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause)
+        data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
         data_path.open()
         return cls(data_path, settings, files, clock, wall, pause)
 
@@ -144,6 +150,11 @@ class Store:
         except OSError as error:
             path = error.filename or self.data_path.folder
             raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
+        jump = self.data_path.clock_jump()
+        if jump is not None:
+            log.warning("%s", jump)
+            self.clock_jump = jump.milliseconds / 1000
+        self.is_recovered = True
         self._something_is_unsynced()
         return recovered
 
@@ -320,7 +331,7 @@ class Store:
     @property
     def publishing_error(self) -> str | None:
         """Besides the journal, ids have to be sure: two messages of one id in flight would be taken for one."""
-        return self.journal.error or self._faults.get(_ids_source)
+        return self._faults.get(_place_source) or self.journal.error or self._faults.get(_ids_source)
 
     def distrust_journal(self, error: str) -> None:
         """What recovery has told it is not on disk yet: nothing may be published, or it could count as finished."""
@@ -474,7 +485,7 @@ class Store:
         """Whether something is broken that only a disk which takes data can mend."""
         if self.journal in self._faults and self.journal.wants_rotation:
             return True
-        need_none = (self.journal, _gone_source, _removal_source, _reserve_source)
+        need_none = (self.journal, _place_source, _gone_source, _removal_source, _reserve_source)
         return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def repair(self, *, has_space: bool = True) -> None:
@@ -648,9 +659,22 @@ class Store:
         if refusals.oldest_stretch is None:
             self.repaired(refusals)
 
-    def waiting_for_disk(self) -> dict[str, int]:
-        """How many reads and carries of each topic wait because the disk refuses to read."""
-        return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
+    def snapshot(self) -> DiskSnapshot:
+        return DiskSnapshot(
+            reads_refused=self.reads_refused,
+            waiting={topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()},
+            clock_jump=self.clock_jump,
+        )
+
+    def place_looked_at(self, error: str | None) -> None:
+        """Whether the data path is still in its place: else publishing is refused until it is back.
+
+        What was open when it went away is written as before: should it come back, nothing is missing in it.
+        """
+        if error is not None:
+            self.broken(_place_source, error)
+        else:
+            self.repaired(_place_source)
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
         """Messages before the first segment that were not finished, as far as the journal knows."""
