@@ -459,6 +459,8 @@ class Store:
         self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
+        if _place_source in self._faults:
+            return False
         names = [topic_log.topic for topic_log in self.disk_logs()]
         started = self.journal.start_rotation(names)
         if started:
@@ -489,7 +491,12 @@ class Store:
         return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Whatever is broken tries again; without space only what needs little, or gives some back."""
+        """Whatever is broken tries again; without space only what needs little, or gives some back.
+
+        Nothing while the data path is not in its place: what is there now is not ours.
+        """
+        if _place_source in self._faults:
+            return
         for source in tuple(self._faults):
             if source is self.journal:
                 self._repair_journal(has_space=has_space)
@@ -626,14 +633,19 @@ class Store:
             else:
                 log.error("disk fails error=%s", text)
         self._faults[source] = text
-        self.health = f"NOK - {next(iter(self._faults.values()))}"
+        self._set_health()
         self._committer.repair_wakeup.set()
 
     def repaired(self, source: object) -> None:
         if self._faults.pop(source, None) is None:
             return
         log.info("publishing goes on" if source is _reserve_source else "disk works again")
-        self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
+        self._set_health()
+
+    def _set_health(self) -> None:
+        faults = self._faults
+        first = faults.get(_place_source) or next(iter(faults.values()), None)  # a lost place explains all the others
+        self.health = f"NOK - {first}" if first is not None else "OK"
 
     def damaged(self, topic: str, load: AnyLoad) -> None:
         kept = {path.name: str(path) for path in load.aside}
