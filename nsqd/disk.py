@@ -17,6 +17,7 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
 from nsqd.log.data_path import DataPathError
@@ -100,7 +101,9 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         prefers_near_consumers=options.prefers_near_consumers,
     )
     broker.health = lambda: store.health
-    broker.disk = store.snapshot
+    broker.disk = lambda: DiskSnapshot(
+        reads_refused=store.reads_refused, waiting=store.waiting_for_disk(), clock_jump=store.clock_jump
+    )
     broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
     dropped = Dropped()

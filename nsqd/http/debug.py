@@ -58,9 +58,19 @@ def debug_routes(run_trio: RunTrio) -> list[Endpoint]:
         Endpoint("GET", "/debug/pprof/cmdline", _show_command_line, access=OPERATE_NODE, logged=False),
         Endpoint("GET", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
         Endpoint("POST", "/debug/pprof/symbol", _show_symbols, access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof/goroutine", partial(_show, run_trio, tasks_and_threads), access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof/block", partial(_show, run_trio, tasks_and_threads), access=OPERATE_NODE, logged=False),
-        Endpoint("GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), access=OPERATE_NODE, logged=False),
+        Endpoint(
+            "GET",
+            "/debug/pprof/goroutine",
+            partial(_show, run_trio, tasks_and_threads),
+            access=OPERATE_NODE,
+            logged=False,
+        ),
+        Endpoint(
+            "GET", "/debug/pprof/block", partial(_show, run_trio, tasks_and_threads), access=OPERATE_NODE, logged=False
+        ),
+        Endpoint(
+            "GET", "/debug/pprof/threadcreate", partial(_show, run_trio, threads), access=OPERATE_NODE, logged=False
+        ),
         Endpoint("GET", "/debug/pprof/heap", partial(_show, run_trio, heap), access=OPERATE_NODE, logged=False),
         Endpoint("GET", "/debug/pprof/profile", partial(_profile, run_trio), access=OPERATE_NODE, logged=False),
         Endpoint("PUT", "/debug/setblockrate", _set_block_rate, access=OPERATE_NODE),

@@ -65,9 +65,7 @@ class Guard:
             self._decided[question] = verdict
         return verdict
 
-    def _decide(
-        self, rights: Rights, access: Access, query: bytes, authorization: bytes, common_name: str
-    ) -> _Verdict:
+    def _decide(self, rights: Rights, access: Access, query: bytes, authorization: bytes, common_name: str) -> _Verdict:
         if access.role is None:
             return _MAY
         holder = rights.holder(token_of(authorization), common_name if self._names_count else "")

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.wire.names import is_ephemeral
-from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
 from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.cold import AnyLoad, ReadDescriptors
@@ -671,12 +670,9 @@ class Store:
         if refusals.oldest_stretch is None:
             self.repaired(refusals)
 
-    def snapshot(self) -> DiskSnapshot:
-        return DiskSnapshot(
-            reads_refused=self.reads_refused,
-            waiting={topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()},
-            clock_jump=self.clock_jump,
-        )
+    def waiting_for_disk(self) -> dict[str, int]:
+        """How many reads and carries of each topic are tried again, because the disk refuses to read."""
+        return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
 
     def place_looked_at(self, error: str | None) -> None:
         """Whether the data path is still in its place: else publishing is refused until it is back.

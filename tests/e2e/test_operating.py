@@ -236,6 +236,8 @@ def test_a_password_in_a_url_of_nsqadmin_is_shown_nowhere() -> None:
 
 
 def test_a_start_that_fails_shows_no_password() -> None:
-    done = run_to_end("--graphite-url=ftp://me:hunter2@h", "--proxy-graphite", "--nsqd-http-address=h:1", program="nsqadmin")
+    done = run_to_end(
+        "--graphite-url=ftp://me:hunter2@h", "--proxy-graphite", "--nsqd-http-address=h:1", program="nsqadmin"
+    )
     assert done.returncode == 1
     assert "failed to parse --graphite-url (ftp://me:xxxxx@h)" in done.stderr
