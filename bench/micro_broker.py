@@ -50,6 +50,9 @@ class NoLog:
     def next_readable(self, sequence: int) -> int:
         return sequence
 
+    def end_of_refused(self, sequence: int) -> int:
+        return sequence
+
     def outdated(self) -> int:
         return 0
 

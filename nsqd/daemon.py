@@ -153,6 +153,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     broker, turn, store, trust = node.broker, node.turn, node.store, node.trust
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)
+    nursery.start_soon(timers.watch_data_path, store.data_path.lost_place, store.place_looked_at)
     nursery.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
     if trust.tls is not None:
         nursery.start_soon(timers.return_memory, trust.tls)

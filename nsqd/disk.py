@@ -17,8 +17,12 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
+from nsqd.log.data_path import DataPathError
+from nsqd.log.files import error_text
+from nsqd.log.reading import ReadRefused, patiently
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
@@ -53,13 +57,17 @@ def opened_store(options: Options) -> Iterator[Store]:
         _take_over_from_go(store, options)
         yield store
     finally:
-        store.close()
+        if store.is_recovered:
+            store.close()
+        else:  # a start that has failed leaves everything as it was
+            store.abandon()
 
 
 def _take_over_from_go(store: Store, options: Options) -> None:
     take_over(
         store.data_path,
         store.files,
+        pause=store.pause,
         begin=options.import_go,
         node_id=options.node_id,
         max_msg_size=options.max_msg_size,
@@ -70,7 +78,10 @@ def _take_over_from_go(store: Store, options: Options) -> None:
 def recovered_broker(store: Store, options: Options) -> Broker:
     recovered = store.recover()
     timestamp = time_ns()  # before the other clock, so that a pause in between makes nothing early
-    return restored_broker(store, recovered, options, now=monotonic(), timestamp=timestamp)
+    try:
+        return restored_broker(store, recovered, options, now=monotonic(), timestamp=timestamp)
+    except ReadRefused as error:
+        raise DataPathError(f"failed to open data-path: {error_text('read', error.filename, error)}") from error
 
 
 def restored_broker(store: Store, recovered: Recovered, options: Options, *, now: float, timestamp: int) -> Broker:
@@ -90,6 +101,9 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         prefers_near_consumers=options.prefers_near_consumers,
     )
     broker.health = lambda: store.health
+    broker.disk = lambda: DiskSnapshot(
+        reads_refused=store.reads_refused, waiting=store.waiting_for_disk(), clock_jump=store.clock_jump
+    )
     broker.note = lambda text: log.info("%s", text)
     broker.learns = bool(options.lookupd_tcp_address)
     dropped = Dropped()
@@ -103,7 +117,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         recovered.topology,
         firsts,
         journal_is_whole=journal_is_whole,
-        carried=lambda topic: recovered.logs[topic].carried_messages(),
+        carried=lambda topic: patiently(lambda: list(recovered.logs[topic].carried_messages()), store.pause),
         deleted=dropped.channels,
     )
     for name in untold:

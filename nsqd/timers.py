@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own it keeps FINs less than 100 ms behind
 _TOPICS_AT_ONCE: Final = 100  # a fraction of a millisecond
+_PLACE_INTERVAL: Final = 0.5  # seconds
 _MEMORY_INTERVAL: Final = 30.0  # seconds
 _MANY_SESSIONS: Final = 100  # of TLS: some megabytes
 
@@ -72,6 +73,16 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None)
             broker.let_go(names[start : start + _TOPICS_AT_ONCE])
             turn.finish()
             await trio.lowlevel.checkpoint()
+
+
+async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | None], None]) -> None:
+    """Notices within a second that the data path was deleted, moved or replaced.
+
+    A file server that hangs keeps one thread, which nobody waits for, and not the loop.
+    """
+    while True:
+        await trio.sleep(_PLACE_INTERVAL)
+        tell(await trio.to_thread.run_sync(look, abandon_on_cancel=True))
 
 
 async def return_memory(sessions: Sessions, *, give_back: Callable[[], None] = return_unused) -> None:

@@ -25,6 +25,7 @@ NDJSON: Final = "application/x-ndjson"
 
 DAMAGED: Final = "damaged"  # the reasons of gaps
 MISSING: Final = "missing"
+REFUSED: Final = "refused"  # the disk does not read them now
 
 _RECORDS: Final = b"\x92\xa7records\xc6"  # then the length in four bytes, and the records
 _u8: Final = Struct(">B")

@@ -12,7 +12,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
+from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot, DiskSnapshot
 from nsqd.broker.topic import Topic
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Broker:
         self.idempotence_window = idempotence_window  # nanoseconds that a key is remembered; 0: none is
         self.latency = latency  # None: nobody wants to know how long messages take
         self.health: Callable[[], str] = lambda: "OK"
+        self.disk: Callable[[], DiskSnapshot] = DiskSnapshot
         self.note: Callable[[str], None] = lambda text: None  # something for the log, which only a shell can write
         self.learns = False  # whether there is somebody to ask which channels a new topic has elsewhere
         self.unasked: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet

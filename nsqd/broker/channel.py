@@ -36,6 +36,7 @@ _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
 _FINISHED_WORTH_LETTING_GO: Final = 1000  # messages
 _DEFERRED_AT_ONCE: Final = 2_000  # messages of the past that are not due yet; they are passed over one by one
+_PUT_OFF_MS: Final = 60_000  # until what the disk refuses to read is asked for again
 _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled together, so a pass is never for one message
 
 
@@ -255,6 +256,8 @@ class Channel:
             if batch is None or not batch.base_sequence <= cursor < batch.end_sequence:
                 batch = self._batch = source.batch_at(cursor)
                 if batch is None:
+                    if self._put_off_new(cursor, end):
+                        self._come_back(now)
                     break
             stop = min(batch.end_sequence, end)
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
@@ -276,6 +279,42 @@ class Channel:
         if taken:
             self._broker.changed[self] = None
         return taken
+
+    def _put_off_new(self, cursor: int, end: int) -> bool:
+        """Defers what the disk has refused for long to read, so that what lies behind it can go on.
+
+        As a deferred message it stays where it is on the disk, also across a restart, and is asked for again when it is
+        due. False: nothing was refused; it is only not in memory now.
+        """
+        stop = min(self._source.end_of_refused(cursor), end, cursor + _DEFERRED_AT_ONCE)
+        if (next_skip := self.skips.next_start()) is not None:
+            stop = min(stop, next_skip)
+        if stop <= cursor:
+            return False
+        self.cursor = stop
+        self._defer_again(cursor, stop, self._put_off_until_ms)
+        return True
+
+    def _put_off_retries(self) -> bool:
+        """The same for what was asked for again, by those that stand first in the queue."""
+        due_ms = self._put_off_until_ms
+        due = self._broker.due_from_wall(due_ms)
+        entries: list[int] = []
+        while self.retries and len(entries) < 3 * _DEFERRED_AT_ONCE:
+            sequence, _ = self.retries.peek()
+            if self._source.end_of_refused(sequence) == sequence:
+                break
+            _, _, attempts = self.retries.pop_run(1, sequence + 1)
+            self.deferred.add(due, sequence, attempts)
+            entries += (sequence, attempts, due_ms)
+        if entries:
+            self._record_urgent("wait", entries)
+            self._set_alarm()
+        return bool(entries)
+
+    @property
+    def _put_off_until_ms(self) -> int:
+        return self._broker.timestamp // 1_000_000 + _PUT_OFF_MS
 
     def _defer_again(self, start: int, end: int, due_ms: int) -> None:
         """The cursor has come back to where messages still wait for their time: publication plus delay, never earlier.
@@ -318,6 +357,8 @@ class Channel:
                 continue
             batch = source.batch_at(sequence)
             if batch is None:
+                if self._put_off_retries():
+                    self._come_back(now)
                 break
             first, stop, attempts = self.retries.pop_run(limit - taken, batch.end_sequence)
             attempts = attempts + 1 & 0xFFFF

@@ -85,6 +85,9 @@ class Kept:
     def batch_at(self, sequence: int) -> Batch | None:
         return self.find(sequence) or self._log.batch_at(sequence)
 
+    def end_of_refused(self, sequence: int) -> int:
+        return self._log.end_of_refused(sequence)
+
     def next_readable(self, sequence: int) -> int:
         if self.find(sequence) is not None:
             return sequence

@@ -33,6 +33,12 @@ class BatchSource(Protocol):
     def next_readable(self, sequence: int) -> int:
         """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
 
+    def end_of_refused(self, sequence: int) -> int:
+        """Where reading can go on if the disk has refused for long to read this sequence; otherwise the sequence itself.
+
+        To be asked when `batch_at` has given None. What lies before the end is there, and is to be asked for again later.
+        """
+
 
 class TopicLog(BatchSource, Protocol):
     """One topic's messages, addressed by sequence number."""

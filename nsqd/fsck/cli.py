@@ -31,13 +31,14 @@ line; progress and the sum to standard error.
 
 _STATUS: Final = """\
 severities:
-  damage     something cannot be read, or is missing
+  unreadable the disk refuses to read something; what is there may be sound
+  damage     something is not what was written, or is missing
   warning    something is not as it was written, but nothing is lost by it
   note       as it should be, or as a kill leaves it; the next start sees to it
 
 exit status:
   0          clean (there may be notes)
-  1          warnings or damage were found, also if they were repaired
+  1          something is unreadable, or warnings or damage were found, also if they were repaired
   2          it could not be examined: no such data path, or a broker is running on it
 """
 
@@ -128,7 +129,7 @@ def _examine(files: Files, folder: Path, out: TextIO, err: TextIO, *, as_json: b
         out.write(json.dumps(report) + "\n")
     told = ", ".join(f"{severity}: {counts[severity]}" for severity in reversed(Severity))
     err.write(f"examined {examination.topics} topics, {progress.done} bytes; {told}\n")
-    return FOUND if counts[Severity.DAMAGE] or counts[Severity.WARNING] else CLEAN
+    return FOUND if len(found) > counts[Severity.NOTE] else CLEAN
 
 
 def _mend(finding: Finding) -> str | None:

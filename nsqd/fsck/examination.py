@@ -15,8 +15,8 @@ from nsqd.broker.changes import TopicState, replay
 from nsqd.fsck.finding import Finding, Severity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.log_examination import LogExamination
+from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.go_import.marker import MARKER, Step, read_marker
-from nsqd.log.cold import salvaging
 from nsqd.log.data_path import (
     NODE_JSON,
     TOPICS,
@@ -75,14 +75,15 @@ class Examination:
         names = self._files.names_in(self._folder)
         if not (NODE_JSON in names or TOPICS in names or any(map(is_journal, names))):
             raise DataPathError(f"{self._folder} holds no data of nsqd")
-        node = read_node(self._files, self._folder)
+        node = yield from readable(lambda: read_node(self._files, self._folder), file=NODE_JSON)
         if isinstance(node, NodeFile):
             self.node, self._journal_end = node.node, node.journal
         changes = PackedChanges()
         yield from self._examine_journal(changes)
         told = tell_apart(changes)
         del changes
-        yield from self._compare_node(node, told)
+        if node is not None:
+            yield from self._compare_node(node, told)
         states = replay(told.changes)
         yield from self._examine_topology(states)
         moved = {log_id for path in self._data_path.dropped_folders() if (log_id := self._data_path.read_log_id(path))}
@@ -148,9 +149,8 @@ class Examination:
         """Gives back where what is sound ends."""
         sound = size
         bad: list[BadBytes] = []
-        descriptor = self._files.open_to_read(path)
-        try:
-            for found in walk_frames(salvaging(self._files, descriptor), size):
+        with opened_to_salvage(self._files, path) as read:
+            for found in walk_frames(read, size):
                 if isinstance(found, Frame):
                     changes.extend(found.changes)
                     continue
@@ -159,10 +159,12 @@ class Examination:
                     sound = found.position
                 else:
                     changes.append((LOST, ""))
-        finally:
-            self._files.close(descriptor)
         for piece in bad:
-            yield self._bad_journal(path, piece, is_last=is_last)
+            if read.refused_in(piece.position, piece.end):
+                self._journal_is_whole = False
+                yield refused(path.name, piece.position)
+            else:
+                yield self._bad_journal(path, piece, is_last=is_last)
         return sound
 
     def _bad_journal(self, path: Path, bad: BadBytes, *, is_last: bool) -> Finding:
@@ -203,7 +205,9 @@ class Examination:
             yield Finding(Severity.DAMAGE, f"{NODE_JSON} is older than the journal", file=NODE_JSON)
 
     def _examine_topology(self, states: Mapping[str, TopicState]) -> Iterator[Finding]:
-        found = self._data_path.read_topology()
+        found = yield from readable(self._data_path.read_topology, file=TOPOLOGY_JSON)
+        if found is None:
+            return
         known = topology_of(states)
 
         def write() -> str:

@@ -10,7 +10,8 @@ from enum import StrEnum
 class Severity(StrEnum):
     NOTE = "note"  # as it should be, or as a kill leaves it; the next start sees to it
     WARNING = "warning"  # not as it was written, but nothing is lost by it
-    DAMAGE = "damage"  # something cannot be read, or is missing
+    DAMAGE = "damage"  # something is not what was written, or is missing
+    UNREADABLE = "unreadable"  # the disk refuses to read it, which says nothing of what is there
 
 
 @dataclass(frozen=True, slots=True)

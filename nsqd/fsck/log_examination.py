@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from common.wire.log_record import HEADER_SIZE, decode_header
 from nsqd.fsck.finding import Finding, Severity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
+from nsqd.fsck.refused import opened_to_salvage, readable, refused
 from nsqd.log.carried import CarriedFile, number_of_name, scan_carried
-from nsqd.log.cold import salvaging
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
+from nsqd.log.reading import ReadRefused, Salvage
 from nsqd.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -54,16 +56,24 @@ class LogExamination:
         self._files = files
         self._folder = data_path.topic_folder(topic)
         self._topic = topic
-        self._log_id = data_path.read_log_id(self._folder)
+        self._data_path = data_path
+        self._gone = told.gone
+        self._log_id: str | None = None
         self._checkpoint = told.checkpoints.get(topic)
-        self._is_gone = self._log_id in told.gone
         self._new_id = new_id
         self._progress = progress
 
     def run(self, moved: set[str]) -> Iterator[Finding]:
         """`moved`: logs whose folders have other names by now, which the journal may not know."""
         names = self._files.names_in(self._folder)
-        if self._is_gone:
+        log_id = yield from readable(
+            lambda: self._data_path.read_log_id(self._folder) or "", file=LOG_JSON, topic=self._topic
+        )
+        if log_id is None:
+            self.is_known = False
+            return
+        self._log_id = log_id or None
+        if self._log_id in self._gone:
             self.is_known = False
             yield self._finding(Severity.NOTE, "a deleted topic's folder: the next start removes it")
             return
@@ -80,16 +90,24 @@ class LogExamination:
             yield self._finding(Severity.DAMAGE, text, LOG_JSON)
             checkpoint = None
         for segment, following in pairwise(segments):
-            yield from self._examine_sealed(segment, following.base)
+            yield from self._unless_refused(segment.path.name, self._examine_sealed(segment, following.base))
         if segments:
             self.first = segments[0].base
-            yield from self._examine_last(segments[-1], checkpoint)
-        if checkpoint is not None and self.tail < checkpoint.sequence:
+            yield from self._unless_refused(segments[-1].path.name, self._examine_last(segments[-1], checkpoint))
+        if checkpoint is not None and self.is_known and self.tail < checkpoint.sequence:
             file, size = (segments[-1].path.name, segments[-1].size) if segments else ("", 0)
             text = f"the log ends at {self.tail}, but {checkpoint.sequence} was on disk"
             yield self._finding(Severity.DAMAGE, text, file, size, self.tail, checkpoint.sequence)
         yield from self._examine_carried(names)
         yield from self._leftovers(names, segments)
+
+    def _unless_refused(self, file: str, examination: Iterator[Finding]) -> Iterator[Finding]:
+        """What lies in a file that cannot be read as a whole nobody knows."""
+        try:
+            yield from examination
+        except ReadRefused:
+            self.is_known = False
+            yield refused(file, topic=self._topic)
 
     def _finding(
         self,
@@ -126,14 +144,10 @@ class LogExamination:
     # Segments
 
     def _examine_sealed(self, segment: Segment, next_base: int) -> Iterator[Finding]:
-        descriptor = self._files.open_to_read(segment.path)
-        try:
-            read = salvaging(self._files, descriptor)
+        with opened_to_salvage(self._files, segment.path) as read:
             walk = self._walk(read, segment, offset=0, sequence=segment.base, end=segment.size, next_base=next_base)
-            yield from self._holes(segment, walk)
+            yield from self._holes(segment, walk, read)
             yield from self._examine_index(read, segment, walk.index, walk.holes, is_sealed=True)
-        finally:
-            self._files.close(descriptor)
         if walk.sequence > next_base:
             text = f"its records go on to {walk.sequence}, into the next segment"
             yield self._finding(Severity.DAMAGE, text, segment.path.name, walk.offset, next_base, walk.sequence)
@@ -143,23 +157,22 @@ class LogExamination:
         offset, sequence = 0, segment.base
         holes: list[Hole] = []
         index: list[tuple[int, int]] = []
-        descriptor = self._files.open_to_read(segment.path)
-        try:
-            read = salvaging(self._files, descriptor)
+        with opened_to_salvage(self._files, segment.path) as read:
             if checkpoint is not None and checkpoint.base == segment.base and checkpoint.offset <= segment.size:
                 vouched = self._walk(
                     read, segment, offset=0, sequence=sequence, end=checkpoint.offset, next_base=checkpoint.sequence
                 )
-                yield from self._holes(segment, vouched)
+                yield from self._holes(segment, vouched, read)
                 offset, sequence = checkpoint.offset, checkpoint.sequence
                 holes, index = vouched.holes, vouched.index
             walk = self._walk(read, segment, offset=offset, sequence=sequence, end=segment.size, next_base=None)
-            yield from self._holes(segment, walk)
+            yield from self._holes(segment, walk, read)
             yield from self._examine_index(read, segment, index + walk.index, holes + walk.holes, is_sealed=False)
-        finally:
-            self._files.close(descriptor)
         self.tail = walk.sequence
-        if walk.offset < segment.size:
+        if read.refused_in(walk.offset, segment.size):
+            self.is_known = False
+            yield refused(segment.path.name, walk.offset, topic=self._topic)
+        elif walk.offset < segment.size:
             yield self._torn(segment, walk)
 
     def _torn(self, segment: Segment, walk: Walk) -> Finding:
@@ -181,8 +194,11 @@ class LogExamination:
             at = walk.offset
         return walk
 
-    def _holes(self, segment: Segment, walk: Walk) -> Iterator[Finding]:
+    def _holes(self, segment: Segment, walk: Walk, read: Salvage) -> Iterator[Finding]:
         for hole in walk.holes:
+            if read.refused_in(hole.offset, hole.end_offset):
+                yield refused(segment.path.name, hole.offset, topic=self._topic, first=hole.first, end=hole.end)
+                continue
             size = hole.end_offset - hole.offset
             text = f"{size} bytes are damaged" if size > 0 else "messages are missing"
             yield self._finding(Severity.DAMAGE, text, segment.path.name, hole.offset, hole.first, hole.end)
@@ -191,7 +207,13 @@ class LogExamination:
         for name in names:
             if (number := number_of_name(name)) is None:
                 continue
-            found, holes = scan_carried(self._files, self._folder, number)
+            scanned = yield from readable(
+                partial(scan_carried, self._files, self._folder, number), file=name, topic=self._topic
+            )
+            if scanned is None:
+                self.is_known = False
+                continue
+            found, holes = scanned
             self._progress(found.size)
             self.carried.append(found)
             for hole in holes:
@@ -205,10 +227,12 @@ class LogExamination:
     # Indexes
 
     def _examine_index(
-        self, read: ReadAt, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
+        self, read: Salvage, segment: Segment, entries: list[tuple[int, int]], holes: list[Hole], *, is_sealed: bool
     ) -> Iterator[Finding]:
         """Each entry must lead to a record. `entries` are those of a new one."""
         path = segment.index_path
+        if read.error is not None:  # a new one would lack what could not be read
+            return
 
         def rebuild() -> str:
             index = Index()
@@ -221,7 +245,9 @@ class LogExamination:
             if is_sealed and entries:
                 yield self._finding(Severity.NOTE, "there is no index: a reader makes one", path.name, mend=rebuild)
             return
-        data = self._files.read(path)
+        data = yield from readable(partial(self._files.read, path), file=path.name, topic=self._topic)
+        if data is None:
+            return
         bad = _first_bad_entry(read, data, segment, holes)
         if bad is not None:
             text = "the index does not fit: readers find out and walk from the beginning"

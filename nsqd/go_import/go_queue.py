@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -43,9 +42,12 @@ class GoQueue:
         self.damage = {}
         for stretch in self._stretches:
             name = self._data[stretch.number]
-            descriptor = self._files.open_to_read(self._folder / name)
+            path = self._folder / name
+            descriptor = self._files.open_to_read(path)
             try:
                 yield from self._read(name, descriptor, stretch)
+            except OSError as error:  # what the disk refuses may still be read one day: it is not left out
+                raise OSError(error.errno, error.strerror, str(path)) from error
             finally:
                 self._files.close(descriptor)
 
@@ -53,13 +55,7 @@ class GoQueue:
         offset, end = stretch.start, stretch.end
         size, largest = _CHUNK, self._largest
         while offset < end:
-            try:
-                data = self._files.read_fully(descriptor, min(size, end - offset), offset)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                self.damage[name] = f"cannot be read at {offset}: {error.strerror}"
-                return
+            data = self._files.read_fully(descriptor, min(size, end - offset), offset)
             messages: list[GoMessage] = []
             found = cut(data, largest=largest, messages=messages)
             if messages:

@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -44,6 +44,7 @@ from nsqd.log.data_path import NODE_JSON, Condition, Topology, topology_json, wr
 from nsqd.log.files import error_text, remove_file
 from nsqd.log.journal import journal_name, journal_numbers
 from nsqd.log.own_changes import checkpoint_change
+from nsqd.log.reading import patiently
 from nsqd.log.recovery import Checkpoint
 
 if TYPE_CHECKING:
@@ -85,14 +86,19 @@ def take_over(
     node_id: int,
     max_msg_size: int,
     max_bytes_per_file: int,
+    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Imports what a Go nsqd has left in the data path, once. Raises StartupError.
 
     Without `begin` none is begun, but what another start has begun is brought to its end: undone, or finished.
     """
-    importer = _Importer(data_path, files, node_id=node_id, max_msg_size=max_msg_size, max_bytes=max_bytes_per_file)
-    try:
+
+    def run() -> None:
+        importer = _Importer(data_path, files, node_id=node_id, max_msg_size=max_msg_size, max_bytes=max_bytes_per_file)
         importer.run(begin=begin)
+
+    try:
+        patiently(run, pause)  # what was interrupted is undone, and begun anew
     except OSError as error:
         text = error_text("use", error.filename or data_path.folder, error)
         raise StartupError(f"failed to import from {METADATA}: {text}") from error

@@ -10,7 +10,7 @@ from common.version import NSQ_VERSION, suite_version
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, DiskSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.http.memory import MemorySnapshot
 
 _NANOSECONDS: Final = 1_000_000_000
@@ -45,6 +45,7 @@ def nsqd_metrics(broker: Broker, memory: MemorySnapshot) -> list[Metric]:
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
         *_of_node(snapshot, memory, connections=len(broker.producers)),
+        *_of_disk(broker.disk()),
         *(
             _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
             for name, text, read in _TOPIC_COUNTERS
@@ -100,6 +101,23 @@ def _of_node(snapshot: BrokerSnapshot, memory: MemorySnapshot, *, connections: i
         gauge("nsqd_start_time_seconds", "When the daemon started, in Unix time.", snapshot.start_time),
         gauge("nsqd_resident_memory_bytes", "Resident memory.", memory.heap_in_use_bytes),
         gauge("nsqd_producers", "Connections that have published.", connections),
+    ]
+
+
+def _of_disk(disk: DiskSnapshot) -> list[Metric]:
+    return [
+        gauge(
+            "nsqd_clock_jump_seconds",
+            "By how much the clock was set, forward or back, between the last time it was noted and the start.",
+            disk.clock_jump,
+        ),
+        _family("counter", "nsqd_disk_reads_refused_total", "Reads that the disk refused.", [({}, disk.reads_refused)]),
+        _family(
+            "gauge",
+            "nsqd_log_waiting_for_disk",
+            "Reads and jobs of carrying forward that are tried again, because the disk refuses to read.",
+            (({"topic": topic}, waiting) for topic, waiting in disk.waiting.items()),
+        ),
     ]
 
 

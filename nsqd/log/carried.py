@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.cold import LASTING_ERRORS, NO_CACHED_READS, keep_aside, salvaging
-from nsqd.log.files import close_quietly
+from nsqd.log.cold import NO_CACHED_READS, is_missing, keep_aside
+from nsqd.log.reading import ReadRefused, Refusals, is_refusal, opened_to_read
 from nsqd.log.record import Header, decode_batch, decode_header, find_header, walk_record
-from nsqd.log.segment import BLOCK_SIZE, Hole
+from nsqd.log.segment import BLOCK_SIZE, Hole, ReadAt
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
@@ -93,13 +93,14 @@ class CarriedFile:
 
 
 def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, list[Hole]]:
-    """Reads a side file with its checksums. The holes' sequences are what lies between their neighbours."""
+    """Reads a side file with its checksums. The holes' sequences are what lies between their neighbours.
+
+    Raises ReadRefused: without all of its bytes nobody knows what it holds.
+    """
     found = CarriedFile(folder, number)
     holes: list[Hole] = []
-    descriptor = files.open_to_read(found.path)
-    try:
-        end = files.size(descriptor)
-        read = salvaging(files, descriptor)
+    with opened_to_read(files, found.path) as read:
+        end = files.size_of(found.path)
         offset = following = 0
         size = BLOCK_SIZE
         while offset < end:
@@ -121,8 +122,6 @@ def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, 
             hole = _hole(read(offset, end - offset), offset, following)
             holes.append(hole)
             offset, following = hole.end_offset, hole.end
-    finally:
-        close_quietly(files, descriptor)
     return found, holes
 
 
@@ -140,7 +139,7 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
 class CarriedLoad:
     """A read of a side file that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
 
-    def __init__(self, topic: str, file: CarriedFile, place: int) -> None:
+    def __init__(self, topic: str, file: CarriedFile, place: int, *, goes_round: bool) -> None:
         self.topic = topic
         self.segment = file
         self.place = place
@@ -149,31 +148,39 @@ class CarriedLoad:
         self.holes: list[Hole] = []
         self.aside: list[Path] = []
         self.error: OSError | None = None
+        self.gone_round: tuple[int, int] | None = None
+        self.end = self.sequence + file.count(place)
         self.offset, self._size = file.extent(place)
-        self._end = file.size
+        self._end_offset = file.size
+        self._goes_round = goes_round  # what is refused now has been for long
 
     @property
-    def is_passing(self) -> bool:
-        return self.error is not None and self.error.errno not in LASTING_ERRORS
+    def is_put_off(self) -> bool:
+        return self.error is not None and self.gone_round is None and not self.holes
 
     def perform(self, files: Files) -> None:
         try:
-            descriptor = files.open_to_read(self.segment.path)
-            try:
-                size = min(max(_READ_SIZE, self._size), self._end - self.offset)
-                self.data = salvaging(files, descriptor)(self.offset, size)
-            finally:
-                close_quietly(files, descriptor)
+            with opened_to_read(files, self.segment.path) as read:
+                self.data = self._read(read)
         except OSError as error:
             self.error = error
-            if self.is_passing:
-                return
+            if self._goes_round and is_refusal(error):
+                self.gone_round = self.sequence, self.end
+            elif is_missing(files, self.segment.path, error):
+                self.holes.append(Hole(self.sequence, self.end, 0, 0))
+            return
         if _decode(self.data, 0) is None:
-            end = self.sequence + self.segment.count(self.place)
-            self.holes.append(Hole(self.sequence, end, self.offset, self.offset + self._size))
+            self.holes.append(Hole(self.sequence, self.end, self.offset, self.offset + self._size))
             aside = keep_aside(files, self.segment.path, "damaged", self.offset, self.offset + self._size)
             if aside is not None:
                 self.aside.append(aside)
+
+    def _read(self, read: ReadAt) -> bytes:
+        """The record, and some of those behind it, which are likely to be wanted next."""
+        try:
+            return read(self.offset, min(max(_READ_SIZE, self._size), self._end_offset - self.offset))
+        except ReadRefused:
+            return read(self.offset, self._size)
 
 
 def _decode(data: bytes, position: int) -> Batch | None:
@@ -188,6 +195,7 @@ class Carried:
         self._topic = topic
         self._host = host
         self.files = files  # ascending numbers
+        self.refusals = Refusals(host.now)
         self._lost: list[tuple[int, int]] = []
         self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()  # by number of the file and offset
         self._loading: set[tuple[int, int]] = set()
@@ -217,6 +225,9 @@ class Carried:
             self._host.descriptors.forget(file.path)
             for key in [key for key in self._blocks if key[0] == file.number]:
                 del self._blocks[key]
+        if self.refusals:
+            self.refusals.forget(lambda sequence: not self.holds(sequence))
+            self._host.read_again(self.refusals)
         return [file.path for file in files]
 
     # Reading
@@ -228,10 +239,20 @@ class Carried:
         batch = self._in_blocks(file, offset)
         if batch is None:
             batch = self._in_page_cache(file, offset, size)
-        if batch is None and (file.number, place) not in self._loading:
-            self._loading.add((file.number, place))
-            self._host.load(CarriedLoad(self._topic, file, place))
+        if batch is None and self.refusals.end_of(sequence) == sequence:
+            self._load(file, place)
         return batch
+
+    def ask_again(self) -> None:
+        """Reads what the disk has refused for long, though perhaps nobody waits for it now."""
+        if (sequence := self.refusals.oldest_stretch) is not None:
+            self._load(*self._find(sequence))
+
+    def _load(self, file: CarriedFile, place: int) -> None:
+        if (file.number, place) not in self._loading:
+            self._loading.add((file.number, place))
+            goes_round = self.refusals.has_lasted(file.first(place))
+            self._host.load(CarriedLoad(self._topic, file, place, goes_round=goes_round))
 
     def _find(self, sequence: int) -> tuple[CarriedFile, int]:
         for file in reversed(self.files):
@@ -273,6 +294,7 @@ class Carried:
         self._loading.discard((load.segment.number, load.place))
         if load.segment not in self.files:  # carried on meanwhile
             return
+        self._note_refusal(load)
         if load.holes:
             self._lost += [(hole.first, hole.end) for hole in load.holes]
             self._host.damaged(self._topic, load)
@@ -281,6 +303,18 @@ class Carried:
             while len(self._blocks) > _MOST_BLOCKS:
                 self._blocks.popitem(last=False)
             self._hold()
+
+    def _note_refusal(self, load: CarriedLoad) -> None:
+        refusals = self.refusals
+        if load.gone_round is not None:
+            refusals.go_round(*load.gone_round)
+        elif load.is_put_off:
+            refusals.refused(load.sequence)
+        elif refusals:
+            refusals.was_read(load.sequence, load.end)
+            self._host.read_again(refusals)
+        if load.error is not None and not load.holes:
+            self._host.refused(self._topic, refusals, load)
 
     def forget_idle(self) -> bool:
         """Drops what was read if it is not being read any more; says whether nothing is left."""
@@ -293,12 +327,8 @@ class Carried:
     def headers(self) -> Iterator[Header]:
         """Of all records. Blocks on the disk."""
         for file in self.files:
-            descriptor = self._host.files.open_to_read(file.path)
-            try:
+            with opened_to_read(self._host.files, file.path) as read:
                 for place in range(len(file)):
-                    offset, size = file.extent(place)
-                    header = decode_header(self._host.files.read_fully(descriptor, size, offset), 0)
+                    header = decode_header(read(*file.extent(place)), 0)
                     if header is not None:
                         yield header
-            finally:
-                self._host.files.close(descriptor)

@@ -8,19 +8,23 @@ Worth it is the longest stretch from the oldest segment on of which less than ha
 less than what becomes free. A segment full of needed messages so waits until enough that is finished has come behind
 it, and holds up no more than its own size. Side files are carried on by the same rule, and small ones joined with what
 comes after them, so that there are few.
+
+A job that cannot read something it needs has failed as a whole: nothing goes, and it is done again later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from errno import ENOENT
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqd.broker.batch import Batch
 from nsqd.log.carried import CarriedFile
-from nsqd.log.cold import Damaged, Load, Start, salvaging
+from nsqd.log.cold import Damaged, Load, Start
 from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.reading import ReadRefused, opened_to_read
 from nsqd.log.record import decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
 
@@ -116,6 +120,7 @@ class CarryJob:
         self.done: list[CarriedFile] = []  # so are these
         self.loads: list[Load] = []  # that have found damage
         self.error: str | None = None
+        self.is_refused = False  # by the disk, which does not give what is to be copied
         self._segments = segments
         self._old = files
         self._buffers: list[bytes] = []
@@ -138,6 +143,7 @@ class CarryJob:
                 self._done_with_all()
         except OSError as error:
             self.error = error_text("carry", error.filename or path, error)
+            self.is_refused = isinstance(error, ReadRefused)
             self.target = CarriedFile(self.target.path.parent, self.target.number)
             try:
                 remove_file(files, path)
@@ -204,22 +210,18 @@ class CarryJob:
             for number, (file, marks) in enumerate(self._old)
             for first, place, start, end in _needed_runs(file, marks)
         )
-        descriptors = [files.open_to_read(file.path) for file, _ in self._old]
         damaged: set[int] = set()
-        try:
+        with ExitStack() as stack:
+            reads = [stack.enter_context(opened_to_read(files, file.path)) for file, _ in self._old]
             for _, number, place, start, end in runs:
                 file = self._old[number][0]
-                offset, size = file.extent(place)
-                data = salvaging(files, descriptors[number])(offset, size)
+                data = reads[number](*file.extent(place))
                 header = decode_header(data, 0)
                 batch = decode_batch(header, data, 0) if header is not None else None
                 if batch is None:
                     damaged.add(number)
                 else:
                     yield part_of(batch, batch.base_sequence + start, batch.base_sequence + end)
-        finally:
-            for descriptor in descriptors:
-                files.close(descriptor)
         self.done = [file for number, (file, _) in enumerate(self._old) if number not in damaged]
 
     # From segments
@@ -241,9 +243,9 @@ class CarryJob:
             load.perform(files)
             if load.holes:
                 self.loads.append(load)
+            if load.is_put_off and load.error is not None:
+                raise load.error
             if load.block is None:
-                if load.is_passing and load.error is not None:
-                    raise load.error
                 return False
             block = load.block
             start = Start(block.end, block.end_offset)

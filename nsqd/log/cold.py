@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nsqd.log.files import close_quietly, remove_file
+from nsqd.log.reading import Salvage, is_refusal, opened_to_read
 from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -37,9 +38,7 @@ if TYPE_CHECKING:
 READ_SIZE: Final = 128 * 1024
 _NEAR: Final = 4 * 1024  # to be read around a single message; who goes on reads from its end, and much
 COLD_BYTES: Final = 4 * 1024 * 1024  # per topic that is being read
-_PAGE: Final = 4096
 NO_CACHED_READS: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # of the file system
-LASTING_ERRORS: Final = (errno.ENOENT, errno.EIO)  # all others may go away: rights, descriptors, a mount
 
 
 class Damaged(Exception):
@@ -164,23 +163,27 @@ class AnyLoad(Protocol):
     topic: str
     holes: list[Hole]
     aside: list[Path]  # copies of the bytes in the holes
-    error: OSError | None
+    error: OSError | None  # why not everything could be read
+    gone_round: tuple[int, int] | None  # the sequences [first, end) that the disk refuses, and has refused for long
 
     @property
     def segment(self) -> InFile: ...
 
     @property
-    def is_passing(self) -> bool:
-        """Whether it failed for a reason that goes away."""
+    def is_put_off(self) -> bool:
+        """Whether it has to be done again."""
 
     def perform(self, files: Files) -> None: ...
 
 
 class Load:
-    """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
+    """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere.
+
+    What the disk refuses is in no hole. A load that `salvages` looks for what can be read behind it.
+    """
 
     def __init__(
-        self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None, patient: bool = False
+        self, topic: str, sequence: int, segment: Segment, *, end: int, start: Start | None, salvages: bool = False
     ) -> None:
         self.topic = topic
         self.sequence = sequence
@@ -191,72 +194,69 @@ class Load:
         self.index: Index | None = None
         self.index_is_bad_at: int | None = None
         self.error: OSError | None = None
+        self.gone_round: tuple[int, int] | None = None
         self._end_offset = segment.size
         self._end_sequence = end  # where the segment's records end
         self._start = start
-        self._patient = patient  # an I/O error may go away
+        self._salvages = salvages
 
     @property
-    def is_refused(self) -> bool:
-        """Whether the disk has refused to read."""
-        return self.error is not None and self.error.errno == errno.EIO
-
-    @property
-    def is_passing(self) -> bool:
-        """Whether it failed for a reason that goes away."""
-        if self.is_refused:
-            return self._patient
-        return self.error is not None and self.error.errno not in LASTING_ERRORS
+    def is_put_off(self) -> bool:
+        """Whether it has to be done again: it was refused, or failed for a reason that goes away (rights, descriptors)."""
+        return self.error is not None and self.gone_round is None and not self.holes
 
     def perform(self, files: Files) -> None:
-        segment = self.segment
         try:
-            descriptor = files.open_to_read(segment.path)
+            with opened_to_read(files, self.segment.path) as read:
+                self._read(files, read)
         except OSError as error:
-            self._give_up(error)
+            self._give_up(files, error)
             return
-        try:
-            self._read(files, (strictly if self._patient else salvaging)(files, descriptor))
-        except OSError as error:
-            self._give_up(error)
-        finally:
-            close_quietly(files, descriptor)
         for hole in self.holes:
-            if (aside := keep_aside(files, segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
+            if (aside := keep_aside(files, self.segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
                 self.aside.append(aside)
 
-    def _give_up(self, error: OSError) -> None:
+    def _give_up(self, files: Files, error: OSError) -> None:
         self.error = error
-        if not self.is_passing:  # or readers would ask for ever
-            self.holes.append(Hole(self.sequence, self._end_sequence, 0, 0))
+        rest = (self.sequence, self._end_sequence)
+        if self._salvages and is_refusal(error):
+            self.gone_round = rest
+        elif is_missing(files, self.segment.path, error):
+            self.holes.append(Hole(*rest, 0, 0))
 
-    def _read(self, files: Files, read: ReadAt) -> None:
+    def _read(self, files: Files, strictly: ReadAt) -> None:
+        salvage = Salvage(strictly) if self._salvages else None
+        read = salvage or strictly
         first = Start(self.segment.base, 0)
         start = self._start or self._start_by_index(files, read) or first
         while True:
             try:
                 block = read_block(read, self.segment.base, start, self._end_offset, self.sequence)
             except Damaged as damage:
-                if damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes:
+                at_start = damage.offset == start.offset != 0 and self.index_is_bad_at is None and not self.holes
+                if at_start and not (salvage and salvage.refused_in(damage.offset, damage.offset + HEADER_SIZE)):
                     # What pointed here may be wrong. The walk from the beginning will tell.
                     self.index_is_bad_at = start.offset
                     start = first
                     continue
-                hole = find_hole(
-                    read,
-                    offset=damage.offset,
-                    sequence=damage.sequence,
-                    end=self._end_offset,
-                    next_base=self._end_sequence,
-                )
-                assert hole is not None
-                self.holes.append(hole)
+                hole = self._hole_at(read, damage)
+                if salvage is None or not salvage.refused_in(hole.offset, hole.end_offset):
+                    self.holes.append(hole)
+                elif hole.end > self.sequence:
+                    self.error, self.gone_round = salvage.error, (hole.first, hole.end)
                 if hole.end > self.sequence:
                     return
                 start = Start(hole.end, hole.end_offset)
             else:
                 self.block = block
                 return
+
+    def _hole_at(self, read: ReadAt, damage: Damaged) -> Hole:
+        hole = find_hole(
+            read, offset=damage.offset, sequence=damage.sequence, end=self._end_offset, next_base=self._end_sequence
+        )
+        assert hole is not None
+        return hole
 
     def _start_by_index(self, files: Files, read: ReadAt) -> Start | None:
         segment = self.segment
@@ -279,56 +279,35 @@ class Load:
         return Start(*entry) if entry is not None else None
 
 
-def strictly(files: Files, descriptor: int) -> ReadAt:
-    """Reads a file; what it is too short for comes as zeros."""
-
-    def read(offset: int, size: int) -> bytes:
-        return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
-
-    return read
-
-
-def salvaging(files: Files, descriptor: int) -> ReadAt:
-    """Reads a file; what the disk refuses, or the file is too short for, comes as zeros. The checksums will tell."""
-
-    def read(offset: int, size: int) -> bytes:
-        try:
-            return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-        return b"".join(page(start, min(_PAGE, offset + size - start)) for start in range(offset, offset + size, _PAGE))
-
-    def page(offset: int, size: int) -> bytes:
-        try:
-            return files.read_fully(descriptor, size, offset).ljust(size, b"\0")
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return bytes(size)
-
-    return read
-
-
 def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copies a piece of a segment beside it, once. Not being able to is no reason to stop reading."""
+    """Copies a piece of a file beside it, as `copy_aside` does. Not being able to is no reason to stop reading."""
+    try:
+        return copy_aside(files, path, word, offset, end_offset)
+    except OSError:
+        return None
+
+
+def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
+    """Copies a piece of a file beside it, once; None: there is nothing to be copied.
+
+    There is a copy of all of it or none. Raises ReadRefused when the bytes cannot be read, OSError when they cannot be
+    written.
+    """
     target = path.with_name(f"{path.name}.{word}.{offset}")
     if end_offset <= offset:
         return None
-    try:
-        if not files.exists(target):
+    if not files.exists(target):
+        try:
             _copy(files, path, offset, end_offset, target)
-    except OSError:
-        with suppress(OSError):  # half a copy would pass for one
-            remove_file(files, target)
-        return None
+        except OSError:
+            with suppress(OSError):  # half a copy would pass for one
+                remove_file(files, target)
+            raise
     return target
 
 
 def _copy(files: Files, source: Path, offset: int, end_offset: int, target: Path) -> None:
-    reader = files.open_to_read(source)
-    try:
-        read = salvaging(files, reader)
+    with opened_to_read(files, source) as read:
         writer = files.open_to_write(target)
         try:
             for start in range(offset, end_offset, BLOCK_SIZE):
@@ -337,8 +316,17 @@ def _copy(files: Files, source: Path, offset: int, end_offset: int, target: Path
             files.sync(writer)
         finally:
             files.close(writer)
-    finally:
-        files.close(reader)
+
+
+def is_missing(files: Files, path: Path, error: OSError) -> bool:
+    """Whether the error says that this file alone is missing: then there are no bytes to wait for.
+
+    Where its folder is missing too, the data path was moved away or is not mounted, and may come back.
+    """
+    try:
+        return isinstance(error, FileNotFoundError) and files.exists(path.parent)
+    except OSError:
+        return False
 
 
 class ReadDescriptors:

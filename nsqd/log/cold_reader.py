@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.cold import (
     NO_CACHED_READS,
@@ -16,9 +16,9 @@ from nsqd.log.cold import (
     ReadDescriptors,
     Start,
     read_block,
-    salvaging,
 )
 from nsqd.log.read_ahead import ReadAhead, Streams
+from nsqd.log.reading import Refusals, opened_to_read
 from nsqd.log.record import HEADER_SIZE, Header, decode_header
 from nsqd.log.segment import Hole, ReadAt, Segment, Walk
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
     from nsqd.log.files import Files
     from nsqd.log.segment_list import SegmentList
-
-PATIENCE: Final = 3  # times that an I/O error may go away, seconds apart, before it is damage
 
 
 class HoldsBlocks(Protocol):
@@ -42,6 +40,8 @@ class ReadingHost(Protocol):
     descriptors: ReadDescriptors
     reads_cache: bool  # whether the file system tells what the page cache holds
 
+    def now(self) -> float: ...
+
     def load(self, load: AnyLoad) -> None:
         """Has a thread perform it, and then the log take it back with `loaded`."""
 
@@ -49,6 +49,12 @@ class ReadingHost(Protocol):
         """The reader holds blocks, until `forget_idle` says that it does not any more."""
 
     def damaged(self, topic: str, load: AnyLoad) -> None: ...
+
+    def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
+        """The disk has refused a read; `load.gone_round` tells whether readers pass over it."""
+
+    def read_again(self, refusals: Refusals) -> None:
+        """Less is refused than before, perhaps nothing."""
 
 
 class ColdReader:
@@ -70,7 +76,7 @@ class ColdReader:
         self._blocks: ColdBlocks | None = None
         self._streams = Streams()
         self._loading: set[int] = set()
-        self._refused: dict[int, int] = {}  # how often the disk has refused to read it
+        self.refusals = Refusals(host.now)
 
     def next_readable(self, sequence: int) -> int:
         for first, end in self._holes:
@@ -96,13 +102,22 @@ class ColdReader:
         except OSError as error:  # the thread will tell what it is
             if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False
+        if self.refusals.end_of(sequence) == sequence:
+            self._load(sequence, segment, start)
+        return None
+
+    def ask_again(self) -> None:
+        """Reads what the disk has refused for long, though perhaps nobody waits for it now."""
+        if (sequence := self.refusals.oldest_stretch) is not None:
+            self._load(sequence, self._segments.holding(sequence), None)
+
+    def _load(self, sequence: int, segment: Segment, start: Start | None) -> None:
         if sequence not in self._loading:
             self._loading.add(sequence)
-            patient = self._refused.get(sequence, 0) < PATIENCE
+            salvages = self.refusals.has_lasted(sequence)
             self._host.load(
-                Load(self._topic, sequence, segment, end=self._end_of(segment), start=start, patient=patient)
+                Load(self._topic, sequence, segment, end=self._end_of(segment), start=start, salvages=salvages)
             )
-        return None
 
     def _opened_blocks(self) -> ColdBlocks:
         if self._blocks is None:
@@ -148,13 +163,14 @@ class ColdReader:
     def loaded(self, load: Load) -> None:
         """Takes what a thread has read; the asker may come again."""
         self._loading.discard(load.sequence)
-        if load.is_passing and load.is_refused:
-            self._refused[load.sequence] = self._refused.get(load.sequence, 0) + 1
-        else:
-            self._refused.pop(load.sequence, None)
+        self.learn(load)
+
+    def learn(self, load: Load) -> None:
+        """Takes what was found, whoever has asked."""
         segment = load.segment
         if segment not in self._segments:  # finished meanwhile
             return
+        self._note_refusal(load)
         if load.index is not None and segment.index is None:
             segment.index = load.index
         if load.index_is_bad_at is not None and segment.index is not None:
@@ -167,6 +183,18 @@ class ColdReader:
             self._behind_holes[hole.end] = (segment.base, hole.end_offset)
         if load.holes:
             self._host.damaged(self._topic, load)
+
+    def _note_refusal(self, load: Load) -> None:
+        refusals = self.refusals
+        if load.gone_round is not None:
+            refusals.go_round(*load.gone_round)
+        elif load.is_put_off:
+            refusals.refused(load.sequence)
+        elif refusals:
+            refusals.was_read(load.sequence, load.block.end if load.block is not None else load.sequence + 1)
+            self._host.read_again(refusals)
+        if load.error is not None and not load.holes:
+            self._host.refused(self._topic, refusals, load)
 
     def forget_idle(self) -> bool:
         """Drops what was read if it is not being read any more; says whether nothing is left."""
@@ -181,7 +209,9 @@ class ColdReader:
         return True
 
     def forget_before(self, sequence: int) -> None:
-        self._refused = {refused: times for refused, times in self._refused.items() if refused >= sequence}
+        if self.refusals:
+            self.refusals.forget(lambda gone: gone < sequence)
+            self._host.read_again(self.refusals)
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
@@ -189,9 +219,7 @@ class ColdReader:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
         files = self._host.files
         for segment in self._segments.starting_with(sequence):
-            descriptor = files.open_to_read(segment.path)
-            try:
-                read = salvaging(files, descriptor)
+            with opened_to_read(files, segment.path) as read:
                 start = _proven_start(read, segment, sequence)
                 walk = Walk(
                     read,
@@ -203,8 +231,6 @@ class ColdReader:
                 )
                 for block in walk.blocks():
                     yield from (header for _, header in block.headers if header.end_sequence > sequence)
-            finally:
-                files.close(descriptor)
 
 
 def _proven_start(read: ReadAt, segment: Segment, sequence: int) -> Start:

@@ -7,7 +7,6 @@ same three steps also serve where no loop runs (the end of the store, and tests)
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import trio
 
 from nsqd.log.data_path import topology_json
 from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.reading import is_refusal
 
 if TYPE_CHECKING:
     from nsqd.log.cold import AnyLoad
@@ -36,6 +36,7 @@ CARRY_INTERVAL: Final = 1.0  # between two looks at who is due
 CARRY_SLICE: Final = 0.005  # and of looking at what is needed
 IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
 REPAIR_INTERVAL: Final = 1.0
+LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
 LOADING_THREADS: Final = 4
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
@@ -217,9 +218,9 @@ class Committer:
 
         async def perform(load: AnyLoad) -> None:
             await trio.to_thread.run_sync(load.perform, store.files, limiter=limiter)
-            if load.is_passing and load.error is not None:
+            if load.is_put_off and load.error is not None:
                 log.warning("cannot read now topic=%s error=%s", load.topic, load.error)
-                await trio.sleep(REPAIR_INTERVAL if load.error.errno == errno.EIO else FLUSH_INTERVAL)
+                await trio.sleep(LOAD_INTERVAL if is_refusal(load.error) else FLUSH_INTERVAL)
             store.end_load(load)
 
         async with trio.open_nursery() as nursery:

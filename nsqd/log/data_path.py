@@ -9,12 +9,13 @@
 
 The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
 from the journal, topology.json too, log.json from the log's checkpoint in the journal. What cannot be read is kept
-aside. Files of other programs, a Go nsqd's among them, are left alone.
+aside, unless the disk refuses to read it: then nsqd waits for a while, and does not start. Files of other programs, a Go nsqd's among them, are left alone.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -23,7 +24,9 @@ from typing import Any, Final, NamedTuple
 from google_crc32c import value as crc32c
 
 from common.startup import StartupError
+from nsqd.log.clock_mark import ClockJump, ClockMark, clock_mark, jump_between
 from nsqd.log.files import Files, error_text
+from nsqd.log.reading import patiently
 from nsqd.log.segment import LOG_SUFFIX
 
 TOPICS: Final = "topics"
@@ -63,6 +66,7 @@ class NodeFile(NamedTuple):
     node: str
     ids_reserved: int
     journal: JournalEnd
+    clock: ClockMark | None = None  # None: an older version wrote it
 
 
 class SmallFile(NamedTuple):
@@ -76,16 +80,28 @@ class Topology(NamedTuple):
 
 
 class DataPath:
-    def __init__(self, folder: Path, files: Files, *, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        files: Files,
+        *,
+        new_id: Callable[[], str],
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], ClockMark] = clock_mark,
+    ) -> None:
         self.folder = folder
         self.topics = folder / TOPICS
         self.node = ""
         self.ids_reserved = 0
         self.journal_end = JournalEnd()
+        self.clock_noted: ClockMark | None = None  # when node.json was written last, by an earlier process
         self.is_new = False  # nothing of ours was in it
         self.node_condition = Condition.SOUND
         self._files = files
         self._new_id = new_id
+        self._clock = clock
+        self._places: dict[Path, tuple[int, int]] = {}  # device and inode of our folders
+        self._pause = pause  # for a start that waits for a disk
         self._lock = -1
 
     # Opening
@@ -97,10 +113,9 @@ class DataPath:
             if not self._files.is_writable(self.folder):
                 raise DataPathError(f"failed to open data-path: {self.folder} is not writable")
             try:
-                self._open_node()
-                if not self._files.exists(self.topics):
-                    self._files.make_folder(self.topics)
-                    self._files.sync_folder(self.folder)
+                patiently(self._open_node, self._pause)
+                patiently(self._open_topics, self._pause)
+                self._places = {folder: self._files.identity_of(folder) for folder in (self.folder, self.topics)}
             except OSError as error:
                 path = error.filename or self.folder
                 raise DataPathError(f"failed to open data-path: {error_text('open', path, error)}") from error
@@ -110,7 +125,7 @@ class DataPath:
 
     def _take_lock(self) -> None:
         try:
-            self._lock = self._files.lock_folder(self.folder)
+            self._lock = patiently(lambda: self._files.lock_folder(self.folder), self._pause)
         except BlockingIOError as error:
             raise DataPathError(
                 f"failed to lock data-path: cannot flock directory {self.folder} - resource temporarily unavailable "
@@ -122,7 +137,7 @@ class DataPath:
     def _open_node(self) -> None:
         found = read_node(self._files, self.folder)
         if isinstance(found, NodeFile):
-            self.node, self.ids_reserved, self.journal_end = found
+            self.node, self.ids_reserved, self.journal_end, self.clock_noted = found
             return
         self.is_new = found is Condition.MISSING and not self._has_data()
         if self.is_new:
@@ -133,6 +148,11 @@ class DataPath:
             self._write_node()
         else:
             self.node_condition = found
+
+    def _open_topics(self) -> None:
+        if not self._files.exists(self.topics):
+            self._files.make_folder(self.topics)
+            self._files.sync_folder(self.folder)
 
     def _has_data(self) -> bool:
         names = self._files.names_in(self.folder)
@@ -146,10 +166,32 @@ class DataPath:
         self._write_node()
         return kept
 
+    def clock_jump(self) -> ClockJump | None:
+        """What happened to the wall clock since an earlier process has noted it last."""
+        return jump_between(self.clock_noted, self._clock()) if self.clock_noted is not None else None
+
     def close(self) -> None:
         if self._lock >= 0:
             self._files.close(self._lock)
             self._lock = -1
+
+    # Its place
+
+    def lost_place(self) -> str | None:
+        """Why what is in the data path's place now is not what was opened; None: it is. Blocks on the disk.
+
+        A disk that does not answer is no such reason: reads and writes find out what it takes.
+        """
+        for folder, opened in self._places.items():
+            try:
+                found = self._files.identity_of(folder)
+            except (FileNotFoundError, NotADirectoryError):
+                return f"data-path {self.folder}: {folder} was deleted or moved away"
+            except OSError:
+                continue
+            if found != opened:
+                return f"data-path {self.folder}: {folder} was replaced by another folder"
+        return None
 
     # Small files
 
@@ -159,12 +201,12 @@ class DataPath:
 
     def note_journal_end(self, end: JournalEnd) -> None:
         """Next time a journal that ends before will be known to be an older one. Raises OSError."""
-        if end != self.journal_end:
-            self.journal_end = end
-            self._write_node()
+        self.journal_end = end
+        self._write_node()  # also for the clock's sake
 
     def _write_node(self) -> None:
-        write_node(self._files, self.folder, NodeFile(self.node, self.ids_reserved, self.journal_end))
+        node = NodeFile(self.node, self.ids_reserved, self.journal_end, self._clock())
+        write_node(self._files, self.folder, node)
 
     def read_topology(self) -> SmallFile:
         return read_small_file(self._files, self.folder / TOPOLOGY_JSON)
@@ -197,6 +239,7 @@ class DataPath:
         return self.topics / (_DROPPED_PREFIX + self._new_id())
 
     def read_log_id(self, folder: Path) -> str | None:
+        """Raises OSError."""
         return read_log_id(self._files, folder)
 
 
@@ -218,13 +261,16 @@ def _plain_json(value: Mapping[str, object]) -> bytes:
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
-    """An object that `as_json` has written. Raises DataPathError if a later version of ours has."""
+    """An object that `as_json` has written. Raises DataPathError if a later version of ours has.
+
+    Raises OSError when it cannot be read: that says nothing of what is in it.
+    """
     try:
         data = files.read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return SmallFile(Condition.MISSING, {})
-    except OSError:
-        return SmallFile(Condition.DAMAGED, {})
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     content = _decoded(data)
     if content is None:
         return SmallFile(Condition.DAMAGED, {})
@@ -262,12 +308,26 @@ def read_node(files: Files, folder: Path) -> NodeFile | Condition:
     found = read_small_file(files, folder / NODE_JSON)
     match found.content:
         case {"node": str(node), "ids_reserved": int(ids_reserved), "journal": [int(number), int(size)]}:
-            return NodeFile(node, ids_reserved, JournalEnd(number, size))
+            return NodeFile(node, ids_reserved, JournalEnd(number, size), _clock_in(found.content))
     return found.condition if found.condition is Condition.MISSING else Condition.DAMAGED
 
 
+def _clock_in(content: Mapping[str, object]) -> ClockMark | None:
+    match content.get("clock"):
+        case [str(boot), int(since_boot), int(wall)]:
+            return ClockMark(boot, since_boot, wall)
+    return None
+
+
 def write_node(files: Files, folder: Path, node: NodeFile) -> None:
-    text = {"format": FORMAT, "node": node.node, "ids_reserved": node.ids_reserved, "journal": list(node.journal)}
+    text: dict[str, object] = {
+        "format": FORMAT,
+        "node": node.node,
+        "ids_reserved": node.ids_reserved,
+        "journal": list(node.journal),
+    }
+    if node.clock is not None:
+        text["clock"] = list(node.clock)
     files.replace(folder / NODE_JSON, as_json(text))
 
 

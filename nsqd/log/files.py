@@ -105,7 +105,17 @@ class Files:
         return sorted(os.listdir(path))
 
     def exists(self, path: Path) -> bool:
-        return path.exists()
+        """Whether there is something of this name. Raises OSError when the disk does not tell."""
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def identity_of(self, path: Path) -> tuple[int, int]:
+        """Device and inode: another folder of the same name has others."""
+        found = path.stat()
+        return found.st_dev, found.st_ino
 
     def is_writable(self, path: Path) -> bool:
         return os.access(path, os.W_OK)

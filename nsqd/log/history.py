@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
-from common.wire.history import DAMAGED, MISSING, Gap, Records
+from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
 from common.wire.log_record import HEADER_SIZE, Header, decode_header, follow
-from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.cold import keep_aside
 from nsqd.log.files import close_quietly
+from nsqd.log.reading import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
 from nsqd.log.record import scan
 from nsqd.log.segment import Index, ReadAt, Segment, Stretch, Walk, find_hole, load_index
 from nsqd.log.topic_log import DiskLog
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from nsqd.log.store import Store
 
 log = logging.getLogger(__name__)
+
+_Reader = Callable[["ReadAt"], "ReadAt"]  # what becomes of reads that the disk refuses
 
 _LATE: Final = 1 << 63
 MOST_FILES: Final = 16  # that one reader holds open; a range that lies in more of them is cut
@@ -58,6 +62,7 @@ class Past:
         self.retention_bytes = topic_log.retention.bytes
         self._log = topic_log
         self._files = files
+        self._pause = topic_log.pause
         self._stretches = topic_log.stretches(synced=synced)
         self._unwritten = [] if synced else topic_log.unwritten_times()
 
@@ -76,21 +81,29 @@ class Past:
     # In a thread
 
     def times(self) -> tuple[int, int] | None:
-        """When the first and the last message were published; None: there is none that can be read."""
-        first = self._first_header(0)
+        """When the first and the last message were published, as far as can be read; None: there is none."""
+        first = self._first_header(0, Salvage)
         if first is None:
             return None
         for place in range(len(self._stretches) - 1, -1, -1):
-            if last := deque(self._headers_of(place, near_end=True), maxlen=1):
+            if last := deque(self._headers_of(place, Salvage, near_end=True), maxlen=1):
                 return first.timestamp, last[0].timestamp
         return None
 
     def sequence_at(self, timestamp: int) -> int:
-        """The first message that was published at this time or later; `next` if there is none."""
+        """The first message that was published at this time or later; `next` if there is none.
+
+        Raises ReadRefused: one that is refused may be the one that is asked for.
+        """
+        return patiently(lambda: self._sequence_at(timestamp), self._pause)
+
+    def _sequence_at(self, timestamp: int) -> int:
         stretches = range(len(self._stretches))
-        start = max(0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
+        start = max(
+            0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it, _as_it_is))) - 1
+        )
         for place in stretches[start:]:
-            for header in self._headers_of(place, before=timestamp):
+            for header in self._headers_of(place, _as_it_is, before=timestamp):
                 if header.timestamp >= timestamp:
                     return header.base_sequence
         for sequence, published in self._unwritten:
@@ -98,33 +111,36 @@ class Past:
                 return sequence
         return self.next
 
-    def _first_header(self, place: int) -> Header | None:
+    def _first_header(self, place: int, reader: _Reader) -> Header | None:
         """The first that can be read from this stretch on."""
         for at in range(place, len(self._stretches)):
-            if (header := self._header_at_start(at) or next(self._headers_of(at), None)) is not None:
+            if (header := self._header_at_start(at, reader) or next(self._headers_of(at, reader), None)) is not None:
                 return header
         return None
 
-    def _header_at_start(self, place: int) -> Header | None:
+    def _header_at_start(self, place: int, reader: _Reader) -> Header | None:
         """At the price of a small read."""
-        try:
-            descriptor = self._files.open_to_read(self._stretches[place].path)
-        except OSError:
-            return None
-        try:
-            return _header_at(salvaging(self._files, descriptor), 0)
-        finally:
-            close_quietly(self._files, descriptor)
+        with self._opened(place, reader) as read:
+            return _header_at(read, 0) if read is not None else None
 
-    def _headers_of(self, place: int, *, before: int | None = None, near_end: bool = False) -> Iterator[Header]:
+    @contextmanager
+    def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
+        """None: there is no such file."""
+        with ExitStack() as stack:
+            try:
+                read = reader(stack.enter_context(opened_to_read(self._files, self._stretches[place].path)))
+            except FileNotFoundError:
+                read = None
+            yield read
+
+    def _headers_of(
+        self, place: int, reader: _Reader, *, before: int | None = None, near_end: bool = False
+    ) -> Iterator[Header]:
         """The headers of one stretch; from the last place on that the index knows to be published `before` a time."""
         stretch = self._stretches[place]
-        try:
-            descriptor = self._files.open_to_read(stretch.path)
-        except OSError:
-            return
-        try:
-            read = salvaging(self._files, descriptor)
+        with self._opened(place, reader) as read:
+            if read is None:
+                return
             index = _index_of(self._files, stretch) if before is not None or near_end else Index()
             entries = len(index)
             if before is not None:
@@ -136,13 +152,11 @@ class Past:
             for block in walk.blocks():
                 for _, header in block.headers:
                     yield header
-        finally:
-            close_quietly(self._files, descriptor)
 
     def open(self, start: int, end: int, chunk: int) -> RangeReader:
         """Opens the files of [start, end), or of as much of it as a reader may hold. Ask `still_has` afterwards."""
         wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
-        reader = RangeReader(self._log.topic, self._files, start, end, chunk)
+        reader = RangeReader(self._log.topic, self._files, start, end, chunk, self._pause)
         try:
             for stretch in wanted[:MOST_FILES]:
                 reader.add(stretch)
@@ -157,7 +171,9 @@ class Past:
 class RangeReader:
     """Reads the records of [next, end), in pieces of about `chunk` bytes."""
 
-    def __init__(self, topic: str, files: Files, start: int, end: int, chunk: int) -> None:
+    def __init__(
+        self, topic: str, files: Files, start: int, end: int, chunk: int, pause: Callable[[float], None]
+    ) -> None:
         self.next = start
         self.end = end
         self._topic = topic
@@ -165,13 +181,14 @@ class RangeReader:
         self._chunk = chunk
         self._opened: list[tuple[Stretch, int | None]] = []
         self._place = 0
-        self._read: ReadAt | None = None  # of the file that is being read
+        self._pause = pause
+        self._read: Salvage | None = None  # of the file that is being read
         self._offset = 0
         self._sequence = 0  # of the record at this offset
 
     def add(self, stretch: Stretch) -> None:
         try:
-            self._opened.append((stretch, self._files.open_to_read(stretch.path)))
+            self._opened.append((stretch, patiently(lambda: self._files.open_to_read(stretch.path), self._pause)))
         except FileNotFoundError:
             self._opened.append((stretch, None))
 
@@ -193,7 +210,10 @@ class RangeReader:
             elif self.next < stretch.base:
                 return self._gap(stretch.base, MISSING)
             else:
-                return self._piece_of(stretch, descriptor)
+                try:
+                    return self._piece_of(stretch, descriptor)
+                except ReadRefused:  # most of it
+                    return self._gap(stretch.end, REFUSED)
         return self._gap(self.end, MISSING) if self.next < self.end else None
 
     def _gap(self, end: int, reason: str) -> Gap:
@@ -205,10 +225,11 @@ class RangeReader:
     def _piece_of(self, stretch: Stretch, descriptor: int) -> Records | Gap:
         read = self._read
         if read is None:
-            read = self._read = salvaging(self._files, descriptor)
+            strict = strictly(self._files, descriptor, stretch.path)
+            read = self._read = Salvage(WaitsOnce(strict, self._pause))
             self._offset, self._sequence = self._start_in(stretch, read)
             if self._sequence > self.next:
-                return self._gap(self._sequence, DAMAGED)
+                return self._gap(self._sequence, REFUSED if read.refused_in(0, self._offset) else DAMAGED)
         size = self._chunk
         while True:
             data = read(self._offset, min(size, stretch.size - self._offset))
@@ -221,11 +242,13 @@ class RangeReader:
                 return self._pass_damage(stretch, read)
             size = needed
 
-    def _pass_damage(self, stretch: Stretch, read: ReadAt) -> Gap:
+    def _pass_damage(self, stretch: Stretch, read: Salvage) -> Gap:
         hole = find_hole(read, offset=self._offset, sequence=self._sequence, end=stretch.size, next_base=stretch.end)
         assert hole is not None, "in a stretch that ends at a known sequence something sound always follows"
-        keep_aside(self._files, stretch.path, "damaged", hole.offset, hole.end_offset)  # the segment goes some day
         self._offset, self._sequence = hole.end_offset, hole.end
+        if read.refused_in(hole.offset, hole.end_offset):
+            return self._gap(hole.end, REFUSED)
+        keep_aside(self._files, stretch.path, "damaged", hole.offset, hole.end_offset)  # the segment goes some day
         return self._gap(hole.end, DAMAGED)
 
     def _start_in(self, stretch: Stretch, read: ReadAt) -> tuple[int, int]:
@@ -240,6 +263,10 @@ class RangeReader:
                 if header.end_sequence > self.next:
                     return block.offset + position, header.base_sequence
         return walk.offset, walk.sequence
+
+
+def _as_it_is(read: ReadAt) -> ReadAt:
+    return read
 
 
 def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:

@@ -28,11 +28,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from nsqd.log import journal_format
-from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.cold import copy_aside
 from nsqd.log.data_path import JOURNAL_PREFIX, JournalEnd, is_journal
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
 from nsqd.log.journal_format import Frame
 from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
+from nsqd.log.reading import ReadRefused, opened_to_read
 from nsqd.log.recovery import Damage
 
 if TYPE_CHECKING:
@@ -310,10 +311,9 @@ class Journal:
             self._folder_is_new = True  # the end may have come before the sync of a new file's name
 
     def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> Iterator[Sequence[Change]]:
-        descriptor = self._files.open_to_read(path)
-        try:
-            size = self._files.size(descriptor)
-            for found in walk_frames(salvaging(self._files, descriptor), size):
+        with opened_to_read(self._files, path) as read:
+            size = self._files.size_of(path)
+            for found in walk_frames(read, size):
                 if isinstance(found, Frame):
                     yield found.changes
                     continue
@@ -323,15 +323,18 @@ class Journal:
                 else:
                     self._must_rotate = True  # it stays in the file, and every start would report it anew
                     yield [(LOST, "")]
-        finally:
-            self._files.close(descriptor)
         if is_last and size < self._files.size_of(path):
             self._truncate(path, size)
         self.size = size
 
     def _set_aside(self, path: Path, bad: BadBytes, contents: JournalContents) -> None:
         word = "torn" if bad.is_tail else "damaged"
-        kept = keep_aside(self._files, path, word, bad.position, bad.end)
+        try:
+            kept = copy_aside(self._files, path, word, bad.position, bad.end)
+        except ReadRefused:  # nothing is cut that could not be kept
+            raise
+        except OSError:  # but a disk that is full is no reason not to start
+            kept = None
         text = f"{word}: {bad.end - bad.position} bytes of the journal are skipped"
         contents.is_whole = False
         contents.damage.append(Damage("", path.name, bad.position, 0, 0, str(kept) if kept else "", text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.cold import salvaging
+from nsqd.log.reading import opened_to_read
 from nsqd.log.record import HEADER_SIZE
 from nsqd.log.segment import Segment, Walk
 
@@ -15,21 +15,11 @@ if TYPE_CHECKING:
 def keys_in(files: Files, segment: Segment, since: int) -> list[tuple[bytes, int]]:
     """The keys of records that were written since then, and when. What lies behind damage is found as well."""
     found: list[tuple[bytes, int]] = []
-    descriptor = files.open_to_read(segment.path)
-    try:
-        walk = Walk(
-            salvaging(files, descriptor),
-            offset=0,
-            sequence=segment.base,
-            end=segment.size,
-            verify=False,
-            next_base=None,
-        )
+    with opened_to_read(files, segment.path) as read:
+        walk = Walk(read, offset=0, sequence=segment.base, end=segment.size, verify=False, next_base=None)
         for block in walk.blocks():
             for position, header in block.headers:
                 if header.key_length and header.timestamp > since:
                     start = position + HEADER_SIZE
                     found.append((block.data[start : start + header.key_length], header.timestamp))
-    finally:
-        files.close(descriptor)
     return found

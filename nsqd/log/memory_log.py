@@ -46,6 +46,9 @@ class MemoryLog:
     def batch_at(self, sequence: int) -> Batch | None:
         return self._cache.find(sequence)
 
+    def end_of_refused(self, sequence: int) -> int:
+        return sequence
+
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)
 

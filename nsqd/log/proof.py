@@ -4,27 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.cold import Start, salvaging
+from nsqd.log.cold import Start
+from nsqd.log.reading import strictly
 from nsqd.log.segment import BLOCK_SIZE, Segment, Walk
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
 
-_NOTHING: Final = -1
+NOTHING: Final = -1
 
 
-def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = _NOTHING) -> bool:
+def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = NOTHING) -> bool:
     """Cuts off what stands behind the last whole record, and says whether all before it is what was written.
 
     `end` is the sequence at which the records should end. From `rewrite_from` on nothing was synced: after a failed
     sync the kernel takes pages for clean that never reached the disk, so they are written once more, and synced.
+
+    Raises ReadRefused when the disk does not give the bytes, and OSError when it does not take them.
     """
-    unsynced_from = rewrite_from if rewrite_from != _NOTHING else segment.size
+    unsynced_from = rewrite_from if rewrite_from != NOTHING else segment.size
     descriptor = files.open_to_write(segment.path)
     try:
         if files.size(descriptor) > segment.size:
             files.truncate(descriptor, segment.size)
-        read = salvaging(files, descriptor)
+        read = strictly(files, descriptor, segment.path)
         start = _last_indexed(segment, unsynced_from)
         walk = Walk(read, offset=start.offset, sequence=start.sequence, end=segment.size, verify=True)
         walk.run()

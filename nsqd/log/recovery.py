@@ -1,6 +1,7 @@
 """Finding out what a topic's log holds, after whatever happened.
 
-Only what the last checkpoint does not vouch for is read. Bad bytes at the very end are a torn write: they are cut off
+Only what the last checkpoint does not vouch for is read, and the side files. What the disk refuses to read is neither
+damage nor a torn write: it raises ReadRefused, and nothing was changed because of it (see reading.py). Bad bytes at the very end are a torn write: they are cut off
 and kept aside. Bad bytes with something sound behind are damage: kept aside, reported, and read around.
 """
 
@@ -14,14 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqd.log.carried import number_of_name, scan_carried
-from nsqd.log.cold import keep_aside, salvaging
+from nsqd.log.cold import copy_aside, keep_aside
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
+from nsqd.log.reading import ReadRefused, opened_to_read, strictly
 from nsqd.log.record import HEADER_SIZE, decode_header
 from nsqd.log.segment import (
     BLOCK_SIZE,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     Hole,
+    Index,
+    ReadAt,
     Segment,
     Walk,
     base_of_name,
@@ -194,7 +198,7 @@ class _Recovery:
         descriptor = files.open_to_write(segment.path)
         try:
             walk = Walk(
-                salvaging(files, descriptor),
+                strictly(files, descriptor, segment.path),
                 offset=offset,
                 sequence=sequence,
                 end=segment.size,
@@ -222,7 +226,12 @@ class _Recovery:
     def _cut(self, segment: Segment, descriptor: int, walk: Walk) -> None:
         """Bytes of a write that was never finished, and that nobody was told about."""
         files = self._files
-        kept = keep_aside(files, segment.path, "torn", walk.offset, segment.size)
+        try:
+            kept = copy_aside(files, segment.path, "torn", walk.offset, segment.size)
+        except ReadRefused:  # nothing is cut that could not be kept
+            raise
+        except OSError:  # but a disk that is full is no reason not to start
+            kept = None
         size = segment.size - walk.offset
         self._note(segment.path.name, walk.offset, walk.sequence, walk.sequence, kept, f"torn tail of {size} bytes cut")
         files.truncate(descriptor, walk.offset)
@@ -233,28 +242,27 @@ class _Recovery:
         """Whether a sealed segment ends where the next one begins, as far as its index tells."""
         files = self._files
         index = load_index(files, segment)
-        descriptor = files.open_to_read(segment.path)
         try:
-            offset, sequence = 0, segment.base
-            if index:
-                offset, sequence = index.offsets[-1], index.sequences[-1]
-                header = decode_header(files.read_at(descriptor, HEADER_SIZE, offset), 0)
-                if header is None or header.base_sequence != sequence:
-                    offset, sequence = 0, segment.base
-            if segment.size - offset > 2 * BLOCK_SIZE:
-                return  # readers will find out
-            walk = Walk(
-                salvaging(files, descriptor),
-                offset=offset,
-                sequence=sequence,
-                end=segment.size,
-                verify=False,
-                next_base=next_base,
-            )
-            walk.run()
-        finally:
-            files.close(descriptor)
-        self._report(segment, walk.holes)
+            with opened_to_read(files, segment.path) as read:
+                walk = self._walk_end(read, segment, index, next_base)
+        except ReadRefused:  # readers will find out, and may wait better than a start
+            return
+        if walk is not None:
+            self._report(segment, walk.holes)
+
+    def _walk_end(self, read: ReadAt, segment: Segment, index: Index, next_base: int) -> Walk | None:
+        """From the last record that the index knows on; None: that is too long a way, and readers will find out."""
+        offset, sequence = 0, segment.base
+        if index:
+            offset, sequence = index.offsets[-1], index.sequences[-1]
+            header = decode_header(read(offset, HEADER_SIZE), 0)
+            if header is None or header.base_sequence != sequence:
+                offset, sequence = 0, segment.base
+        if segment.size - offset > 2 * BLOCK_SIZE:
+            return None
+        walk = Walk(read, offset=offset, sequence=sequence, end=segment.size, verify=False, next_base=next_base)
+        walk.run()
+        return walk
 
     def _report(self, segment: Segment, holes: Iterable[Hole]) -> None:
         for hole in holes:

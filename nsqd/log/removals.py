@@ -61,7 +61,14 @@ class Removals:
         self.rename_error = None
         unmoved, self._unmoved = self._unmoved, {}
         for log_id, topic in unmoved.items():
-            if self._data_path.read_log_id(self._data_path.topic_folder(topic)) == log_id:  # else there is a new one
+            folder = self._data_path.topic_folder(topic)
+            try:
+                found = self._data_path.read_log_id(folder)
+            except OSError as error:
+                self._unmoved[log_id] = topic
+                self.rename_error = error_text("read", folder, error)
+                continue
+            if found == log_id:  # else there is a new one
                 self.let_go(topic, log_id)
 
     def spare(self, folder: Path) -> None:

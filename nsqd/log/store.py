@@ -18,6 +18,7 @@ import trio
 
 from common.wire.names import is_ephemeral
 from nsqd.broker.store import NotSynced
+from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.cold import AnyLoad, ReadDescriptors
 from nsqd.log.committer import Committer, Outcome, Round
 from nsqd.log.data_path import (
@@ -34,6 +35,7 @@ from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
+from nsqd.log.reading import Refusals
 from nsqd.log.recovery import Damage
 from nsqd.log.removals import Removals
 from nsqd.log.reserve import Reserve, reserve_size
@@ -53,6 +55,7 @@ log = logging.getLogger(__name__)
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
 _ids_source: Final = "ids"
+_place_source: Final = "place"
 _topology_source: Final = "topology"
 _gone_source: Final = "gone"
 _removal_source: Final = "removal"
@@ -73,6 +76,7 @@ class Store:
         files: Files,
         clock: Callable[[], float],
         wall: Callable[[], int],
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         # The shell sets these before run().
         self.on_loaded: Callable[[str], None] = lambda topic: None
@@ -85,13 +89,17 @@ class Store:
         self.settings = settings
         self.files = files
         self.now = clock
+        self.pause = pause  # of a start, or a thread, that waits for the disk
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
+        self.is_recovered = False
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
         self.dirty: list[DiskLog] = []
         self.descriptors = ReadDescriptors(files, MOST_DESCRIPTORS)
         self.reads_cache = True
+        self.reads_refused = 0
+        self.clock_jump = 0.0  # seconds
         self.loads: deque[AnyLoad] = deque()
         self.journal = Journal(
             data_path.folder, files, on_waiting=self._changes_wait, on_written=self._something_is_unsynced
@@ -125,12 +133,14 @@ class Store:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], int] = time.time_ns,
         new_id: Callable[[], str] = _new_id,
+        pause: Callable[[float], None] = time.sleep,
+        clock_mark: Callable[[], ClockMark] = clock_mark,
     ) -> Store:
         """Locks the folder and makes what is missing in it. Raises DataPathError."""
         files = files or Files()
-        data_path = DataPath(Path(path or "."), files, new_id=new_id)
+        data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
         data_path.open()
-        return cls(data_path, settings, files, clock, wall)
+        return cls(data_path, settings, files, clock, wall, pause)
 
     def recover(self) -> Recovered:
         """Reads what is there. Call it once, before anything else. Raises DataPathError."""
@@ -139,6 +149,11 @@ class Store:
         except OSError as error:
             path = error.filename or self.data_path.folder
             raise DataPathError(f"failed to open data-path: {error_text('read', path, error)}") from error
+        jump = self.data_path.clock_jump()
+        if jump is not None:
+            log.warning("%s", jump)
+            self.clock_jump = jump.milliseconds / 1000
+        self.is_recovered = True
         self._something_is_unsynced()
         return recovered
 
@@ -315,7 +330,7 @@ class Store:
     @property
     def publishing_error(self) -> str | None:
         """Besides the journal, ids have to be sure: two messages of one id in flight would be taken for one."""
-        return self.journal.error or self._faults.get(_ids_source)
+        return self._faults.get(_place_source) or self.journal.error or self._faults.get(_ids_source)
 
     def distrust_journal(self, error: str) -> None:
         """What recovery has told it is not on disk yet: nothing may be published, or it could count as finished."""
@@ -411,6 +426,8 @@ class Store:
     def end_carry(self, job: CarryJob) -> None:
         if job.error is not None:
             log.warning("cannot carry messages forward topic=%s error=%s", job.log.topic, job.error)
+            if job.is_refused:
+                self.reads_refused += 1
         elif len(job.target):
             log.info(
                 "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
@@ -441,6 +458,8 @@ class Store:
         self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
+        if _place_source in self._faults:
+            return False
         names = [topic_log.topic for topic_log in self.disk_logs()]
         started = self.journal.start_rotation(names)
         if started:
@@ -467,10 +486,16 @@ class Store:
         """Whether something is broken that only a disk which takes data can mend."""
         if self.journal in self._faults and self.journal.wants_rotation:
             return True
-        return not self._faults.keys() <= {self.journal, _gone_source, _removal_source, _reserve_source}
+        need_none = (self.journal, _place_source, _gone_source, _removal_source, _reserve_source)
+        return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Whatever is broken tries again; without space only what needs little, or gives some back."""
+        """Whatever is broken tries again; without space only what needs little, or gives some back.
+
+        Nothing while the data path is not in its place: what is there now is not ours.
+        """
+        if _place_source in self._faults:
+            return
         for source in tuple(self._faults):
             if source is self.journal:
                 self._repair_journal(has_space=has_space)
@@ -482,6 +507,8 @@ class Store:
                 self._something_is_unsynced()
             elif source is _reserve_source:
                 self._look_at_space()
+            elif isinstance(source, Refusals):
+                self._ask_again(source)
             elif has_space:
                 self._repair_with_space(source)
 
@@ -493,6 +520,10 @@ class Store:
             self.reserve_ids(0)
         elif source is _topology_source:
             self._committer.topology_wakeup.set()
+
+    def _ask_again(self, refusals: Refusals) -> None:
+        for topic_log in self.disk_logs():
+            topic_log.ask_again(refusals)
 
     def _repair_journal(self, *, has_space: bool) -> None:
         if self.journal.wants_rotation and has_space:
@@ -601,14 +632,19 @@ class Store:
             else:
                 log.error("disk fails error=%s", text)
         self._faults[source] = text
-        self.health = f"NOK - {next(iter(self._faults.values()))}"
+        self._set_health()
         self._committer.repair_wakeup.set()
 
     def repaired(self, source: object) -> None:
         if self._faults.pop(source, None) is None:
             return
         log.info("publishing goes on" if source is _reserve_source else "disk works again")
-        self.health = f"NOK - {next(iter(self._faults.values()))}" if self._faults else "OK"
+        self._set_health()
+
+    def _set_health(self) -> None:
+        faults = self._faults
+        first = faults.get(_place_source) or next(iter(faults.values()), None)  # a lost place explains all the others
+        self.health = f"NOK - {first}" if first is not None else "OK"
 
     def damaged(self, topic: str, load: AnyLoad) -> None:
         kept = {path.name: str(path) for path in load.aside}
@@ -619,6 +655,34 @@ class Store:
             damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
             self.damage.append(damage)
             report(damage)
+
+    def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
+        self.reads_refused += 1
+        if load.gone_round is None:
+            return
+        first, end = load.gone_round
+        text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
+        if refusals not in self._faults:
+            log.warning("what the disk refuses to read is put off topic=%s first=%d end=%d", topic, first, end)
+        self.broken(refusals, text)
+
+    def read_again(self, refusals: Refusals) -> None:
+        if refusals.oldest_stretch is None:
+            self.repaired(refusals)
+
+    def waiting_for_disk(self) -> dict[str, int]:
+        """How many reads and carries of each topic are tried again, because the disk refuses to read."""
+        return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
+
+    def place_looked_at(self, error: str | None) -> None:
+        """Whether the data path is still in its place: else publishing is refused until it is back.
+
+        What was open when it went away is written as before: should it come back, nothing is missing in it.
+        """
+        if error is not None:
+            self.broken(_place_source, error)
+        else:
+            self.repaired(_place_source)
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
         """Messages before the first segment that were not finished, as far as the journal knows."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
 from nsqd.log.journal import JournalContents
 from nsqd.log.keys import keys_in
 from nsqd.log.own_changes import RESERVED_AHEAD, Told, checkpoint_of, node_change, tell_apart
+from nsqd.log.reading import patiently
 from nsqd.log.recovery import Damage, recover_log
 from nsqd.log.segment import newest_in
 from nsqd.log.topic_log import DiskLog, LogState
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from nsqd.log.store import Store
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _COUNTER_MASK: Final = (1 << 54) - 1  # of an id: the rest is the node's number
 _PLAUSIBLE_LEAD: Final = 365 * 86_400 * 1_000_000  # microseconds that the counter may be ahead of the clock
@@ -56,21 +60,17 @@ class StoreRecovery:
 
     def run(self) -> Recovered:
         data_path = self._data_path
-        contents = JournalContents()
-        told = tell_apart(self._journal.recover(contents))
-        topics = data_path.topic_names()
-        self._look_for_older_journal(contents, expected=any(map(data_path.has_segments, topics)))
+        told, contents = self._patiently(self._read_journal)
+        topics = self._patiently(data_path.topic_names)
+        has_segments = self._patiently(lambda: any(map(data_path.has_segments, topics)))
+        self._look_for_older_journal(contents, expected=has_segments)
         self._damage += contents.damage
-        moved = self._dropped_logs()
+        moved = self._patiently(self._dropped_logs)
         for topic in topics:
-            log_id = data_path.read_log_id(data_path.topic_folder(topic))
-            if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
-                self._store.let_go(topic, log_id)
-            else:
-                self._recover_log(topic, told, moved)
+            self._patiently(partial(self._recover_topic, topic, told, moved))
         self._look_for_lost_folders(told, moved)
         self._settle_node(told)
-        self._store.adopt_dropped_folders()
+        self._patiently(self._store.adopt_dropped_folders)
         topology = self._recover_topology(told.gone)
         for damage in self._damage:
             report(damage)
@@ -83,6 +83,21 @@ class StoreRecovery:
             topology=topology,
             journal_is_whole=contents.is_whole,
         )
+
+    def _patiently(self, step: Callable[[], T]) -> T:
+        """Does what can be done again, until the disk does not refuse to read. Raises OSError when that lasts."""
+        return patiently(step, self._store.pause)
+
+    def _read_journal(self) -> tuple[Told, JournalContents]:
+        contents = JournalContents()
+        return tell_apart(self._journal.recover(contents)), contents
+
+    def _recover_topic(self, topic: str, told: Told, moved: set[str]) -> None:
+        log_id = self._data_path.read_log_id(self._data_path.topic_folder(topic))
+        if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
+            self._store.let_go(topic, log_id)
+        else:
+            self._recover_log(topic, told, moved)
 
     def _look_for_older_journal(self, contents: JournalContents, *, expected: bool) -> None:
         """What was synced once must still be there."""
@@ -104,14 +119,14 @@ class StoreRecovery:
         if is_moved:
             checkpoint = None
         state, damage = recover_log(self._files, self._data_path, topic, checkpoint, self._new_id)
+        self._find_ages(topic, state)
+        self._find_keys(state)
         if is_moved or state.is_stranger:
             # What was told is not about the log that has its name now, which the next start could not see any more.
             cut = ("cut", topic, 0)
             told.changes.append(cut)
             self._journal.record_quietly([cut])
         self._damage += damage
-        self._find_ages(topic, state)
-        self._find_keys(state)
         topic_log = self._logs[topic] = DiskLog(topic, self._data_path.topic_folder(topic), self._store, state)
         if checkpoint is None or checkpoint.log_id != topic_log.log_id:
             self._journal.record_quietly([checkpoint_of(topic_log)])
@@ -129,7 +144,8 @@ class StoreRecovery:
         data_path = self._data_path
         condition = data_path.node_condition
         if condition is not Condition.SOUND:
-            node, reserved = told.node, max(told.ids_reserved, self._highest_id() + RESERVED_AHEAD)
+            highest = self._patiently(self._highest_id)
+            node, reserved = told.node, max(told.ids_reserved, highest + RESERVED_AHEAD)
             text = f"{NODE_JSON} is {condition}, and is written anew" + ("" if node else " with a new node id")
         elif told.node not in ("", data_path.node):
             node, reserved = "", max(told.ids_reserved, data_path.ids_reserved)
@@ -160,7 +176,7 @@ class StoreRecovery:
         return highest
 
     def _recover_topology(self, gone: set[str]) -> object | None:
-        found = self._data_path.read_topology()
+        found = self._patiently(self._data_path.read_topology)
         if found.condition is not Condition.SOUND:
             kept = keep_small_file_aside(self._files, self._data_path.folder / TOPOLOGY_JSON)
             text = f"{TOPOLOGY_JSON} is {found.condition}, and is written anew"

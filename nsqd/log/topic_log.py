@@ -27,7 +27,8 @@ from nsqd.log.cold import Load
 from nsqd.log.cold_reader import ColdReader, ReadingHost
 from nsqd.log.data_path import LOG_JSON
 from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
-from nsqd.log.proof import prove_segment
+from nsqd.log.proof import NOTHING, prove_segment
+from nsqd.log.reading import READ_PATIENCE, ReadRefused
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
 from nsqd.log.segment import Hole, Index, Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.log.carried import CarriedFile
     from nsqd.log.cold import AnyLoad
+    from nsqd.log.reading import Refusals
     from nsqd.log.settings import LogSettings
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
@@ -52,6 +54,7 @@ class LogHost(ReadingHost, Protocol):
 
     settings: LogSettings
     age_clock: Callable[[], int]
+    pause: Callable[[float], None]  # of a thread that waits for the disk
     dirty: list[DiskLog]  # to be written in this turn
 
     def now(self) -> float: ...
@@ -115,6 +118,7 @@ class DiskLog:
         self.dropped = False
 
         self._host = host
+        self.pause = host.pause
         self._files = host.files
         self._write_at = host.files.write_at
         self._ack = settings.ack_of(topic)
@@ -148,6 +152,8 @@ class DiskLog:
         self._carry_awaits_sync = False
         self.carry_at = 0.0  # when to look next for what can be carried forward
         self._carry_pause = CARRY_INTERVAL
+        self._carry_rest = CARRY_INTERVAL / 2  # doubled by each job that fails
+        self._carry_is_refused = False
 
         self._synced = state.synced
         self._files_to_sync: list[Path] = list(state.unsynced_files)
@@ -157,6 +163,7 @@ class DiskLog:
 
         self._refusal: str | None = None  # of this turn
         self._error: str | None = None
+        self._broken_at = 0.0
         self._retry_at = 0.0
         self._sync_failed = False
         self._identity_is_unsaved = False
@@ -473,9 +480,13 @@ class DiskLog:
         if self.dropped:
             return
         for load in job.loads:
-            self._reader.loaded(load)
+            self._reader.learn(load)
+        self._carry_is_refused = job.is_refused
         if job.error is not None:
+            self._carry_rest = min(2 * self._carry_rest, LONGEST_CARRY_INTERVAL)
+            self.carry_at = self._host.now() + self._carry_rest
             return
+        self._carry_rest = CARRY_INTERVAL / 2
         if not job.frees:  # there is damage: trying again every second would write the same again and again
             self.carry_at = self._host.now() + LONGEST_CARRY_INTERVAL
         if len(job.target):
@@ -508,6 +519,20 @@ class DiskLog:
                 return sequence
             sequence = self.first
         return self._reader.next_readable(sequence)
+
+    def end_of_refused(self, sequence: int) -> int:
+        return (self._reader if sequence >= self.first else self._carried).refusals.end_of(sequence)
+
+    def ask_again(self, refusals: Refusals) -> None:
+        """Reads what the disk has refused for long, if this log was refused it."""
+        for reader in (self._reader, self._carried):
+            if reader.refusals is refusals:
+                reader.ask_again()
+
+    @property
+    def waiting_for_disk(self) -> int:
+        """Reads, and jobs of carrying forward, that the disk has refused and that are tried again."""
+        return len(self._reader.refusals) + len(self._carried.refusals) + self._carry_is_refused
 
     def loaded(self, load: AnyLoad) -> None:
         """Takes what a thread has read."""
@@ -654,6 +679,8 @@ class DiskLog:
             waiting.popleft()[1].settle(text, stays=True)
 
     def _break(self, text: str) -> None:
+        if self._error is None:
+            self._broken_at = self._host.now()
         self._error = text
         self._retry_at = self._host.now() + RETRY_AFTER
         self.close_descriptor()
@@ -712,14 +739,21 @@ class DiskLog:
             if end is None:
                 end = self._written_tail
             if self._sync_failed and segment.base >= base:
-                rewrite_from = synced_offset if segment.base == base else 0
-                proven &= prove_segment(self._files, segment, end=end, rewrite_from=rewrite_from)
+                proven &= self._prove_segment(segment, end, synced_offset if segment.base == base else 0)
             elif segment is self._segments.active:
-                proven &= prove_segment(self._files, segment, end=end)
+                proven &= self._prove_segment(segment, end, NOTHING)
         if not proven:
             # Something cannot be read. It is lost, but not forgotten: its sequences are not given again.
             self._roll(self._written_tail)
         self._sync_failed = False
+
+    def _prove_segment(self, segment: Segment, end: int, rewrite_from: int) -> bool:
+        try:
+            return prove_segment(self._files, segment, end=end, rewrite_from=rewrite_from)
+        except ReadRefused:
+            if self._host.now() - self._broken_at < READ_PATIENCE:
+                raise
+        return False  # it stays as it is, and publishing goes on behind it
 
     # The end
 

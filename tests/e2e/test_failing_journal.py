@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from common.wire.commands import dpub, pub, rdy, sub
+from common.wire.commands import dpub, pub, rdy, req, sub
 from tests.e2e.conftest import StartNsqd
 from tests.support.process import Nsqd, eventually
 
@@ -83,3 +83,30 @@ def test_sub_that_makes_a_channel_fails_and_others_go_on(nsqd: Nsqd) -> None:
     nsqd.start()
     assert nsqd.channel("t", "c")["deferred_count"] == 1
     assert nsqd.channel("t", "new") is not None  # it was there all the time, and is in the journal since it healed
+
+
+def test_attempts_after_a_crash_are_those_that_the_journal_knew(nsqd: Nsqd) -> None:
+    """They can be fewer than consumers have seen, as delivery goes on, but not fewer than before the journal failed."""
+
+    def deliver_and_requeue(times: int) -> int:
+        client = nsqd.connect()
+        assert client.ask(sub("t", "c")) == b"OK"
+        attempts = 0
+        for _ in range(times):
+            client.send(rdy(1))
+            message = client.message()
+            attempts = message.attempts
+            client.send(rdy(0) + req(message.id, 0))
+        eventually(lambda: nsqd.channel("t", "c")["requeue_count"] >= attempts)
+        client.close()
+        return attempts
+
+    assert deliver_and_requeue(3) == 3
+    nsqd.limit_file_size(LIMIT)
+    assert deliver_and_requeue(3) == 6
+    nsqd.kill()
+    nsqd.start()
+    client = nsqd.connect()
+    client.send(sub("t", "c") + rdy(1))
+    assert client.response() == b"OK"
+    assert client.message().attempts == 4

@@ -487,6 +487,9 @@ class SimulatedDisk(Files):
         self._call("exists", path)
         return self._find(path) is not None
 
+    def identity_of(self, path: Path) -> tuple[int, int]:
+        return 0, id(self._folder(path))
+
     def is_writable(self, path: Path) -> bool:
         return self._find(path) is not None
 

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from nsqd.disk import restored_broker
+from nsqd.log.clock_mark import ClockMark
 from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
 from nsqd.log.data_path import DataPathError, topology_json
@@ -52,6 +53,9 @@ class Clock:
 
     def wall(self) -> int:
         return _WALL_START + self._true + self._step
+
+    def mark(self) -> ClockMark:
+        return ClockMark("", 0, self.wall() // 1_000_000)
 
     def reach(self, monotonic: float) -> None:
         self._true = max(self._true, ceil(monotonic * 1e9) - self._boot)
@@ -99,6 +103,8 @@ class Machine:
             clock=clock.monotonic,
             wall=clock.wall,
             new_id=lambda: random.randbytes(16).hex(),
+            pause=clock.sleep,
+            clock_mark=clock.mark,
         )
         try:
             self._start(options)
@@ -267,7 +273,7 @@ class Machine:
     def _perform(self, load: AnyLoad) -> Task:
         yield self._a_while()
         load.perform(self.disk)
-        yield FLUSH_INTERVAL if load.is_passing else self._a_while()
+        yield FLUSH_INTERVAL if load.is_put_off else self._a_while()
         self.store.end_load(load)
 
     def _save_topology(self) -> Task:

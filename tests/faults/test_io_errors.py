@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from nsqd.ack import Ack
-from nsqd.log.cold_reader import PATIENCE
+from nsqd.log.reading import READ_PATIENCE
 from tests.faults.disk import DATA_PATH, Call, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore
 
@@ -149,7 +149,7 @@ def test_it_is_told_and_heals(case: Case, ack: Ack) -> None:
 async def read_first(store: OpenStore, most: float) -> tuple[bool, float]:
     """Asks again whenever something was loaded, as a channel does: whether it was there, and after how many seconds."""
     started = trio.current_time()
-    while store.log().next_readable(0) == 0 and trio.current_time() - started < most:
+    while store.log().end_of_refused(0) == 0 and trio.current_time() - started < most:
         if store.log().batch_at(0) is not None:
             return True, trio.current_time() - started
         await trio.sleep(0.1)
@@ -176,7 +176,7 @@ def test_read_that_fails_for_a_moment_costs_nothing() -> None:
     run(test)
 
 
-def test_read_that_goes_on_failing_is_damage_and_holds_up_nobody() -> None:
+def test_read_that_goes_on_failing_holds_up_nobody_and_costs_nothing() -> None:
     disk = SimulatedDisk()
 
     async def test() -> None:
@@ -186,9 +186,15 @@ def test_read_that_goes_on_failing_is_damage_and_holds_up_nobody() -> None:
             disk.fail(errno.EIO, "read", "read cached", matches=in_log)
             found, seconds = await read_first(store, 60.0)
             assert not found
-            assert PATIENCE <= seconds < 3 * PATIENCE
-            assert [(damage.first, damage.end) for damage in store.store.damage] == [(0, 1)]
+            assert READ_PATIENCE <= seconds < READ_PATIENCE + 1.0
+            assert store.store.health.startswith("NOK - read ")
+            assert store.log().end_of_refused(0) == 1
+            assert (store.store.damage, store.log().next_readable(0)) == ([], 0)
             disk.heal()
-            assert store.log().batch_at(1) is not None
+            await trio.sleep(HEALING)
+            assert store.store.health == "OK"
+            found, _ = await read_first(store, 1.0)
+            assert found
+            assert not [path for path in disk.paths() if "damaged" in path.name]
 
     run(test)

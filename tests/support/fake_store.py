@@ -26,6 +26,7 @@ class FakeLog:
         self.released = 0
         self.outdated_before = 0
         self.cold_before = 0  # what lies before must be loaded first
+        self.refused = (0, 0)  # first, end: the disk does not read it
         self._store = store
         self._written: list[Batch] = []
         self._buffered: list[tuple[Batch, Receipt]] = []
@@ -57,10 +58,16 @@ class FakeLog:
         assert self.first <= sequence < self.tail
         batches = [batch for batch, _ in self._buffered] + self._written
         batch = next(b for b in batches if b.base_sequence <= sequence < b.end_sequence)
+        if self.end_of_refused(sequence) != sequence:
+            return None
         if sequence < self.cold_before and batch.base_sequence not in self._warm:
             self._store.wanted.setdefault(self.topic, set()).add(batch.base_sequence)
             return None
         return batch
+
+    def end_of_refused(self, sequence: int) -> int:
+        first, end = self.refused
+        return end if first <= sequence < end else sequence
 
     def next_readable(self, sequence: int) -> int:
         return max(sequence, self.first)

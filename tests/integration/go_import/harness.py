@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from nsqd.go_import.take_over import take_over
 from nsqd.log.files import Files
@@ -16,7 +17,7 @@ Queues = dict[str, dict[str, list[Message]]]
 def import_(folder: Path, *, files: Files | None = None, begin: bool = True, **settings: int) -> None:
     """As nsqd does at its start."""
     store = Store.open(folder, LogSettings(), files=files)
-    numbers = {"node_id": 7, "max_msg_size": 1 << 20, "max_bytes_per_file": 20_000} | settings
+    numbers: Any = {"node_id": 7, "max_msg_size": 1 << 20, "max_bytes_per_file": 20_000} | settings
     try:
         take_over(store.data_path, store.files, begin=begin, **numbers)
     finally:

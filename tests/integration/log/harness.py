@@ -13,8 +13,9 @@ from typing import Any
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.log.carry import CarryJob
 from nsqd.log.cold import Load
-from nsqd.log.cold_reader import PATIENCE
+from nsqd.log.committer import LOAD_INTERVAL
 from nsqd.log.files import Buffers, Files
+from nsqd.log.reading import READ_PATIENCE
 from nsqd.log.record import Header
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
@@ -39,8 +40,13 @@ class OpenStore:
 
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
-        self.store = Store.open(path, LogSettings(**settings), files=files, clock=self.clock, wall=self.wall)
+        self.store = Store.open(
+            path, LogSettings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
+        )
         self.recovered: Recovered = self.store.recover()
+
+    def pause(self, seconds: float) -> None:
+        self.clock.now += seconds
 
     def wall(self) -> int:
         return WALL + int((self.clock.now - START) * 1_000_000_000)
@@ -88,6 +94,8 @@ class OpenStore:
         self.store.loads.clear()
         for load in loads:
             load.perform(self.store.files)
+            if load.is_put_off:
+                self.clock.now += LOAD_INTERVAL
             self.store.end_load(load)
         return [load for load in loads if isinstance(load, Load)]
 
@@ -119,18 +127,20 @@ class OpenStore:
                 bodies = bodies_of(batch)[sequence - batch.base_sequence :]
                 found.update(enumerate(bodies, sequence))
                 sequence = batch.end_sequence
+            else:
+                sequence = log.end_of_refused(sequence)
             sequence = log.next_readable(sequence)
         return found
 
     def batch_at(self, log: DiskLog, sequence: int) -> Batch | None:
-        """The batch, be it from disk; None if the sequence turns out to be damaged."""
-        for _ in range(3 + PATIENCE):
+        """The batch, be it from disk; None if the sequence turns out to be damaged, or is refused for long."""
+        for _ in range(3 + int(READ_PATIENCE / LOAD_INTERVAL)):
             batch = log.batch_at(sequence)
             if batch is not None:
                 assert batch.base_sequence <= sequence < batch.end_sequence
                 return batch
             self.load()
-            if log.next_readable(sequence) != sequence:
+            if log.next_readable(sequence) != sequence or log.end_of_refused(sequence) != sequence:
                 return None
         raise AssertionError(f"{sequence} is neither read nor damaged")
 

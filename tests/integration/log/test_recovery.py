@@ -123,7 +123,7 @@ def test_damage_before_the_checkpoint_is_found_by_readers(tmp_path: Path) -> Non
     assert len(Path(damage.kept).read_bytes()) == 66
 
 
-def test_unreadable_sectors_are_damage(tmp_path: Path) -> None:
+def test_sectors_that_the_disk_refuses_are_gone_round_and_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         for n in range(100):
             store.publish(b"%d" % n, bytes(2000))
@@ -138,10 +138,12 @@ def test_unreadable_sectors_are_damage(tmp_path: Path) -> None:
     files = BadSector()
     files.fail("read cached", 5)
     with opened(tmp_path, files) as store:
-        found = store.read()
-        damage = only_damage(store)
-        assert set(range(200)) - set(found) == set(range(damage.first, damage.end))
-        assert 2 <= damage.end - damage.first <= 6
+        missing = set(range(200)) - set(store.read())
+        assert store.store.damage == []
+        first = min(missing)
+        assert missing == set(range(first, store.log().end_of_refused(first)))
+        assert 2 <= len(missing) <= 6
+        assert [path.name for path in store.log().folder.iterdir() if "damaged" in path.name] == []
 
 
 def test_segment_that_vanished_is_damage_for_its_readers(tmp_path: Path) -> None:

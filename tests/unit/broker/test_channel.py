@@ -391,3 +391,47 @@ def test_damage_that_reaches_beyond_what_was_handed_over_takes_no_more_than_that
     topic.unpause()
     node.turn()
     assert [m.body for m in client.messages()] == [b"c"]
+
+
+def refusing_node() -> Node:
+    """Ten messages on disk, of which it does not read three."""
+    node = Node()
+    node.consumer(ready=0)
+    for number in numbers(10):
+        publish(node, number)
+    log = node.store.logs["t"]
+    log.evict()
+    log.refused = (2, 5)
+    return node
+
+
+def finish_all(node: Node) -> list[bytes]:
+    """What a new consumer gets, and finishes."""
+    client = node.consumer(ready=100)
+    node.load()
+    node.pass_time(0.1)  # what was put off a moment ago lets others go first
+    node.load()
+    messages = client.messages()
+    client.say(b"".join(fin(message.id) for message in messages))
+    return [message.body for message in messages]
+
+
+def test_what_the_disk_refuses_to_read_is_deferred_and_what_lies_behind_goes_on() -> None:
+    node = refusing_node()
+    assert finish_all(node) == numbers(2) + numbers(10)[5:]
+    channel = node.broker.topics["t"].channels["c"]
+    assert (len(channel.deferred), channel.depth, channel.low_water()) == (3, 0, 0)
+    node.pass_time(61)
+    assert finish_all(node) == []
+    assert (len(channel.deferred), channel.depth) == (3, 0)
+    node.store.logs["t"].refused = (0, 0)
+    node.pass_time(61)
+    assert sorted(finish_all(node)) == numbers(10)[2:5]
+
+
+def test_what_the_disk_refuses_to_read_is_still_owed_after_a_crash() -> None:
+    node = refusing_node()
+    finish_all(node)
+    node.crash()
+    node.pass_time(61)
+    assert set(numbers(10)[2:5]) <= set(finish_all(node))

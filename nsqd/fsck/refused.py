@@ -1,0 +1,40 @@
+"""How an examination reads from a disk that refuses: it waits for a while, says so, and goes on with the rest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from nsqd.fsck.finding import Finding, Severity
+from nsqd.log.reading import Salvage, WaitsOnce, is_refusal, opened_to_read, patiently
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+T = TypeVar("T")
+
+_WHY = "the disk refuses to read it; it may be sound"
+
+
+def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end: int = 0) -> Finding:
+    return Finding(Severity.UNREADABLE, _WHY, topic, file, offset, first, end)
+
+
+@contextmanager
+def opened_to_salvage(files: Files, path: Path) -> Iterator[Salvage]:
+    with opened_to_read(files, path) as read:
+        yield Salvage(WaitsOnce(read, time.sleep))
+
+
+def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[Finding, None, T | None]:
+    """Gives back what was read; None after the finding that the disk refuses it."""
+    try:
+        return patiently(read, time.sleep)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+    yield refused(file, topic=topic)
+    return None

@@ -1,0 +1,59 @@
+"""Noticing that the wall clock was set while nothing ran: delays are kept as wall time, and end early or late by as much.
+
+A *mark* is kept in node.json: what two clocks said at the same moment, and since which boot. The clock that counts from
+boot on is set by nobody, and goes on when nsqd is down. After a reboot there is only the wall clock to go by, and a
+clock that was set forward looks like a machine that was off.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final, NamedTuple
+
+LONGEST_SLIP: Final = 60_000  # milliseconds that the wall clock may be ahead or behind without a word
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
+
+class ClockMark(NamedTuple):
+    """What the clocks said at one moment, in milliseconds."""
+
+    boot: str  # which boot it was; "" if the system does not tell
+    since_boot: int
+    wall: int
+
+
+class ClockJump(NamedTuple):
+    milliseconds: int  # negative: back
+    is_certain: bool  # False: or nothing ran for as long
+
+    def __str__(self) -> str:
+        seconds = abs(self.milliseconds) / 1000
+        if not self.is_certain:
+            return (
+                f"the wall clock is {seconds:.0f} s ahead of when it was last noted, before a reboot: "
+                "the machine was off, or the clock was set, and then delays end early by as much"
+            )
+        if self.milliseconds > 0:
+            return f"the wall clock was set forward by {seconds:.0f} s: delays from before end early by as much"
+        return f"the wall clock was set back by at least {seconds:.0f} s: delays from before end late by as much"
+
+
+def clock_mark() -> ClockMark:
+    """As of now."""
+    try:
+        boot = _BOOT_ID.read_text().strip()
+    except OSError:
+        boot = ""
+    return ClockMark(boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000, time.time_ns() // 1_000_000)
+
+
+def jump_between(noted: ClockMark, now: ClockMark) -> ClockJump | None:
+    """What happened to the wall clock in between; None: nothing that is worth a word."""
+    is_same_boot = noted.boot == now.boot != "" and now.since_boot >= noted.since_boot
+    passed = now.since_boot - noted.since_boot if is_same_boot else 0
+    jump = now.wall - noted.wall - passed
+    if abs(jump) <= LONGEST_SLIP:
+        return None
+    return ClockJump(jump, is_certain=is_same_boot or jump < 0)

@@ -1,0 +1,179 @@
+"""A real nsqd whose disk refuses to read for a moment, or for good: what is owed is delivered, and nothing sound goes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from common.wire.commands import dpub, fin, rdy, sub
+from tests.faults.refusing import RefusingDisk
+from tests.support.client import Client
+from tests.support.process import PYTHON, PYTHONPATH, Nsqd, eventually
+
+DEFERRED = 20
+SEGMENT = 10_000  # bytes
+OTHERS = [bytes(SEGMENT // 6)] * 5  # fill the rest of a segment
+LONG = 30.0  # seconds, on a busy machine
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> RefusingDisk:
+    folder = tmp_path / "shim"
+    folder.mkdir()
+    return RefusingDisk(folder)
+
+
+def broker(tmp_path: Path, disk: RefusingDisk, *, mem_queue_size: int = 0) -> Nsqd:
+    return Nsqd(
+        tmp_path / "data",
+        f"max-bytes-per-file={SEGMENT}",
+        f"mem-queue-size={mem_queue_size}",
+        "ack=written",
+        environ=disk.environ,
+    )
+
+
+def publish(nsqd: Nsqd, *, delay_ms: int) -> Client:
+    """Deferred messages, each in a segment of others; their consumer has them in hand and finishes those."""
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    producer = nsqd.connect()
+    for number in range(DEFERRED):
+        producer.send(dpub("t", delay_ms, b"deferred %d" % number))
+        assert producer.response() == b"OK"
+        producer.publish("t", *OTHERS)
+    consumer = nsqd.connect()
+    consumer.send(sub("t", "c"), rdy(10))
+    assert consumer.response() == b"OK"
+    return consumer
+
+
+def finish(consumer: Client, count: int) -> list[bytes]:
+    """What came, and is finished."""
+    bodies = []
+    for _ in range(count):
+        message = consumer.message(LONG)
+        consumer.send(fin(message.id))
+        bodies.append(message.body)
+    return bodies
+
+
+def deferred(bodies: list[bytes]) -> set[bytes]:
+    return {body for body in bodies if body.startswith(b"deferred")}
+
+
+ALL = {b"deferred %d" % number for number in range(DEFERRED)}
+
+
+def files_of(nsqd: Nsqd) -> list[str]:
+    return [path.name for path in (nsqd.data_path / "topics" / "t.t").iterdir()]
+
+
+def has_carried(nsqd: Nsqd) -> bool:
+    names = files_of(nsqd)
+    return any(name.startswith("carried.0") for name in names) and sum(name.endswith(".log") for name in names) <= 2
+
+
+def said(nsqd: Nsqd, text: str) -> bool:
+    return text in nsqd.log
+
+
+def fsck(nsqd: Nsqd, environ: dict[str, str]) -> tuple[int, dict[str, int]]:
+    done = subprocess.run(
+        [PYTHON, "-P", "-m", "nsqd", "fsck", "--json", str(nsqd.data_path)],
+        env={"PYTHONPATH": PYTHONPATH, **environ},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_side_file_that_is_refused_for_a_moment_costs_no_message(tmp_path: Path, disk: RefusingDisk) -> None:
+    with broker(tmp_path, disk) as nsqd:
+        consumer = publish(nsqd, delay_ms=5000)
+        finish(consumer, DEFERRED * len(OTHERS))
+        eventually(lambda: has_carried(nsqd), LONG)
+        with disk.refusing("carried.0"):
+            eventually(lambda: said(nsqd, "cannot read now"), LONG)
+            time.sleep(0.3)  # what the disk needs: this is the fault
+        assert deferred(finish(consumer, DEFERRED)) == ALL
+        assert not [name for name in files_of(nsqd) if "damaged" in name]
+
+
+def test_segments_that_are_refused_while_they_are_carried_forward_stay(tmp_path: Path, disk: RefusingDisk) -> None:
+    with broker(tmp_path, disk, mem_queue_size=1000) as nsqd:  # so that the consumer reads from memory
+        consumer = publish(nsqd, delay_ms=9000)
+        before = {name for name in files_of(nsqd) if name.endswith(".log")}
+        with disk.refusing(".log"):
+            finish(consumer, DEFERRED * len(OTHERS))
+            eventually(lambda: said(nsqd, "cannot carry messages forward"), LONG)
+            time.sleep(1.2)
+            assert before <= set(files_of(nsqd))
+            assert not [name for name in files_of(nsqd) if name == "carried.000001"]
+        eventually(lambda: has_carried(nsqd), LONG)
+        assert not [name for name in files_of(nsqd) if "damaged" in name]
+        nsqd.kill()
+        status, report = fsck(nsqd, {})
+        assert (status, report["damage"], report["unreadable"]) == (0, 0, 0)
+        nsqd.start()
+        consumer = nsqd.connect()
+        consumer.send(sub("t", "c"), rdy(10))
+        assert consumer.response() == b"OK"
+        bodies: list[bytes] = []
+        while deferred(bodies) != ALL:  # after a kill some of the others may come again
+            bodies += finish(consumer, 1)
+
+
+def test_side_file_that_is_refused_for_good_is_kept_and_shown(tmp_path: Path, disk: RefusingDisk) -> None:
+    with broker(tmp_path, disk) as nsqd:
+        consumer = publish(nsqd, delay_ms=5000)
+        finish(consumer, DEFERRED * len(OTHERS))
+        eventually(lambda: has_carried(nsqd), LONG)
+        disk.refuse("carried.0")
+        eventually(lambda: said(nsqd, "is put off"), LONG)
+        consumer.publish("t", b"behind")
+        assert finish(consumer, 1) == [b"behind"]
+        ping = nsqd.http("GET", "/ping")
+        assert ping.status == 500
+        assert b"/carried." in ping.body
+        assert ping.body.endswith(b": input/output error")
+        metrics = nsqd.http("GET", "/metrics").body.decode()
+        assert 'nsqd_log_waiting_for_disk{topic="t"} 0' not in metrics
+        assert "nsqd_disk_reads_refused_total 0" not in metrics
+        nsqd.kill()
+        status, report = fsck(nsqd, disk.environ)
+        assert (status, report["damage"], report["unreadable"]) == (1, 0, 1)
+        disk.heal()
+        assert fsck(nsqd, disk.environ)[0] == 0
+        nsqd.start()
+        assert nsqd.channel("t")["deferred_count"] + nsqd.channel("t")["depth"] >= DEFERRED
+
+
+@pytest.mark.parametrize(
+    "refused",
+    ["journal.0", "carried.0", "node.json", "log.json", "topology.json", "topics", "+journal.0", "+carried.0"],
+)
+def test_start_waits_for_the_disk_and_changes_nothing(tmp_path: Path, disk: RefusingDisk, refused: str) -> None:
+    with broker(tmp_path, disk) as nsqd:
+        consumer = publish(nsqd, delay_ms=60_000)
+        finish(consumer, DEFERRED * len(OTHERS))
+        eventually(lambda: has_carried(nsqd), LONG)
+        nsqd.kill()
+        before = contents(nsqd.data_path)
+        disk.refuse(refused)
+        with pytest.raises(AssertionError, match="input/output error"):
+            nsqd.start()
+        nsqd.kill()
+        assert contents(nsqd.data_path) == before
+        disk.heal()
+        nsqd.start()
+        assert nsqd.channel("t")["deferred_count"] == DEFERRED
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

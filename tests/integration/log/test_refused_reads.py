@@ -1,0 +1,241 @@
+"""What each reader of the log makes of a disk that refuses to read: bytes are judged, refusals are waited for."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from common.wire.history import Gap
+from nsqd.log.data_path import DataPathError
+from nsqd.log.history import History
+from nsqd.log.reading import READ_PATIENCE, ReadRefused
+from nsqd.log.topic_log import RETRY_AFTER
+from tests.integration.log.harness import START, OpenStore, TroubledFiles, opened, texts
+from tests.integration.log.test_carrying import SEGMENT, Topic
+
+
+@pytest.fixture
+def files() -> TroubledFiles:
+    return TroubledFiles()
+
+
+def refuse(files: TroubledFiles, part: str) -> None:
+    """Reads of files with this in their names."""
+    files.fail("read", errno.EIO)
+    files.fail("read cached", errno.EIO)
+    files.fails_for = lambda name: part in name
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# Carrying forward
+
+
+def test_carry_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.let_one_be_needed()
+        before = contents(topic.log.folder)
+        refuse(files, ".log")
+        topic.carry()
+        assert contents(topic.log.folder) == before
+        assert (store.store.damage, topic.log.waiting_for_disk, store.store.reads_refused) == ([], 1, 1)
+        assert topic.log.carry_at == store.clock.now + 1.0
+        topic.carry()
+        assert topic.log.carry_at == store.clock.now + 2.0
+        files.recover()
+        topic.carry()
+        assert (topic.segments(), topic.side_files(), topic.log.waiting_for_disk) == ([8], ["carried.000001"], 0)
+        topic.read_needed()
+
+
+def test_carry_that_is_refused_a_side_file_is_put_off(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(21)
+        topic.needed = {1, 6, 11}
+        topic.carry()
+        topic.needed = {6}
+        refuse(files, "carried.")
+        topic.carry()
+        assert topic.side_files() == ["carried.000001"]
+        files.recover()
+        topic.carry()
+        assert topic.side_files() == ["carried.000002"]
+        topic.read_needed()
+
+
+# Reading
+
+
+@pytest.mark.parametrize("refused", [".log", "carried."])
+def test_reader_waits_and_then_goes_round_what_stays_where_it_is(
+    tmp_path: Path, files: TroubledFiles, refused: str
+) -> None:
+    with opened(tmp_path, files, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        topic.needed = {1}
+        if refused == "carried.":
+            topic.carry()
+        refuse(files, refused)
+        assert store.batch_at(topic.log, 1) is None
+        assert store.clock.now >= START + READ_PATIENCE
+        assert topic.log.end_of_refused(1) > 1
+        assert topic.log.next_readable(1) == 1
+        assert store.store.health.startswith("NOK - read ")
+        assert store.store.damage == []
+        files.recover()
+        store.store.repair()
+        store.load()
+        assert (store.store.health, topic.log.end_of_refused(1)) == ("OK", 1)
+        topic.read_needed()
+        assert not [path for path in topic.log.folder.iterdir() if "damaged" in path.name]
+
+
+def test_no_copy_is_made_of_damage_that_cannot_be_read_a_second_time(tmp_path: Path) -> None:
+    class ReadsOnce(TroubledFiles):
+        def open_to_write(self, path: Path) -> int:
+            if ".damaged." in path.name:
+                refuse(self, ".log")
+            return super().open_to_write(path)
+
+    with opened(tmp_path, ReadsOnce(), mem_queue_size=0) as store:
+        store.publish(b"a")
+        store.publish(b"b")
+        segment = store.segments()[0]
+        data = bytearray(segment.read_bytes())
+        data[60] ^= 1
+        segment.write_bytes(data)
+        assert store.batch_at(store.log(), 0) is None
+        assert [(damage.first, damage.end, damage.kept) for damage in store.store.damage] == [(0, 1, "")]
+        assert not list(segment.parent.glob("*.damaged.*"))
+
+
+# History
+
+
+def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files) as store:
+        store.publish(b"a")
+        store.checkpoint()
+        refuse(files, ".log")
+        past = History(store.store).find("t")
+        assert past is not None
+        (gap,) = iter(past.open(0, 1, 1000).read, None)
+        assert gap == Gap(0, 1, "refused")
+        assert store.clock.now >= START + READ_PATIENCE
+        with pytest.raises(ReadRefused):
+            past.sequence_at(1)
+        assert past.times() is None
+        files.recover()
+        assert past.sequence_at(1) == 0
+        assert not list(store.log().folder.glob("*.damaged.*"))
+
+
+# A start
+
+
+def written(path: Path) -> None:
+    with opened(path, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.publish(9)
+        topic.needed = {1}
+        topic.carry()
+        store.checkpoint()
+        store.publish(b"behind the checkpoint")
+
+
+class WakingFiles(TroubledFiles):
+    """Refuses as often as it is told."""
+
+    def __init__(self, part: str, times: int) -> None:
+        super().__init__()
+        self.times = times
+        self.part = part
+
+    def _note(self, operation: str, path: Path) -> None:
+        super()._note(operation, path)
+        if operation == "read" and self.part in path.name and self.times:
+            self.times -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+
+READ_AT_A_START = ["journal.0", "carried.0", "node.json", "topology.json", "log.json", ".log"]
+
+
+@pytest.mark.parametrize("part", READ_AT_A_START)
+def test_start_waits_for_what_is_refused_for_a_moment(tmp_path: Path, part: str) -> None:
+    written(tmp_path)
+    files = WakingFiles(part, 3)
+    with opened(tmp_path, files, **SEGMENT) as store:
+        assert files.times == 0
+        assert store.store.damage == []
+        topic = Topic(store)
+        topic.needed = {1}
+        topic.read_needed()
+        assert topic.log.tail == 10
+
+
+@pytest.mark.parametrize("part", READ_AT_A_START)
+def test_start_that_is_refused_for_good_fails_and_changes_nothing(tmp_path: Path, part: str) -> None:
+    written(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(DataPathError, match=r"failed to open data-path: .*input/output error"):
+        OpenStore(tmp_path, WakingFiles(part, 1_000_000), **SEGMENT)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("torn", [".log", "journal.0"])
+def test_torn_end_that_cannot_be_kept_is_not_cut(tmp_path: Path, torn: str) -> None:
+    written(tmp_path)
+    (path,) = [one for one in sorted(tmp_path.rglob("*")) if torn in one.name and "index" not in one.name][-1:]
+    whole = path.read_bytes()
+    path.write_bytes(whole + b"torn")
+
+    class Refusing(WakingFiles):
+        def open_to_write(self, path: Path) -> int:
+            if ".torn." in path.name:
+                self.times = 1_000_000
+            return super().open_to_write(path)
+
+    with pytest.raises(DataPathError):
+        OpenStore(tmp_path, Refusing(torn, 0), **SEGMENT)
+    assert path.read_bytes() == whole + b"torn"
+
+
+# A log that has failed
+
+
+def test_log_that_cannot_be_read_again_goes_on_in_a_new_segment(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, mem_queue_size=0) as store:
+        store.publish(b"a")
+        files.fail("write")
+        assert store.publish(b"b").error is not None
+        files.recover()
+        refuse(files, ".log")
+        store.clock.now += RETRY_AFTER
+        assert store.publish(b"c").error is not None  # it is not proven, and may be in a moment
+        store.clock.now += READ_PATIENCE
+        assert store.publish(b"d").error is None
+        assert len(store.segments()) == 2
+        files.recover()
+        assert texts(store.read()) == "ad"
+
+
+def test_failed_sync_is_never_made_up_for_with_what_was_not_read(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, mem_queue_size=0) as store:
+        store.publish(b"a")
+        (segment,) = store.segments()
+        before = segment.read_bytes()
+        files.fail("sync", errno.EIO)
+        store.sync()
+        files.recover()
+        refuse(files, ".log")
+        store.clock.now += RETRY_AFTER
+        store.store.repair()
+        assert segment.read_bytes() == before
