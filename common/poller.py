@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 _READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
 _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
+_LONGEST_TURN: Final = 0.005  # seconds until connections that are ready wait for the next turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _LONGEST_LEAVE: Final = 30.0  # seconds that a peer may go on sending when all is said
 _MOST_THROWN_AWAY: Final = 32 << 20  # bytes that it may send then: the largest body allowed, several times
@@ -145,6 +146,7 @@ class Poller:
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
+        self._late: list[tuple[int, int]] = []  # events that the last turn had no time for
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
@@ -258,8 +260,16 @@ class Poller:
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
         self._turn.begin()
+        stop = monotonic() + _LONGEST_TURN
         connections = self._connections
-        for fd, event in events:
+        if self._late:  # they come first: who was served in the last turn may be ready again, and again
+            events = self._late + events
+            self._late = []
+        for at, (fd, event) in enumerate(events):
+            if at and monotonic() >= stop:
+                # Only reading: epoll tells everything else again, and the descriptor may be another connection's by then.
+                self._late = [(late, select.EPOLLIN) for late, what in events[at:] if what & select.EPOLLIN]
+                break
             connection = connections.get(fd)
             if connection is None:
                 continue
@@ -429,7 +439,9 @@ class Poller:
             self._turn.finish()
 
     def _ring(self, now: float) -> None:
-        while self._alarms and self._alarms[0][0] <= now:
+        """What is due beyond a turn's time stays due. A handler may want to be called again at once, in the next turn."""
+        stop = monotonic() + _LONGEST_TURN
+        while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
             when, _, connection = heappop(self._alarms)
             if connection.alarm != when or not connection.is_ours:
                 continue

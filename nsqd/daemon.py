@@ -112,7 +112,7 @@ async def run(
                 services.cancel_scope.cancel()
             node.reading.stop()
             _close(node, but_tunnels=True)
-        node.broker.record_progress()
+        timers.record_progress(node.broker, store)
     log.info("NSQ: bye")
 
 
