@@ -177,6 +177,9 @@ class Poller:
                         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         keep_alive(sock)
                     self.add(sock, format_name(name), make_handler)
+                    if self._marked:  # a handshake may have made room for this one
+                        self._turn.begin()
+                        self._turn.finish()
                 except OSError as error:  # reset before we could look at it
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()

@@ -41,7 +41,7 @@ from nsqd.turn import Turn
 if TYPE_CHECKING:
     from common.poller import MakeHandler
     from nsqd.broker.broker import Broker
-    from nsqd.handshake import TlsServer
+    from common.handshake import TlsServer
     from nsqd.http.history import InThread
     from nsqd.log.store import Store
     from nsqd.options import Options

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
 from common.web import serve
-from nsqd.http import QuickHttp, QuickRoutes, SecureHttp, TunnelEnd, refuse_plain
+from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, TunnelEnd, refuse_plain
 
 if TYPE_CHECKING:
     import trio
 
     from common.poller import Connection, Handler, MakeHandler, Poller
     from common.web import Web
-    from nsqd.handshake import TlsServer
+    from common.handshake import TlsServer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Doors:
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
         """As `_make_http`, behind TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
-        secure = SecureHttp(tls, now=self.now(), wake=wake, note=note)
+        secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)
 
         def hand_off(received: bytes) -> None:
             near = TunnelEnd(wake)

@@ -18,7 +18,7 @@ from nsqd.upgrade import UpgradedClient
 if TYPE_CHECKING:
     from common.poller import Connection, Handler, MakeHandler
     from nsqd.broker.broker import Broker
-    from nsqd.handshake import TlsServer
+    from common.handshake import TlsServer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)

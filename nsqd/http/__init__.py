@@ -7,7 +7,7 @@ from nsqd.http.guard import Guard
 from nsqd.http.history import Reading
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
-from nsqd.http.secure import SecureHttp, TunnelEnd, is_tunnel
+from common.secure import SecureHandler, TunnelEnd, is_tunnel
 
 __all__ = [
     "Guard",
@@ -16,7 +16,7 @@ __all__ = [
     "QuickHttp",
     "QuickRoutes",
     "Reading",
-    "SecureHttp",
+    "SecureHandler",
     "TunnelEnd",
     "is_tunnel",
     "make_app",

@@ -3,7 +3,7 @@
     socket ── TLS ── QuickHttp                       as long as a connection only publishes
     socket ── TLS ── Tunnel end ─ Tunnel end ── socket pair ── web server        from then on
 
-So a handshake keeps in step with all others (nsqd/handshake.py), publishing costs what it costs over HTTP plus the encryption, and
+So a handshake keeps in step with all others (common/handshake.py), publishing costs what it costs over HTTP plus the encryption, and
 the web server needs no TLS of its own: its asyncio could not ask for certificates as `--tls-client-auth-policy` may want it.
 """
 
@@ -17,7 +17,8 @@ from common.streams.layer import StreamError
 
 if TYPE_CHECKING:
     from common.poller import Handler
-    from nsqd.handshake import TlsServer
+    from common.handshake import TlsServer
+    from common.streams.tls import SecureLayer
 
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
 _MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel before its other end is not read from
@@ -26,7 +27,7 @@ _PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTI
 _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-class SecureHttp:
+class SecureHandler:
     """Implements `common.poller.Handler` around another one, which speaks HTTP."""
 
     lingers: Final = False
@@ -40,8 +41,8 @@ class SecureHttp:
         note: Callable[[str], None],
     ) -> None:
         self.inner: Handler  # may be replaced at any time
-        self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT)
-        self._tls = self._handshake.tls
+        self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT, wake=wake)
+        self._tls: SecureLayer  # once the handshake is done
         self._shaking_hands = True
         self._wake = wake
         self._note = note
@@ -49,7 +50,7 @@ class SecureHttp:
         self._out: list[bytes] = []
         self._failed = False
         self._said_goodbye = False
-        self.aborted = False
+        self._aborted = False
 
     def receive(self, data: bytes, now: float) -> None:
         if self._failed:
@@ -69,12 +70,13 @@ class SecureHttp:
             done = self._handshake.receive(data, now)
         except StreamError:
             mistaken = self._handshake.first_bytes in _PLAIN_STARTS
-            self._out = [_PLAIN_ANSWER if mistaken else self._tls.pending()]
+            self._out = [_PLAIN_ANSWER if mistaken else self._handshake.pending()]
             raise
-        if answer := self._tls.pending():
+        if answer := self._handshake.pending():
             self._out.append(answer)
         if done:
             self._shaking_hands = False
+            self._tls = self._handshake.tls
             self._common_name = self._tls.peer_common_name
             self._decode(b"", now)  # what came behind it
 
@@ -105,7 +107,8 @@ class SecureHttp:
             self.inner.end()
 
     def abort(self) -> None:
-        self.aborted = True
+        self._aborted = True
+        self._handshake.end()
         self.inner.abort()
 
     def give_up(self) -> None:
@@ -143,11 +146,15 @@ class SecureHttp:
 
     @property
     def reading(self) -> bool:
-        return self._handshake.looks_at == inf and self.inner.reading
+        return self._shaking_hands or self.inner.reading  # while it waits for its turn, to see whether it is still there
 
     @property
     def finished(self) -> bool:
         return not self._out and (self._failed or self._said_goodbye)
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted or self.inner.aborted
 
     @property
     def write_timeout(self) -> float:
@@ -156,7 +163,7 @@ class SecureHttp:
 
 def is_tunnel(handler: Handler) -> bool:
     """Whether it serves a connection on which the web server answers."""
-    return isinstance(handler.inner if isinstance(handler, SecureHttp) else handler, TunnelEnd)
+    return isinstance(handler.inner if isinstance(handler, SecureHandler) else handler, TunnelEnd)
 
 
 class TunnelEnd:
