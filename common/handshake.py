@@ -14,9 +14,11 @@ happened for the longest time makes room for a new one: a client needs a few rou
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum, auto
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 from weakref import WeakSet
 
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from common.streams.tls import SecureLayer
 
 MOST_UNDER_WAY: Final = 1000  # handshakes, of some tens of kilobytes each
-_SHARE: Final = 0.002  # seconds from one costly step to the next, whoever's they are
 _FIRST: Final = 5  # bytes: a record's head, by which TLS itself decides
 _MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred, or some thousands
 
@@ -82,7 +83,8 @@ def _old_beginning(data: bytes) -> Beginning:
 class SigningQueue:
     """Whose turn it is to be signed for: the first in it, when its time has come."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._waiting: OrderedDict[Handshake, None] = OrderedDict()
         self._free_at = 0.0
 
@@ -93,9 +95,16 @@ class SigningQueue:
         """When its turn is; inf: others come first, and it is woken when they have been served or have gone."""
         return self._free_at if next(iter(self._waiting)) is handshake else inf
 
-    def take_slot(self, handshake: Handshake, now: float) -> None:
-        self._free_at = now + _SHARE
+    @contextmanager
+    def slot(self, handshake: Handshake) -> Iterator[None]:
+        """Around the costly step of the first in the queue: afterwards everybody else has as much time as it took."""
         self.leave(handshake)
+        began = self._clock()
+        try:
+            yield
+        finally:
+            ended = self._clock()
+            self._free_at = ended + (ended - began)
 
     def leave(self, handshake: Handshake) -> None:
         was_first = next(iter(self._waiting), None) is handshake
@@ -107,10 +116,16 @@ class SigningQueue:
 class TlsServer:
     """What all TLS connections of the daemon share."""
 
-    def __init__(self, make_layer: Callable[[], SecureLayer], *, most: int = MOST_UNDER_WAY) -> None:
+    def __init__(
+        self,
+        make_layer: Callable[[], SecureLayer],
+        *,
+        most: int = MOST_UNDER_WAY,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self.most = most  # handshakes under way
         self._make_layer = make_layer
-        self._queue = SigningQueue()
+        self._queue = SigningQueue(clock)
         self._under_way: OrderedDict[Handshake, None] = OrderedDict()  # where nothing has happened for long comes first
         self._begun = 0
         self._sessions: WeakSet[SecureLayer] = WeakSet()
@@ -188,10 +203,10 @@ class Handshake:
                 raise StreamError("tls: more than a ClientHello before the answer to it")
             return False
         self._is_queued = False
-        self._queue.take_slot(self, now)
         self._has_moved()
         raw, self._raw = self._raw, b""
-        return self._step(self.tls, raw)
+        with self._queue.slot(self):
+            return self._step(self.tls, raw)
 
     def _step(self, tls: SecureLayer, data: bytes) -> bool:
         if tls.handshake(data):

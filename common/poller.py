@@ -23,6 +23,7 @@ from typing import Final, Protocol
 
 import trio
 
+from common.budget import Budget
 from common.net import format_name, keep_alive
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,9 @@ class Turn(Protocol):
         """Has everything that was decided written, delivered and, through `Poller.flush`, sent."""
 
 
+def _do_nothing() -> None: ...
+
+
 class Connection:
     """A socket, its handler, and what the socket has not taken yet."""
 
@@ -107,6 +111,7 @@ class Connection:
         "handler",
         "is_ours",
         "marked",
+        "on_closed",
         "peer",
         "queued",
         "queued_bytes",
@@ -117,8 +122,9 @@ class Connection:
     )
     __deletable__ = ("handler",)  # asks mypyc to let go of it as Python does
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: socket.socket, peer: str, on_closed: Callable[[], None] = _do_nothing) -> None:
         self.sock = sock
+        self.on_closed = on_closed
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
@@ -138,9 +144,8 @@ MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
 class Poller:
-    def __init__(self, turn: Turn, *, busy_poll: float = 0.0, most_connections: int = 1_000_000) -> None:
+    def __init__(self, turn: Turn, *, busy_poll: float = 0.0) -> None:
         self._turn = turn
-        self._most_connections = most_connections  # more wait in the listener's backlog
         # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
         # On a single core that would only take the peer's time.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
@@ -151,7 +156,6 @@ class Poller:
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
         self._alarm_set = trio.Event()
-        self._has_room = trio.Event()
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -159,11 +163,10 @@ class Poller:
 
     # Connections
 
-    async def accept(self, listener: socket.socket, make_handler: MakeHandler) -> None:
+    async def accept(self, listener: socket.socket, make_handler: MakeHandler, budget: Budget) -> None:
         """Takes connections from a listening, non-blocking socket until cancelled."""
         while True:
-            while len(self._connections) >= self._most_connections:
-                await self._wait_for_room()
+            await budget.wait_for_room()
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
@@ -172,29 +175,27 @@ class Poller:
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
             else:
+                budget.take()
                 try:
                     if listener.family != socket.AF_UNIX:
                         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         keep_alive(sock)
-                    self.add(sock, format_name(name), make_handler)
+                    self.add(sock, format_name(name), make_handler, on_closed=budget.give_back)
                     if self._marked:  # a handshake may have made room for this one
                         self._turn.begin()
                         self._turn.finish()
                 except OSError as error:  # reset before we could look at it
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
+                    budget.give_back()
                 await trio.lowlevel.checkpoint()
 
-    async def _wait_for_room(self) -> None:
-        """Descriptors are also what logs are written through: publishing must not stop because too many connect."""
-        log.warning("%d connections: no more are accepted until some have gone", len(self._connections))
-        self._has_room = trio.Event()
-        await self._has_room.wait()
-
-    def add(self, sock: socket.socket, peer: str, make_handler: MakeHandler) -> None:
+    def add(
+        self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing
+    ) -> None:
         """Serves this connected socket from now on. `make_handler` is given the connection and its `wake`."""
         sock.setblocking(False)
-        connection = Connection(sock, peer)
+        connection = Connection(sock, peer, on_closed)
 
         def wake() -> None:
             if not connection.marked:
@@ -208,7 +209,10 @@ class Poller:
         self._watch_deadline(connection)
 
     def release(self, connection: Connection) -> socket.socket:
-        """Gives the socket away; whoever gets it serves it from now on. Handlers may do so in `receive` and `sent`."""
+        """Gives the socket away; whoever gets it serves it from now on, and calls `connection.on_closed` in the end.
+
+        Handlers may do so in `receive` and `sent`.
+        """
         self._forget(connection)
         del connection.handler
         return connection.sock
@@ -222,6 +226,7 @@ class Poller:
         if connection.is_ours:
             self._forget(connection)
             connection.sock.close()
+            connection.on_closed()
             try:
                 connection.handler.abort()
             except Exception:  # the state that made a step fail may make this fail as well
@@ -230,7 +235,6 @@ class Poller:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection.fd, None)
-        self._has_room.set()
         connection.is_ours = False
         connection.alarm = inf
         with suppress(OSError):

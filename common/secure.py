@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from common.streams.layer import StreamError
 
 if TYPE_CHECKING:
-    from common.poller import Handler
     from common.handshake import TlsServer
+    from common.poller import Handler
     from common.streams.tls import SecureLayer
 
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio

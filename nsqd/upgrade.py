@@ -22,9 +22,9 @@ from common.wire.frames import OK_FRAME, error_frame
 from nsqd.protocol import ClientProtocol, Transport
 
 if TYPE_CHECKING:
+    from common.handshake import Handshake, TlsServer
     from common.streams.tls import SecureLayer
     from common.wire.identify import Negotiation
-    from common.handshake import Handshake, TlsServer
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
 _BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common import web
+from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FOR_HTTP: Final = 4096  # descriptors; half of them where there are few
+_OWN: Final = 32  # of these, for the daemon's own files; a quarter where there are few
 _SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd says who it is at once, people and probes may be slower
 
 
@@ -78,7 +80,7 @@ async def run(
             async with trio.open_nursery() as services:
                 services.start_soon(clients.accept, listening.tcp)
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
-                await services.start(partial(web.serve, app, [listening.http], ssl=context))
+                await services.start(partial(web.serve, app, [listening.http], ssl=context, budget=_http_budget()))
                 log.info("HTTP: listening on %s", format_listener(listening.http))
                 tune_garbage_collection()
                 task_status.started(listening)
@@ -110,12 +112,23 @@ def _clients(
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = Limits(
         # What is left is for HTTP, for consumers must find the nodes however many connections somebody opens here.
-        most=descriptors - min(_FOR_HTTP, descriptors // 2),
+        most=int(descriptors) - _descriptors_for_http(),
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
     )
     if context is None:
         return PlainClients(registry, turn, address, limits)
     return TlsClients(registry, turn, address, limits, context)
+
+
+def _http_budget() -> Budget:
+    """Of descriptors that connections over TCP never get, and which leave them theirs."""
+    most = _descriptors_for_http()
+    return Budget(most - min(_OWN, most // 4), "HTTP")
+
+
+def _descriptors_for_http() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(_FOR_HTTP, int(descriptors) // 2)
 
 
 def _address(options: Options, listening: Listening) -> PeerAddress:

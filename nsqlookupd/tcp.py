@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import trio
 
+from common.budget import Budget
 from common.net import format_peer, keep_alive
 from common.poller import Poller
 from nsqlookupd.protocol import LookupProtocol, State
@@ -194,7 +195,8 @@ class PlainClients:
         self._address = address
         self._limits = limits
         self._backlog = Backlog(turn)
-        self._poller = Poller(self._backlog, most_connections=limits.most)
+        self._poller = Poller(self._backlog)
+        self._budget = Budget(limits.most, "TCP")
         turn.flush = self._poller.flush
 
     def __len__(self) -> int:
@@ -202,7 +204,7 @@ class PlainClients:
 
     async def accept(self, listener: socket.socket) -> None:
         """Takes connections until cancelled; `run` serves them."""
-        await self._poller.accept(listener, self._make_client)
+        await self._poller.accept(listener, self._make_client, self._budget)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled, which closes them all."""

@@ -166,10 +166,9 @@ class Store:
             self.journal.end_sync(last)
         self._note_journal_end()
         if (names := self.take_new_names()) is not None:
-            topology = Topology()
+            self._topology = Topology()
             for part in names:
-                self.add_names(topology, part)
-            self._topology = topology
+                self.add_names(self._topology, part)
         if (topology := self.take_topology()) is not None:
             try:
                 self.data_path.write_topology(topology.json())

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from common.handshake import TlsServer
 from common.poller import Connection
 from common.wire.commands import auth, identify, pub, rdy, sub
-from common.handshake import TlsServer
 from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing
 from nsqd.options import Options

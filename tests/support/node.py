@@ -6,6 +6,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common.handshake import TlsServer
 from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
@@ -13,7 +14,6 @@ from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
-from common.handshake import TlsServer
 from nsqd.protocol import ClientProtocol, ClientRules, NoteKind, State
 from nsqd.upgrade import UpgradedClient
 from tests.support.fake_store import FakeStore, finish_turn

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ssl
 from functools import partial
+from itertools import count
 from math import inf
 
 import pytest
 
-from common.streams.tls import TlsLayer
 from common.handshake import TlsServer
 from common.secure import SecureHandler, TunnelEnd
+from common.streams.tls import TlsLayer
 from tests.support.certificates import Certificates, make_certificates
 
 
@@ -61,7 +62,7 @@ class Server:
         context.load_cert_chain(certificates.certificate, certificates.key)
         self.inner = Inner()
         self.notes: list[str] = []
-        self.tls_server = TlsServer(partial(TlsLayer, context, server_side=True))
+        self.tls_server = TlsServer(partial(TlsLayer, context, server_side=True), clock=count(1.0, 0.001).__next__)
         self.handler = SecureHandler(self.tls_server, now=0.0, wake=lambda: None, note=self.notes.append)
         self.handler.inner = self.inner
 
