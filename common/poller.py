@@ -165,7 +165,11 @@ class Poller:
 
     async def accept(self, listener: socket.socket, make_handler: MakeHandler, budget: Budget) -> None:
         """Takes connections from a listening, non-blocking socket until cancelled."""
+        stop = 0.0
         while True:
+            if monotonic() >= stop:  # one by one, a flood would fill the backlog
+                await trio.lowlevel.checkpoint()
+                stop = monotonic() + _SLICE
             await budget.wait_for_room()
             try:
                 sock, name = listener.accept()
@@ -188,7 +192,6 @@ class Poller:
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
                     budget.give_back()
-                await trio.lowlevel.checkpoint()
 
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing

@@ -76,6 +76,7 @@ async def run(
         # Connections of nsqd outlive the answers over HTTP: the last ones must not say that nobody is there.
         async with trio.open_nursery() as connections:
             connections.start_soon(turn.keep_time)
+            connections.start_soon(turn.clear_departed)
             await connections.start(clients.run)
             async with trio.open_nursery() as services:
                 services.start_soon(clients.accept, listening.tcp)
