@@ -18,14 +18,16 @@ import trio
 from common import web
 from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
+from common.handshake import MOST_UNDER_WAY, TlsServer
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
+from common.streams.tls import TlsLayer
 from common.version import NSQ_VERSION
 from common.waiting import Waiting
 from common.wire.lookup import PeerAddress
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
-from nsqlookupd.tcp import Limits, PlainClients, TlsClients
+from nsqlookupd.tcp import Clients, Limits
 from nsqlookupd.tls import server_context
 from nsqlookupd.turn import Turn
 
@@ -109,16 +111,18 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
 
 def _clients(
     options: Options, registry: Registry, turn: Turn, address: PeerAddress, context: ssl.SSLContext | None
-) -> PlainClients | TlsClients:
+) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = Limits(
         # What is left is for HTTP, for consumers must find the nodes however many connections somebody opens here.
         most=int(descriptors) - _descriptors_for_http(),
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
     )
-    if context is None:
-        return PlainClients(registry, turn, address, limits)
-    return TlsClients(registry, turn, address, limits, context)
+    tls = None
+    if context is not None:
+        most = min(MOST_UNDER_WAY, limits.most // 2)
+        tls = TlsServer(partial(TlsLayer, context, server_side=True), most=most)
+    return Clients(registry, turn, address, limits, tls)
 
 
 def _http_budget() -> Budget:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from common.handshake import MOST_UNDER_WAY
 from common.wire.commands import identify
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import Certificates, make_certificates
-from tests.support.process import Daemon, Nsqd, eventually
+from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 from tests.support.upgraded import UpgradedClient, trusting
 
 pytestmark = pytest.mark.e2e
@@ -127,6 +128,35 @@ def test_tls_after_identify_is_there_for_the_honest(
             client.upgrade(tls=context)
 
     withstands(nsqd, nsqd.tcp, kind, shake_hands, UPGRADE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tls_of_nsqlookupd_is_there_for_the_honest(certificates: Certificates, kind: str) -> None:
+    with start_tls_nsqlookupd(certificates) as lookupd:
+        context = trusting(certificates)
+
+        def shake_hands() -> None:
+            with socket.create_connection(lookupd.tcp, timeout=LIMIT) as connection:
+                with context.wrap_socket(connection, server_hostname="localhost") as secure:
+                    secure.sendall(b"  V1PING\n")
+                    assert secure.recv(6) == b"\x00\x00\x00\x02OK"
+
+        withstands(lookupd, lookupd.tcp, kind, shake_hands, b"")
+
+
+def test_https_of_nsqlookupd_is_there_for_the_honest(certificates: Certificates) -> None:
+    with start_tls_nsqlookupd(certificates) as lookupd:
+        context = trusting(certificates)
+        lookupd.https_address = lookupd.http_address
+
+        def shake_hands() -> None:
+            assert lookupd.http("GET", "/ping", tls=context, timeout=LIMIT).status == 200
+
+        withstands(lookupd, lookupd.http_address, "garbage", shake_hands, b"")
+
+
+def start_tls_nsqlookupd(certificates: Certificates) -> Nsqlookupd:
+    return Nsqlookupd(f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}")
 
 
 def ask_over_https(nsqd: Nsqd, context: ssl.SSLContext) -> None:
