@@ -19,12 +19,14 @@ from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from common.budget import Budget
 from common.net import format_name, keep_alive
+
+if TYPE_CHECKING:
+    from common.budget import Budget
 
 log = logging.getLogger(__name__)
 

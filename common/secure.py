@@ -9,17 +9,26 @@ the web server needs no TLS of its own: its asyncio could not ask for certificat
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable
+from functools import partial
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from common.streams.layer import StreamError
 
 if TYPE_CHECKING:
+    from common.budget import Budget
     from common.handshake import TlsServer
-    from common.poller import Handler
+    from common.poller import Connection, Handler, MakeHandler, Poller
     from common.streams.tls import SecureLayer
+    from common.web import Web
 
+log = logging.getLogger(__name__)
+
+_TUNNEL: Final = 2  # descriptors of the socket pair between a connection and the web server
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
 _MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel before its other end is not read from
 # A peer that has mistaken the port is told so in clear, as by Go's server; it decides by as many bytes.
@@ -226,3 +235,88 @@ class TunnelEnd:
     @property
     def finished(self) -> bool:
         return self._closing and not self._out
+
+
+class Tunnels:
+    """From connections over TLS to the web server. Their descriptors count in the budget of the door."""
+
+    def __init__(self, poller: Poller, web: Web, budget: Budget) -> None:
+        self._poller = poller
+        self._web = web
+        self._budget = budget
+
+    def dig(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
+        """Leads this connection to the web server from now on, beginning with what was received."""
+        near = TunnelEnd(wake)
+        try:
+            if not self._budget.has_room(_TUNNEL):
+                raise OSError("no descriptors left for it")
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            log.warning("[%s] HTTPS - %s", peer, error)
+            secure.give_up()
+            return
+        for _ in range(_TUNNEL):
+            self._budget.take()
+        secure.inner = near
+
+        def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
+            end = TunnelEnd(wake)
+            end.join(near)
+            return end
+
+        self._poller.add(ours, peer, make_far, on_closed=self._budget.give_back)
+        theirs.setblocking(False)
+        host, _, port = peer.rpartition(":")
+        self._web.adopt(
+            theirs,
+            received,
+            client=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no name
+            common_name=secure.common_name(),
+            on_closed=self._budget.give_back,
+        )
+
+    def door(self, tls: TlsServer) -> MakeHandler:
+        """Makes handlers that have all that they hear in TLS answered by the web server."""
+
+        def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+            note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
+            secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
+            secure.inner = _AtTheDoor(partial(self.dig, secure, connection.peer, wake))
+            return secure
+
+        return make
+
+
+class _AtTheDoor:
+    """Implements `common.poller.Handler` until something has come, with which a tunnel begins."""
+
+    next_deadline: Final = inf
+    write_timeout: Final = inf
+    reading: Final = True
+    aborted: Final = False
+    lingers: Final = False
+
+    def __init__(self, dig: Callable[[bytes], None]) -> None:
+        self._dig = dig
+        self.finished = False
+
+    def receive(self, data: bytes, now: float) -> None:
+        self._dig(data)
+
+    def end(self) -> None:
+        self.finished = True
+
+    def abort(self) -> None:
+        self._dig = _dig_nothing  # it leads to the connection
+
+    def tick(self, now: float) -> None: ...
+
+    def bytes_to_send(self) -> list[bytes]:
+        return []
+
+    def sent(self, unsent: int) -> None: ...
+
+
+def _dig_nothing(received: bytes) -> None:
+    """For a connection that has gone."""

@@ -17,7 +17,6 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
@@ -59,7 +58,6 @@ _log = logging.getLogger(__name__)
 GRACE: Final = 5.0  # seconds that a busy connection gets to finish its answer
 # How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
 LINGER: Final = 0.5
-HANDSHAKE: Final = 10.0  # how long a peer may take to agree on TLS
 STALL: Final = 60.0  # how long a stream waits for a peer that takes nothing
 _AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -123,16 +121,15 @@ async def serve(
     listeners: Sequence[socket.socket],
     *,
     budget: Budget,
-    ssl: ssl.SSLContext | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves listening, non-blocking sockets until cancelled, over TLS where `ssl` is given.
+    """Serves listening, non-blocking sockets until cancelled.
 
     The listeners stay the caller's to close.
     """
     async with open_web(app) as web, trio.open_nursery() as nursery:
         for listener in listeners:
-            nursery.start_soon(_accept, listener, web, ssl, budget)
+            nursery.start_soon(_accept, listener, web, budget)
         task_status.started()
 
 
@@ -171,15 +168,14 @@ class Web:
         sock: socket.socket,
         received: bytes = b"",
         *,
-        ssl: ssl.SSLContext | None = None,
         client: tuple[str, int] | None = None,
         common_name: str = "",
         on_closed: Callable[[], None] = _do_nothing,
     ) -> None:
         """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it.
 
-        With `ssl` the TLS handshake is still to come, and nothing may have been read. `client` is who is at the end of
-        it, where the socket does not know, and `common_name` what the certificate says that it has shown.
+        `client` is who is at the end of it, where the socket does not know, and `common_name` what the certificate says
+        that it has shown. `on_closed` is called when the connection has gone.
         """
         if self._closing:
             sock.close()
@@ -197,8 +193,7 @@ class Web:
 
         async def open_connection() -> None:
             try:
-                timeout = HANDSHAKE if ssl is not None else None
-                await self._loop.connect_accepted_socket(connection, sock, ssl=ssl, ssl_handshake_timeout=timeout)
+                await self._loop.connect_accepted_socket(connection, sock)
             except OSError:  # it went while it was handed over
                 sock.close()
                 on_closed()
@@ -413,7 +408,7 @@ def _wants_close(scope: Scope) -> bool:
     return any(token.strip().lower() == b"close" for token in tokens)
 
 
-async def _accept(listener: socket.socket, web: Web, ssl: ssl.SSLContext | None, budget: Budget) -> None:
+async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
     while True:
         await budget.wait_for_room()
         await trio.lowlevel.wait_readable(listener)
@@ -432,7 +427,7 @@ async def _accept(listener: socket.socket, web: Web, ssl: ssl.SSLContext | None,
             # waits for the client's delayed ACK of the head, 40 ms.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         budget.take()
-        web.adopt(sock, ssl=ssl, on_closed=budget.give_back)
+        web.adopt(sock, on_closed=budget.give_back)
 
 
 def _contain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
 from common.web import serve
-from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, TunnelEnd, refuse_plain
+from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, Tunnels, refuse_plain
 
 if TYPE_CHECKING:
     import trio
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_TUNNEL: Final = 2  # descriptors of the socket pair between an HTTPS connection and the web server
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,42 +128,11 @@ class Doors:
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
         """As `_make_http`, behind TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
+        tunnels = Tunnels(self.poller, self.web, self.budgets.https)
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)
 
         def hand_off(received: bytes) -> None:
-            near = TunnelEnd(wake)
-            try:
-                if not self.budgets.https.has_room(_TUNNEL):
-                    raise OSError("no descriptors left for it")
-                self._dig_tunnel(near, connection.peer, received, secure.common_name())
-            except OSError as error:  # out of descriptors
-                log.warning("[%s] HTTPS - %s", connection.peer, error)
-                secure.give_up()
-                return
-            secure.inner = near
+            tunnels.dig(secure, connection.peer, wake, received)
 
         secure.inner = QuickHttp(self.routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
         return secure
-
-    def _dig_tunnel(self, near: TunnelEnd, peer: str, received: bytes, common_name: str) -> None:
-        """From here to the web server, who is told whom it serves."""
-        ours, theirs = socket.socketpair()
-
-        def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
-            end = TunnelEnd(wake)
-            end.join(near)
-            return end
-
-        budget = self.budgets.https
-        for _ in range(_TUNNEL):
-            budget.take()
-        self.poller.add(ours, peer, make_far, on_closed=budget.give_back)
-        theirs.setblocking(False)
-        host, _, port = peer.rpartition(":")
-        self.web.adopt(
-            theirs,
-            received,
-            client=(host.strip("[]"), int(port)),
-            common_name=common_name,
-            on_closed=budget.give_back,
-        )

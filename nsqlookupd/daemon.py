@@ -21,6 +21,7 @@ from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.handshake import MOST_UNDER_WAY, TlsServer
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
+from common.secure import Tunnels
 from common.streams.tls import TlsLayer
 from common.version import NSQ_VERSION
 from common.waiting import Waiting
@@ -83,7 +84,7 @@ async def run(
             async with trio.open_nursery() as services:
                 services.start_soon(clients.accept, listening.tcp)
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
-                await services.start(partial(web.serve, app, [listening.http], ssl=context, budget=_http_budget()))
+                await services.start(_serve_http, app, listening.http, clients)
                 log.info("HTTP: listening on %s", format_listener(listening.http))
                 tune_garbage_collection()
                 task_status.started(listening)
@@ -97,6 +98,22 @@ async def run(
 
 
 # Parts
+
+
+async def _serve_http(
+    app: web.App,
+    listener: socket.socket,
+    clients: Clients,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    budget = _http_budget()
+    if clients.tls is None:
+        await web.serve(app, [listener], budget=budget, task_status=task_status)
+        return
+    async with web.open_web(app) as web_server, trio.open_nursery() as nursery:
+        door = Tunnels(clients.poller, web_server, budget).door(clients.tls)
+        nursery.start_soon(clients.poller.accept, listener, door, budget)
+        task_status.started()
 
 
 def _registry(options: Options, waiting: Waiting) -> Registry:

@@ -192,38 +192,38 @@ class Clients:
         self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits, tls: TlsServer | None = None
     ) -> None:
         self._registry = registry
-        self._tls = tls
+        self.tls = tls
         self._address = address
         self._limits = limits
         self._backlog = Backlog(turn)
-        self._poller = Poller(self._backlog)
+        self.poller = Poller(self._backlog)
         self._budget = Budget(limits.most, "TCP")
-        turn.flush = self._poller.flush
+        turn.flush = self.poller.flush
 
     def __len__(self) -> int:
-        return len(self._poller)
+        return self._budget.taken
 
     async def accept(self, listener: socket.socket) -> None:
         """Takes connections until cancelled; `run` serves them."""
-        await self._poller.accept(listener, self._make_client, self._budget)
+        await self.poller.accept(listener, self._make_client, self._budget)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled, which closes them all."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._poller.run)
+                nursery.start_soon(self.poller.run)
                 nursery.start_soon(self._backlog.work_off)
                 task_status.started()
         finally:
-            self._poller.close_all()
+            self.poller.close_all()
 
     def _make_client(self, connection: Connection, wake: Callable[[], None]) -> Handler:
         log.info("TCP: new client(%s)", connection.peer)
         protocol = LookupProtocol(self._registry, id=connection.peer, address=self._address, note=note)
         client = LookupClient(protocol, self._backlog, wake, self._limits.silence)
-        if self._tls is None:
+        if self.tls is None:
             return client
         say = partial(log.info, "client(%s) - %s", connection.peer)
-        secure = SecureHandler(self._tls, now=monotonic(), wake=wake, note=say)
+        secure = SecureHandler(self.tls, now=monotonic(), wake=wake, note=say)
         secure.inner = client
         return secure

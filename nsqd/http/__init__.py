@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from common.secure import SecureHandler, TunnelEnd, is_tunnel
+from common.secure import SecureHandler, Tunnels, is_tunnel
 from nsqd.http.api import NodeInfo, make_app, refuse_plain
 from nsqd.http.guard import Guard
 from nsqd.http.history import Reading
@@ -17,7 +17,7 @@ __all__ = [
     "QuickRoutes",
     "Reading",
     "SecureHandler",
-    "TunnelEnd",
+    "Tunnels",
     "is_tunnel",
     "make_app",
     "refuse_plain",

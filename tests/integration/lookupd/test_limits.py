@@ -177,7 +177,7 @@ def test_the_kernel_asks_after_machines_that_are_silent(certificates: Certificat
     async def test() -> None:
         async with lookupd(Limits(most=1, silence=1), certificates, is_tls=False) as it, await it.connect():
             await it.wait_for_connections(1)
-            (connection,) = it.clients._poller._connections.values()
+            (connection,) = it.clients.poller._connections.values()
             assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
 
     trio.run(test)
