@@ -28,6 +28,7 @@ from bench import (
     recovery,
     redelivery,
     spark,
+    storms,
     streams,
     throughput,
 )
@@ -51,6 +52,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         history.BENCHMARK,
         streams.BENCHMARK,
         spark.BENCHMARK,
+        storms.BENCHMARK,
         client.BENCHMARK,
         admin.BENCHMARK,
     )

@@ -19,17 +19,21 @@ from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
 from common.net import format_name, keep_alive
+
+if TYPE_CHECKING:
+    from common.budget import Budget
 
 log = logging.getLogger(__name__)
 
 _READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
 _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
+_LONGEST_TURN: Final = 0.005  # seconds until connections that are ready wait for the next turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _LONGEST_LEAVE: Final = 30.0  # seconds that a peer may go on sending when all is said
 _MOST_THROWN_AWAY: Final = 32 << 20  # bytes that it may send then: the largest body allowed, several times
@@ -95,6 +99,9 @@ class Turn(Protocol):
         """Has everything that was decided written, delivered and, through `Poller.flush`, sent."""
 
 
+def _do_nothing() -> None: ...
+
+
 class Connection:
     """A socket, its handler, and what the socket has not taken yet."""
 
@@ -106,6 +113,7 @@ class Connection:
         "handler",
         "is_ours",
         "marked",
+        "on_closed",
         "peer",
         "queued",
         "queued_bytes",
@@ -116,8 +124,9 @@ class Connection:
     )
     __deletable__ = ("handler",)  # asks mypyc to let go of it as Python does
 
-    def __init__(self, sock: socket.socket, peer: str) -> None:
+    def __init__(self, sock: socket.socket, peer: str, on_closed: Callable[[], None] = _do_nothing) -> None:
         self.sock = sock
+        self.on_closed = on_closed
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
@@ -137,19 +146,18 @@ MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
 class Poller:
-    def __init__(self, turn: Turn, *, busy_poll: float = 0.0, most_connections: int = 1_000_000) -> None:
+    def __init__(self, turn: Turn, *, busy_poll: float = 0.0) -> None:
         self._turn = turn
-        self._most_connections = most_connections  # more wait in the listener's backlog
         # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
         # On a single core that would only take the peer's time.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
+        self._late: list[tuple[int, int]] = []  # events that the last turn had no time for
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
         self._alarm_set = trio.Event()
-        self._has_room = trio.Event()
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -157,11 +165,14 @@ class Poller:
 
     # Connections
 
-    async def accept(self, listener: socket.socket, make_handler: MakeHandler) -> None:
+    async def accept(self, listener: socket.socket, make_handler: MakeHandler, budget: Budget) -> None:
         """Takes connections from a listening, non-blocking socket until cancelled."""
+        stop = 0.0
         while True:
-            while len(self._connections) >= self._most_connections:
-                await self._wait_for_room()
+            if monotonic() >= stop:  # one by one, a flood would fill the backlog
+                await trio.lowlevel.checkpoint()
+                stop = monotonic() + _SLICE
+            await budget.wait_for_room()
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
@@ -170,26 +181,26 @@ class Poller:
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
             else:
+                budget.take()
                 try:
                     if listener.family != socket.AF_UNIX:
                         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         keep_alive(sock)
-                    self.add(sock, format_name(name), make_handler)
+                    self.add(sock, format_name(name), make_handler, on_closed=budget.give_back)
+                    if self._marked:  # a handshake may have made room for this one
+                        self._turn.begin()
+                        self._turn.finish()
                 except OSError as error:  # reset before we could look at it
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
-                await trio.lowlevel.checkpoint()
+                    budget.give_back()
 
-    async def _wait_for_room(self) -> None:
-        """Descriptors are also what logs are written through: publishing must not stop because too many connect."""
-        log.warning("%d connections: no more are accepted until some have gone", len(self._connections))
-        self._has_room = trio.Event()
-        await self._has_room.wait()
-
-    def add(self, sock: socket.socket, peer: str, make_handler: MakeHandler) -> None:
+    def add(
+        self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing
+    ) -> None:
         """Serves this connected socket from now on. `make_handler` is given the connection and its `wake`."""
         sock.setblocking(False)
-        connection = Connection(sock, peer)
+        connection = Connection(sock, peer, on_closed)
 
         def wake() -> None:
             if not connection.marked:
@@ -203,7 +214,10 @@ class Poller:
         self._watch_deadline(connection)
 
     def release(self, connection: Connection) -> socket.socket:
-        """Gives the socket away; whoever gets it serves it from now on. Handlers may do so in `receive` and `sent`."""
+        """Gives the socket away; whoever gets it serves it from now on, and calls `connection.on_closed` in the end.
+
+        Handlers may do so in `receive` and `sent`.
+        """
         self._forget(connection)
         del connection.handler
         return connection.sock
@@ -217,6 +231,7 @@ class Poller:
         if connection.is_ours:
             self._forget(connection)
             connection.sock.close()
+            connection.on_closed()
             try:
                 connection.handler.abort()
             except Exception:  # the state that made a step fail may make this fail as well
@@ -225,7 +240,6 @@ class Poller:
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection.fd, None)
-        self._has_room.set()
         connection.is_ours = False
         connection.alarm = inf
         with suppress(OSError):
@@ -258,8 +272,16 @@ class Poller:
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
         self._turn.begin()
+        stop = monotonic() + _LONGEST_TURN
         connections = self._connections
-        for fd, event in events:
+        if self._late:  # they come first: who was served in the last turn may be ready again, and again
+            events = self._late + events
+            self._late = []
+        for at, (fd, event) in enumerate(events):
+            if at and monotonic() >= stop:
+                # Only reading: epoll tells everything else again, and the descriptor may be another connection's by then.
+                self._late = [(late, select.EPOLLIN) for late, what in events[at:] if what & select.EPOLLIN]
+                break
             connection = connections.get(fd)
             if connection is None:
                 continue
@@ -429,7 +451,9 @@ class Poller:
             self._turn.finish()
 
     def _ring(self, now: float) -> None:
-        while self._alarms and self._alarms[0][0] <= now:
+        """What is due beyond a turn's time stays due. A handler may want to be called again at once, in the next turn."""
+        stop = monotonic() + _LONGEST_TURN
+        while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
             when, _, connection = heappop(self._alarms)
             if connection.alarm != when or not connection.is_ours:
                 continue

@@ -17,7 +17,6 @@ import asyncio
 import errno
 import logging
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from contextvars import copy_context
@@ -45,6 +44,7 @@ from common.http_heads import BAD_REQUEST, HEADERS_TOO_LARGE, MOST_HEAD_BYTES, r
 if TYPE_CHECKING:
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+    from common.budget import Budget
     from common.http_api import Message, Receive, Request, Scope, Send
 
 App = Callable[["Scope", "Receive", "Send"], Awaitable[None]]
@@ -58,11 +58,13 @@ _log = logging.getLogger(__name__)
 GRACE: Final = 5.0  # seconds that a busy connection gets to finish its answer
 # How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
 LINGER: Final = 0.5
-HANDSHAKE: Final = 10.0  # how long a peer may take to agree on TLS
 STALL: Final = 60.0  # how long a stream waits for a peer that takes nothing
 _AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
+
+
+def _do_nothing() -> None: ...
 
 
 async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
@@ -118,16 +120,16 @@ async def serve(
     app: App,
     listeners: Sequence[socket.socket],
     *,
-    ssl: ssl.SSLContext | None = None,
+    budget: Budget,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves listening, non-blocking sockets until cancelled, over TLS where `ssl` is given.
+    """Serves listening, non-blocking sockets until cancelled.
 
     The listeners stay the caller's to close.
     """
     async with open_web(app) as web, trio.open_nursery() as nursery:
         for listener in listeners:
-            nursery.start_soon(_accept, listener, web, ssl)
+            nursery.start_soon(_accept, listener, web, budget)
         task_status.started()
 
 
@@ -166,30 +168,35 @@ class Web:
         sock: socket.socket,
         received: bytes = b"",
         *,
-        ssl: ssl.SSLContext | None = None,
         client: tuple[str, int] | None = None,
         common_name: str = "",
+        on_closed: Callable[[], None] = _do_nothing,
     ) -> None:
         """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it.
 
-        With `ssl` the TLS handshake is still to come, and nothing may have been read. `client` is who is at the end of
-        it, where the socket does not know, and `common_name` what the certificate says that it has shown.
+        `client` is who is at the end of it, where the socket does not know, and `common_name` what the certificate says
+        that it has shown. `on_closed` is called when the connection has gone.
         """
         if self._closing:
             sock.close()
+            on_closed()
             return
+
+        def lost() -> None:
+            on_closed()
+            self._connection_lost()
 
         def connection() -> _Connection:
             return _Connection(
-                self._config, self._state, self._loop, self._date, self._connection_lost, received, client, common_name
+                self._config, self._state, self._loop, self._date, lost, received, client, common_name
             )
 
         async def open_connection() -> None:
             try:
-                timeout = HANDSHAKE if ssl is not None else None
-                await self._loop.connect_accepted_socket(connection, sock, ssl=ssl, ssl_handshake_timeout=timeout)
+                await self._loop.connect_accepted_socket(connection, sock)
             except OSError:  # it went while it was handed over
                 sock.close()
+                on_closed()
 
         task = self._loop.create_task(open_connection(), context=self._context)
         self._opening.add(task)
@@ -401,8 +408,9 @@ def _wants_close(scope: Scope) -> bool:
     return any(token.strip().lower() == b"close" for token in tokens)
 
 
-async def _accept(listener: socket.socket, web: Web, ssl: ssl.SSLContext | None) -> None:
+async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
     while True:
+        await budget.wait_for_room()
         await trio.lowlevel.wait_readable(listener)
         try:
             sock, _ = listener.accept()
@@ -418,7 +426,8 @@ async def _accept(listener: socket.socket, web: Web, ssl: ssl.SSLContext | None)
             # asyncio does so only where the listener was made with IPPROTO_TCP by name. Without it the body of an answer
             # waits for the client's delayed ACK of the head, 40 ms.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        web.adopt(sock, ssl=ssl)
+        budget.take()
+        web.adopt(sock, on_closed=budget.give_back)
 
 
 def _contain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

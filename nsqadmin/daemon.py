@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+import resource
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import trio
 
 from common import web
+from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
 from common.startup import StartupError
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_RESERVED_DESCRIPTORS: Final = 1024
+
 
 async def run(
     options: Options,
@@ -63,7 +67,7 @@ async def run(
             else:
                 upstream = await stack.enter_async_context(opened(options))
                 services = await _live_services(nursery, settings, policy, activity, upstream)
-            await nursery.start(partial(web.serve, _app(services), [listener]))
+            await nursery.start(partial(web.serve, _app(services), [listener], budget=_budget()))
             log.info("HTTP: listening on %s", format_listener(listener))
             tune_garbage_collection()
             task_status.started(listener)
@@ -73,6 +77,12 @@ async def run(
             nursery.cancel_scope.cancel()
     finally:
         close_listener(listener)
+
+
+def _budget() -> Budget:
+    """Of descriptors: what browsers and scripts may have leaves the rest for questions to the nodes, and for files."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Budget(int(descriptors) - min(_RESERVED_DESCRIPTORS, int(descriptors) // 2), "HTTP")
 
 
 async def _live_services(

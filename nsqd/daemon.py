@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import trio
 
 from common import logs, web
+from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import listening_port
 from common.options import MILLISECOND, seconds
@@ -27,7 +28,7 @@ from nsqd.drain import Drain, drain_on_signal
 from nsqd.http import Guard, NodeInfo, Publishing, QuickRoutes, Reading, is_tunnel, make_app
 from nsqd.http.history import MOST_READERS
 from nsqd.http.memory import memory_now
-from nsqd.listeners import Doors, Listening, listening_on, say_what_closes
+from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.store import MOST_DESCRIPTORS
 from nsqd.options import TlsRequired
@@ -39,9 +40,9 @@ from nsqd.tls import VERIFIED, tls_server
 from nsqd.turn import Turn
 
 if TYPE_CHECKING:
+    from common.handshake import TlsServer
     from common.poller import MakeHandler
     from nsqd.broker.broker import Broker
-    from nsqd.handshake import TlsServer
     from nsqd.http.history import InThread
     from nsqd.log.store import Store
     from nsqd.options import Options
@@ -50,6 +51,7 @@ log = logging.getLogger(__name__)
 
 _RESERVED_DESCRIPTORS: Final = 2 * MOST_DESCRIPTORS + MOST_READERS * MOST_FILES + auth_servers.AT_ONCE + 128
 _READING_THREADS: Final = 4  # for those who read history
+_SHARE_OF_HTTP: Final = 4  # one part of this many of the descriptors that connections may have
 _LAST_WORDS: Final = 1.0  # seconds for what is on its way when everything has ended
 _LOOK_INTERVAL: Final = 0.01
 
@@ -95,9 +97,12 @@ async def run(
     with opened_store(options) as store, listening_on(options) as listening:
         _say_who_starts(options)
         node = _put_together(_with_real_ports(options, listening), trust, store)
+        budgets = _budgets(listening)
+        if trust.tls is not None:  # a handshake under way must leave room for connections that are past theirs
+            trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
         # The store outlives everyone who writes, the poller the answers that pass through it, and the web everyone who
         # may hand it a connection.
-        async with running_store(store, node.broker, node.turn), _polling(node), _web(node, listening) as doors:
+        async with running_store(store, node.broker, node.turn), _polling(node), _web(node, listening, budgets) as doors:
             async with trio.open_nursery() as services:
                 _start_upkeep(services, node)
                 await doors.open(services)
@@ -112,14 +117,14 @@ async def run(
                 services.cancel_scope.cancel()
             node.reading.stop()
             _close(node, but_tunnels=True)
-        node.broker.record_progress()
+        timers.record_progress(node.broker, store)
     log.info("NSQ: bye")
 
 
 def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     broker = recovered_broker(store, options)
     turn = Turn(broker, store)
-    poller = Poller(turn, busy_poll=seconds(options.busy_poll), most_connections=_most_connections())
+    poller = Poller(turn, busy_poll=seconds(options.busy_poll))
     turn.flush = poller.flush
     lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
     lookupds.configure(options.lookupd_tcp_address)
@@ -231,10 +236,17 @@ def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
     return auth_servers.AuthServers(trust.auth, turn, known=trust.rights.grant if trust.rights is not None else None)
 
 
-def _most_connections() -> int:
-    """All descriptors but those that logs, their syncs and the web server may need."""
+def _budgets(listening: Listening) -> Budgets:
+    """All descriptors but those that logs, their syncs and the node's own questions may need.
+
+    HTTP has a part that connections over TCP never get: probes and operators must reach a node that is full of clients.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)
+    most = int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)
+    doors = [door for door in (listening.http, listening.https) if door is not None]
+    for_http = most // _SHARE_OF_HTTP if doors else 0
+    each = for_http // max(1, len(doors))
+    return Budgets(Budget(most - for_http, "TCP"), Budget(each, "HTTP"), Budget(each, "HTTPS"))
 
 
 def _with_real_ports(options: Options, listening: Listening) -> Options:
@@ -248,7 +260,7 @@ def _with_real_ports(options: Options, listening: Listening) -> Options:
 
 
 @asynccontextmanager
-async def _web(node: _Node, listening: Listening) -> AsyncIterator[Doors]:
+async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIterator[Doors]:
     """The web server, and all doors, which are still closed."""
     options, broker = node.options, node.broker
     publishing = Publishing(broker, limits_of(options), max_defer_ms=options.defer_limit // MILLISECOND)
@@ -273,6 +285,7 @@ async def _web(node: _Node, listening: Listening) -> AsyncIterator[Doors]:
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield Doors(
             listening=listening,
+            budgets=budgets,
             poller=node.poller,
             web=web_server,
             routes=QuickRoutes(broker, publishing, guard=guard),

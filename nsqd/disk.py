@@ -147,6 +147,7 @@ async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterat
     store.on_settled = settled
     store.snapshot_topic = broker.snapshot_topic
     store.exceptions_of = broker.exceptions
+    store.names = broker.topology_parts
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.

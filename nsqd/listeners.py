@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 
 from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
 from common.web import serve
-from nsqd.http import QuickHttp, QuickRoutes, SecureHttp, TunnelEnd, refuse_plain
+from nsqd.http import QuickHttp, QuickRoutes, SecureHandler, Tunnels, refuse_plain
 
 if TYPE_CHECKING:
     import trio
 
+    from common.budget import Budget
+    from common.handshake import TlsServer
     from common.poller import Connection, Handler, MakeHandler, Poller
     from common.web import Web
-    from nsqd.handshake import TlsServer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)
+
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,21 @@ def say_what_closes(listening: Listening) -> None:
     log.info("NSQ: stopping subsystems")
 
 
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """Of descriptors, for each door its own: who fills one leaves the others open."""
+
+    tcp: Budget
+    http: Budget
+    https: Budget
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doors:
     """What stands behind the listeners."""
 
     listening: Listening
+    budgets: Budgets
     poller: Poller
     web: Web
     routes: QuickRoutes
@@ -91,54 +103,36 @@ class Doors:
     async def open(self, nursery: trio.Nursery) -> None:
         """Connections are taken when this returns, until the nursery is cancelled."""
         tcp, http, https = self.listening.tcp, self.listening.http, self.listening.https
-        nursery.start_soon(self.poller.accept, tcp, self.make_client)
+        nursery.start_soon(self.poller.accept, tcp, self.make_client, self.budgets.tcp)
         log.info("TCP: listening on %s", format_listener(tcp))
         if http is not None:
             if self.serves_plain_http:
-                nursery.start_soon(self.poller.accept, http, self._make_http)
+                nursery.start_soon(self.poller.accept, http, self._make_http, self.budgets.http)
             else:
-                await nursery.start(serve, refuse_plain(self.listening.https_port), [http])
+                await nursery.start(
+                    partial(serve, refuse_plain(self.listening.https_port), [http], budget=self.budgets.http)
+                )
             log.info("HTTP: listening on %s", format_listener(http))
         if https is not None and self.tls is not None:
-            nursery.start_soon(self.poller.accept, https, partial(self._make_https, self.tls))
+            nursery.start_soon(self.poller.accept, https, partial(self._make_https, self.tls), self.budgets.https)
             log.info("HTTPS: listening on %s", format_listener(https))
 
     def _make_http(self, connection: Connection, wake: Callable[[], None]) -> Handler:
         """Publishing is served on the poller; a connection that asks for anything else goes to the web server for good."""
 
         def hand_off(received: bytes) -> None:
-            self.web.adopt(self.poller.release(connection), received)
+            self.web.adopt(self.poller.release(connection), received, on_closed=connection.on_closed)
 
         return QuickHttp(self.routes, hand_off=hand_off, wake=wake)
 
     def _make_https(self, tls: TlsServer, connection: Connection, wake: Callable[[], None]) -> Handler:
         """As `_make_http`, behind TLS."""
         note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
-        secure = SecureHttp(tls, now=self.now(), wake=wake, note=note)
+        tunnels = Tunnels(self.poller, self.web, self.budgets.https)
+        secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)
 
         def hand_off(received: bytes) -> None:
-            near = TunnelEnd(wake)
-            try:
-                self._dig_tunnel(near, connection.peer, received, secure.common_name())
-            except OSError as error:  # out of descriptors
-                log.warning("[%s] HTTPS - %s", connection.peer, error)
-                secure.give_up()
-                return
-            secure.inner = near
+            tunnels.dig(secure, connection.peer, wake, received)
 
         secure.inner = QuickHttp(self.routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
         return secure
-
-    def _dig_tunnel(self, near: TunnelEnd, peer: str, received: bytes, common_name: str) -> None:
-        """From here to the web server, who is told whom it serves."""
-        ours, theirs = socket.socketpair()
-
-        def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
-            end = TunnelEnd(wake)
-            end.join(near)
-            return end
-
-        self.poller.add(ours, peer, make_far)
-        theirs.setblocking(False)
-        host, _, port = peer.rpartition(":")
-        self.web.adopt(theirs, received, client=(host.strip("[]"), int(port)), common_name=common_name)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
 # Commands of one client at a stretch. One read may hold 30,000 NOPs, but hardly more than 600 messages of 200 bytes.
 _MOST_COMMANDS: Final = 1024
+_MOST_TOPICS: Final = 4  # made by one connection in a turn
 _MOST_FAILURES: Final = 512  # and answers that are errors: one command may stand for 512 FINs
 _BREATH: Final = 0.000_001  # seconds; any time that is later lets all others have their turn first
 _WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
@@ -199,6 +200,7 @@ class ClientProtocol:
         self._stopped = False
         self._paused = False  # the last of these: `tick` goes on
         self._failures = 0  # that were answered in this turn
+        self._topics_made = 0  # in this turn
         self._ration = Ration()
         self._magic: bytes | None = b""
         self._reader = CommandReader(rules.limits, self._admit)
@@ -231,7 +233,7 @@ class ClientProtocol:
         """Carries out what has come."""
         reader = self._reader
         complete = False
-        self._failures = 0
+        self._failures = self._topics_made = 0
         try:
             for _ in range(_MOST_COMMANDS):
                 command = reader.next_command()
@@ -482,7 +484,7 @@ class ClientProtocol:
             if self._guarded:
                 self._check_grant(word, raw.decode(), "", None)
             if self._topic is None:
-                self._topic = self._broker.topic(raw.decode())  # also when the body turns out bad, as in NSQ
+                self._make_topic()  # also when the body turns out bad, as in NSQ
 
     def _has_topic(self) -> bool:
         return self._topic is not None and not self._topic.closing
@@ -577,7 +579,11 @@ class ClientProtocol:
             self._holds_messages = self._held[-1]
 
     def _make_topic(self) -> Topic:
+        """Makes a topic. Its files cost as much time as hundreds of messages, so others come after a few of them."""
         self._topic = self._broker.topic(self._topic_raw.decode())
+        self._topics_made += 1
+        if self._topics_made == _MOST_TOPICS:
+            self._pause(self._broker.now)
         return self._topic
 
     def _count_publish(self, topic: str, count: int) -> None:

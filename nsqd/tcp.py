@@ -16,9 +16,9 @@ from nsqd.protocol import Ask, ClientProtocol, ClientRules, NoteKind
 from nsqd.upgrade import UpgradedClient
 
 if TYPE_CHECKING:
+    from common.handshake import TlsServer
     from common.poller import Connection, Handler, MakeHandler
     from nsqd.broker.broker import Broker
-    from nsqd.handshake import TlsServer
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)

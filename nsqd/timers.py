@@ -29,7 +29,7 @@ class AnyTurn(Protocol):
 class ProgressStore(Protocol):
     def write_journal(self, *, force: bool = False) -> bool: ...
 
-    def set_topology(self, topology: object) -> None: ...
+    def names_changed(self) -> None: ...
 
 
 class Sessions(Protocol):
@@ -56,11 +56,16 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
         if not (broker.changed or broker.lighter or broker.shape_unsaved):
             await turn.progress_made.wait()
         await trio.sleep(_PROGRESS_INTERVAL)
-        if broker.shape_unsaved:
-            broker.shape_unsaved = False
-            store.set_topology(broker.topology())
-        broker.record_progress()
+        record_progress(broker, store)
         store.write_journal(force=True)
+
+
+def record_progress(broker: Broker, store: ProgressStore) -> None:
+    """Also what the end of the process leaves to the store's."""
+    if broker.shape_unsaved:
+        broker.shape_unsaved = False
+        store.names_changed()
+    broker.record_progress()
 
 
 async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None) -> None:

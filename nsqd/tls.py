@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from common.handshake import TlsServer
 from common.startup import StartupError
 from common.streams.tls import SecureLayer, TlsLayer
-from nsqd.handshake import TlsServer
 
 if TYPE_CHECKING:
     from nsqd.options import Options

@@ -22,9 +22,9 @@ from common.wire.frames import OK_FRAME, error_frame
 from nsqd.protocol import ClientProtocol, Transport
 
 if TYPE_CHECKING:
+    from common.handshake import Handshake, TlsServer
     from common.streams.tls import SecureLayer
     from common.wire.identify import Negotiation
-    from nsqd.handshake import Handshake, TlsServer
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
 _BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at
@@ -89,12 +89,11 @@ class UpgradedClient:
         except StreamError as error:
             self._refuse(str(error))
             return
-        self._looks_at = handshake.looks_at
-        tls = handshake.tls
-        if answer := tls.pending():
+        if answer := handshake.pending():
             self._out.append(answer)
         if not done:
             return
+        tls = handshake.tls
         self._handshake = None
         self._tls = tls
         self._layers.append(tls)
@@ -121,7 +120,7 @@ class UpgradedClient:
         self._ended = True
         if not self._is_open:
             self._note("exiting: EOF during an upgrade")
-            self._client.abort()
+            self.abort()
         elif self._looks_at == inf:
             self._client.end()
 
@@ -130,7 +129,7 @@ class UpgradedClient:
     def _start(self) -> None:
         self._started = True
         if self._granted.tls and self._tls_server is not None:
-            self._handshake = self._tls_server.handshake(ends=self._now + HANDSHAKE_TIMEOUT)
+            self._handshake = self._tls_server.handshake(ends=self._now + HANDSHAKE_TIMEOUT, wake=self._wake)
         else:
             self._compress()
         if self._raw:
@@ -156,7 +155,7 @@ class UpgradedClient:
         self._note(str(error))
         self._out.append(error_frame(error))
         self._failed = True
-        self._handshake = None
+        self._end_handshake()
         self._client.close()
 
     def _give_up(self, error: StreamError) -> None:
@@ -197,13 +196,19 @@ class UpgradedClient:
         if self._handshake is not None and now >= self._handshake.ends:
             self._refuse("i/o timeout")
             self._wake()
-        elif now >= self._next_look:
+        elif now >= self._next_look or (self._handshake is not None and now >= self._handshake.looks_at):
             self._look(now)
         elif self._is_open:
             self._client.tick(now)
 
     def abort(self) -> None:
+        self._end_handshake()
         self._client.abort()
+
+    def _end_handshake(self) -> None:
+        if self._handshake is not None:
+            self._handshake.end()
+            self._handshake = None
 
     @property
     def _is_open(self) -> bool:
@@ -219,7 +224,7 @@ class UpgradedClient:
     def next_deadline(self) -> float:
         own = self._next_look
         if self._handshake is not None:
-            own = min(own, self._handshake.ends)
+            own = min(own, self._handshake.next_deadline)
         return min(own, self._client.next_deadline) if self._is_open else own
 
     @property

@@ -6,15 +6,18 @@ until its producers or channels do. So an answer with 500 producers is a join of
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from common.nsq_json import dumps
 from nsqlookupd.registry import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone
+    from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone, Topic
+
+_MOST_KEPT: Final = 2000  # topics of a node whose part of /nodes is kept, and made in one step
+_IN_PIECE: Final = 1000  # elements
 
 
 def lookup_json(answer: Lookup) -> bytes:
@@ -29,8 +32,12 @@ def nodes_json(registry: Registry) -> Iterator[bytes]:
     yield b'{"producers":['
     comma = b""
     for peer in registry.active_peers():
-        yield comma + _node_entry(registry, peer)
+        yield comma
         comma = b","
+        if peer.node_entry or len(peer.topics) <= _MOST_KEPT:
+            yield _node_entry(registry, peer)
+        else:
+            yield from _large_node_entry(registry, peer)
     yield b"]}"
 
 
@@ -47,7 +54,11 @@ def debug_json(registry: Registry) -> Iterator[bytes]:
 
     yield b"{"
     comma = b""
-    for row, peers in registry.registrations():
+    for found in registry.registrations():
+        if found is None:
+            yield b""
+            continue
+        row, peers = found
         yield b"%b%b:[%b]" % (comma, dumps(":".join(row)), b",".join([entry(*it) for it in peers]))
         comma = b","
     yield b"}"
@@ -82,6 +93,40 @@ def _node_entry(registry: Registry, peer: Peer) -> bytes:
             dumps(node.topics),
         )
     return peer.node_entry
+
+
+def _large_node_entry(registry: Registry, peer: Peer) -> Iterator[bytes]:
+    """In pieces, and not kept; with the topics that the peer has when it is begun."""
+    topics: list[Topic] = []
+    for topic in registry.topics_of(peer):
+        if topic is None:
+            yield b""
+        else:
+            topics.append(topic)
+            yield b""
+    yield b'{%b,"tombstones":[' % _lookup_entry(peer)
+    yield from _in_pieces([topic.is_hidden(peer) for topic in topics])
+    yield b'],"topics":['
+    yield from _in_pieces([topic.name for topic in topics])
+    yield b"]}"
+
+
+def topics_json(registry: Registry) -> Iterator[bytes]:
+    """In pieces."""
+    names: list[str] = []
+    for name in registry.names_in_order():
+        if name is not None:
+            names.append(name)
+        yield b""
+    yield b'{"topics":['
+    yield from _in_pieces(names)
+    yield b"]}"
+
+
+def _in_pieces(values: Sequence[object]) -> Iterator[bytes]:
+    """The elements of a JSON array, without its brackets."""
+    for start in range(0, len(values), _IN_PIECE):
+        yield (b"," if start else b"") + dumps(values[start : start + _IN_PIECE])[1:-1]
 
 
 def _debug_entry(peer: Peer, tombstone: Tombstone | None) -> dict[str, object]:

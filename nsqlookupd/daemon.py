@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common import web
+from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
+from common.handshake import MOST_UNDER_WAY, TlsServer
 from common.net import bind, close_listener, format_listener, listening_port
 from common.options import MILLISECOND, seconds
+from common.secure import Tunnels
+from common.streams.tls import TlsLayer
 from common.version import NSQ_VERSION
 from common.waiting import Waiting
 from common.wire.lookup import PeerAddress
 from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
-from nsqlookupd.tcp import Limits, PlainClients, TlsClients
+from nsqlookupd.tcp import Clients, Limits
 from nsqlookupd.tls import server_context
 from nsqlookupd.turn import Turn
 
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FOR_HTTP: Final = 4096  # descriptors; half of them where there are few
+_OWN: Final = 32  # of these, for the daemon's own files; a quarter where there are few
 _SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd says who it is at once, people and probes may be slower
 
 
@@ -74,11 +79,12 @@ async def run(
         # Connections of nsqd outlive the answers over HTTP: the last ones must not say that nobody is there.
         async with trio.open_nursery() as connections:
             connections.start_soon(turn.keep_time)
+            connections.start_soon(turn.clear_departed)
             await connections.start(clients.run)
             async with trio.open_nursery() as services:
                 services.start_soon(clients.accept, listening.tcp)
                 log.info("TCP: listening on %s", format_listener(listening.tcp))
-                await services.start(partial(web.serve, app, [listening.http], ssl=context))
+                await services.start(_serve_http, app, listening.http, clients)
                 log.info("HTTP: listening on %s", format_listener(listening.http))
                 tune_garbage_collection()
                 task_status.started(listening)
@@ -94,6 +100,22 @@ async def run(
 # Parts
 
 
+async def _serve_http(
+    app: web.App,
+    listener: socket.socket,
+    clients: Clients,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    budget = _http_budget()
+    if clients.tls is None:
+        await web.serve(app, [listener], budget=budget, task_status=task_status)
+        return
+    async with web.open_web(app) as web_server, trio.open_nursery() as nursery:
+        door = Tunnels(clients.poller, web_server, budget).door(clients.tls)
+        nursery.start_soon(clients.poller.accept, listener, door, budget)
+        task_status.started()
+
+
 def _registry(options: Options, waiting: Waiting) -> Registry:
     return Registry(
         inactive_timeout=seconds(options.inactive_producer_timeout),
@@ -106,16 +128,29 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
 
 def _clients(
     options: Options, registry: Registry, turn: Turn, address: PeerAddress, context: ssl.SSLContext | None
-) -> PlainClients | TlsClients:
+) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = Limits(
         # What is left is for HTTP, for consumers must find the nodes however many connections somebody opens here.
-        most=descriptors - min(_FOR_HTTP, descriptors // 2),
+        most=int(descriptors) - _descriptors_for_http(),
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
     )
-    if context is None:
-        return PlainClients(registry, turn, address, limits)
-    return TlsClients(registry, turn, address, limits, context)
+    tls = None
+    if context is not None:
+        most = min(MOST_UNDER_WAY, limits.most // 2)
+        tls = TlsServer(partial(TlsLayer, context, server_side=True), most=most)
+    return Clients(registry, turn, address, limits, tls)
+
+
+def _http_budget() -> Budget:
+    """Of descriptors that connections over TCP never get, and which leave them theirs."""
+    most = _descriptors_for_http()
+    return Budget(most - min(_OWN, most // 4), "HTTP")
+
+
+def _descriptors_for_http() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(_FOR_HTTP, int(descriptors) // 2)
 
 
 def _address(options: Options, listening: Listening) -> PeerAddress:

@@ -13,7 +13,7 @@ from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
 from common.version import NSQ_VERSION, suite_version
 from common.waiting import wait_argument
 from common.wire.names import is_valid_name
-from nsqlookupd.answers import debug_json, lookup_json, nodes_json
+from nsqlookupd.answers import debug_json, lookup_json, nodes_json, topics_json
 from nsqlookupd.slices import in_slices
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Questions:
                 raise ClientGone
 
     async def topics(self, request: Request) -> Response:
-        return json({"topics": self._registry.topics()})
+        return _json(await in_slices(topics_json(self._registry)))
 
     async def channels(self, request: Request) -> Response:
         topic = _argument(request.query(), "topic")

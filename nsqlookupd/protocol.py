@@ -108,10 +108,9 @@ class LookupProtocol:
         self._note("info", "client(%s) - %s", self.id, reason)
         if self._peer is not None:
             peer, self._peer = self._peer, None
-            gone = self._registry.disconnect(peer)
-            # NSQ has all of these at INFO: hundreds of lines for one event that the line above tells.
-            self._note("info", "DB: client(%s) UNREGISTER of all that it had: %d", self.id, len(gone))
-            self._note_removed(gone, level="debug")
+            # NSQ has a line for each of these: hundreds of lines for one event that the line above tells.
+            count = self._registry.disconnect(peer)
+            self._note("info", "DB: client(%s) UNREGISTER of all that it had: %d", self.id, count)
 
     # Reading
 
@@ -220,9 +219,9 @@ class LookupProtocol:
         for row in rows:
             self._note("info", "DB: client(%s) REGISTER category:%s key:%s subkey:%s", self.id, *row)
 
-    def _note_removed(self, rows: list[Registration], level: str = "info") -> None:
+    def _note_removed(self, rows: list[Registration]) -> None:
         for row in rows:
-            self._note(level, "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
+            self._note("info", "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
 
 
 def _shown(magic: bytes) -> str:

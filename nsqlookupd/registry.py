@@ -14,15 +14,18 @@ again; a topic that is not there has `no_index`. Who starts the counter at the c
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import merge
 from math import inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from common.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from common.wire.lookup import Identity
 
+_SORTED_AT_ONCE: Final = 2000  # names: less than a millisecond
+_CLEARED_AT_ONCE: Final = 100  # registrations: a fraction of a millisecond
 NEVER: Final = 0  # `tombstoned_at` of what never was
 
 
@@ -34,6 +37,8 @@ class Registration(NamedTuple):
     subkey: str = ""
 
 
+T = TypeVar("T")
+
 CLIENT: Final = Registration("client")
 
 
@@ -42,6 +47,7 @@ class Peer:
 
     __slots__ = (
         "channels",
+        "has_left",
         "id",
         "identity",
         "is_active",
@@ -58,6 +64,7 @@ class Peer:
         self.last_seen = now
         self.last_update = timestamp
         self.is_active = True
+        self.has_left = False  # counts nowhere any more, though it may still stand in topics and channels
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
         # For whoever renders answers: this peer's part of /lookup, and of /nodes until its topics change.
@@ -167,6 +174,10 @@ class Registry:
         self._active: OrderedDict[Peer, None] = OrderedDict()
         self._tombstones: OrderedDict[tuple[Topic, Peer], Tombstone] = OrderedDict()
         self._names: tuple[str, ...] | None = None
+        self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, and something still names them
+        self._registered = 0  # topics
+        self._channels = 0
+        self._producers = 0  # of all topics, without those that have left
 
     # Time
 
@@ -219,17 +230,52 @@ class Registry:
             self._set_active(peer, is_active=True)
         return silence
 
-    def disconnect(self, peer: Peer) -> list[Registration]:
-        """It is gone. Returns the registrations that it had."""
-        gone = [Registration("channel", channel.topic.name, channel.name) for channel in peer.channels]
-        gone += [Registration("topic", topic.name) for topic in peer.topics]
-        for channel in tuple(peer.channels):
-            self._leave_channel(peer, channel)
-        for topic in tuple(peer.topics):
-            self._leave_topic(peer, topic)
+    def disconnect(self, peer: Peer) -> int:
+        """It is gone, at once and in every answer. Returns how many registrations it had.
+
+        What names it is cleared by `clear_some`: a little of it here, and the rest, where there is much, in later turns.
+        A topic that somebody asks for, or changes, is cleared before, so nobody can tell the difference.
+        """
+        peer.has_left = True
+        self._producers -= len(peer.topics)
         self._peers.discard(peer)
         self._active.pop(peer, None)
-        return sorted([*gone, CLIENT])
+        self._departed[peer] = None
+        count = 1 + len(peer.topics) + len(peer.channels)
+        self._clear(peer)
+        return count
+
+    @property
+    def has_departed(self) -> bool:
+        """Whether `clear_some` has something to do."""
+        return bool(self._departed)
+
+    def clear_some(self) -> None:
+        """Clears a little of what those have left behind who are gone."""
+        if self._departed:
+            self._clear(next(iter(self._departed)))
+
+    def _clear(self, peer: Peer) -> None:
+        for _ in range(_CLEARED_AT_ONCE):
+            if peer.channels:
+                self._leave_channel(peer, peer.channels.pop())
+            elif peer.topics:
+                self._leave_topic(peer, peer.topics.pop())
+            else:
+                del self._departed[peer]
+                return
+
+    def _find(self, name: str) -> Topic | None:
+        """The topic of this name, without those that are gone."""
+        topic = self._topics.get(name)
+        if topic is None or not self._departed:
+            return topic
+        for channel in tuple(topic.channels.values()):
+            for peer in [it for it in channel.peers if it.has_left]:
+                self._leave_channel(peer, channel)
+        for peer in [it for it in topic.producers if it.has_left]:
+            self._leave_topic(peer, topic)
+        return self._topics.get(name)
 
     def _set_active(self, peer: Peer, *, is_active: bool) -> None:
         peer.is_active = is_active
@@ -241,7 +287,7 @@ class Registry:
     def register(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
         """Returns what is new by this. A producer that is there already stays as it is, with its tombstone."""
         added: list[Registration] = []
-        topic = self._topics.get(topic_name) or self._new_topic(topic_name)
+        topic = self._find(topic_name) or self._new_topic(topic_name)
         if channel_name:
             channel = topic.channels.get(channel_name) or self._new_channel(topic, channel_name)
             if peer not in channel.peers:
@@ -250,6 +296,7 @@ class Registry:
                 added.append(Registration("channel", topic_name, channel_name))
         if peer not in topic.producers:
             topic.producers.add(peer)
+            self._producers += 1
             peer.topics.add(topic)
             peer.node_entry = b""
             self._set_registered(topic)
@@ -259,7 +306,7 @@ class Registry:
 
     def unregister(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
         """Returns what this has removed: with a channel at most that one, without it all of the topic's first."""
-        topic = self._topics.get(topic_name)
+        topic = self._find(topic_name)
         if topic is None:
             return []
         removed: list[Registration] = []
@@ -283,6 +330,7 @@ class Registry:
 
     def _leave_topic(self, peer: Peer, topic: Topic) -> None:
         topic.producers.discard(peer)
+        self._producers -= not peer.has_left
         peer.topics.discard(topic)
         peer.node_entry = b""
         self._bury(topic, peer)
@@ -294,13 +342,13 @@ class Registry:
     # What operators do
 
     def create_topic(self, name: str) -> None:
-        topic = self._topics.get(name) or self._new_topic(name)
+        topic = self._find(name) or self._new_topic(name)
         if self._set_registered(topic):
             self._changed(topic)
 
     def delete_topic(self, name: str) -> None:
         """With all its channels and producers, who are not told. An unknown topic is fine."""
-        topic = self._topics.get(name)
+        topic = self._find(name)
         if topic is None:
             return
         for channel in tuple(topic.channels.values()):
@@ -317,7 +365,7 @@ class Registry:
 
     def delete_channel(self, topic_name: str, name: str) -> bool:
         """False: there is none."""
-        topic = self._topics.get(topic_name)
+        topic = self._find(topic_name)
         channel = topic.channels.get(name) if topic is not None else None
         if topic is None or channel is None:
             return False
@@ -327,7 +375,7 @@ class Registry:
 
     def tombstone(self, topic_name: str, node: str) -> None:
         """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime."""
-        topic = self._topics.get(topic_name)
+        topic = self._find(topic_name)
         if topic is None:
             return
         buried = [peer for peer in topic.producers if peer.is_node(node)]
@@ -353,7 +401,7 @@ class Registry:
 
     def lookup(self, name: str) -> Lookup | None:
         """None: there is no such topic."""
-        topic = self._topics.get(name)
+        topic = self._find(name)
         if topic is None or not topic.is_registered:
             return None
         if topic.answer is None:
@@ -367,7 +415,7 @@ class Registry:
 
     def index_of(self, name: str) -> int:
         """The index of the topic's producers now."""
-        topic = self._topics.get(name)
+        topic = self._find(name)
         return topic.index if topic is not None and topic.is_registered else self.no_index
 
     def topics(self) -> tuple[str, ...]:
@@ -375,44 +423,58 @@ class Registry:
             self._names = tuple(sorted(topic.name for topic in self._topics.values() if topic.is_registered))
         return self._names
 
+    def names_in_order(self) -> Iterator[str | None]:
+        """As `topics`, for whoever has something else to do in between when there are very many. None: see `in_order`."""
+        if self._names is None and self._registered > _SORTED_AT_ONCE:
+            return in_order([topic.name for topic in self._topics.values() if topic.is_registered], key=str)
+        return iter(self.topics())
+
     def channels(self, name: str) -> list[str]:
         """None at all for an unknown topic."""
-        topic = self._topics.get(name)
+        topic = self._find(name)
         return sorted(topic.channels) if topic is not None else []
 
     def active_peers(self) -> list[Peer]:
         return sorted(self._active, key=_order)
 
+    def topics_of(self, peer: Peer) -> Iterator[Topic | None]:
+        """Its topics, sorted by name. None: see `in_order`."""
+        return in_order(list(peer.topics), key=_name)
+
     def node(self, peer: Peer) -> Node:
         topics = sorted(peer.topics, key=_name)
         return Node(peer, tuple(topic.name for topic in topics), tuple(topic.is_hidden(peer) for topic in topics))
 
-    def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]]]:
+    def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]] | None]:
         """Every row that has producers, sorted, each producer with its tombstone, also one that is over.
 
-        Whoever takes a row after things have changed gets it as it is then.
+        Whoever takes a row after things have changed gets it as it is then. None: see `in_order`.
         """
-        topics = sorted(self._topics.values(), key=_place_in_debug)
-        for topic in topics:
-            for channel in sorted(topic.channels.values(), key=_name):
-                if channel.peers:
-                    row = Registration("channel", topic.name, channel.name)
-                    yield row, [(peer, None) for peer in sorted(channel.peers, key=_order)]
+        topics: list[Topic] = []
+        for topic in in_order(list(self._topics.values()), key=_place_in_debug):
+            if topic is None:
+                yield None
+                continue
+            topics.append(topic)
+            for channel in in_order(list(topic.channels.values()), key=_name):
+                if channel is None:
+                    yield None
+                elif peers := _in_place(channel.peers):
+                    yield Registration("channel", topic.name, channel.name), [(peer, None) for peer in peers]
         if self._peers:
             yield CLIENT, [(peer, None) for peer in sorted(self._peers, key=_order)]
         for topic in topics:
-            if topic.producers:
+            if peers := _in_place(topic.producers):
                 tombstones = topic.tombstones or {}
-                peers = sorted(topic.producers, key=_order)
                 yield Registration("topic", topic.name), [(peer, tombstones.get(peer)) for peer in peers]
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
             peers=len(self._peers),
             active_peers=len(self._active),
-            topics=len(self.topics()),
-            channels=sum(len(topic.channels) for topic in self._topics.values()),
-            producers=sum(len(topic.producers) for topic in self._topics.values()),
+            topics=self._registered,
+            channels=self._channels,
+            producers=self._producers,
             tombstones=len(self._tombstones),
             changes=self.index - self.no_index,
         )
@@ -428,20 +490,24 @@ class Registry:
         if topic.is_registered:
             return False
         topic.is_registered = True
+        self._registered += 1
         self._names = None
         return True
 
     def _unregister_topic(self, topic: Topic) -> None:
         for peer in tuple(topic.producers):
+            self._producers -= not peer.has_left
             peer.topics.discard(topic)
             peer.node_entry = b""
             self._bury(topic, peer)
         topic.producers.clear()
+        self._registered -= topic.is_registered
         topic.is_registered = False
         self._names = None
 
     def _new_channel(self, topic: Topic, name: str) -> Channel:
         channel = topic.channels[name] = Channel(name, topic)
+        self._channels += 1
         topic.answer = None
         return channel
 
@@ -450,6 +516,7 @@ class Registry:
             peer.channels.discard(channel)
         channel.peers.clear()
         del channel.topic.channels[channel.name]
+        self._channels -= 1
         channel.topic.answer = None
 
     def _forget_if_empty(self, topic: Topic) -> None:
@@ -461,6 +528,21 @@ class Registry:
         topic.index = self.index
         topic.answer = None
         self.on_change(topic.name)
+
+
+def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | None]:
+    """Sort in steps: the items in order, and before them a None behind each step, as sorting all at once may take long."""
+    runs: list[list[T]] = []
+    for start in range(0, len(items), _SORTED_AT_ONCE):
+        if runs:
+            yield None
+        runs.append(sorted(items[start : start + _SORTED_AT_ONCE], key=key))
+    yield from merge(*runs, key=key)
+
+
+def _in_place(peers: Iterable[Peer]) -> list[Peer]:
+    """Those that have not left, as answers have them."""
+    return sorted((peer for peer in peers if not peer.has_left), key=_order)
 
 
 def _order(peer: Peer) -> tuple[str, int, str]:

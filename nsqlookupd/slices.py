@@ -15,7 +15,8 @@ async def in_slices(pieces: Iterable[bytes]) -> bytes:
     taken: list[bytes] = []
     stop = monotonic() + _SLICE
     for piece in pieces:
-        taken.append(piece)
+        if piece:
+            taken.append(piece)
         if monotonic() >= stop:
             await asyncio.sleep(0)
             stop = monotonic() + _SLICE

@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from common.net import format_peer, keep_alive
+from common.budget import Budget
 from common.poller import Poller
+from common.secure import SecureHandler
 from nsqlookupd.protocol import LookupProtocol, State
 
 if TYPE_CHECKING:
+    from common.handshake import TlsServer
     from common.poller import Connection, Handler
     from common.wire.lookup import PeerAddress
     from nsqlookupd.registry import Registry
@@ -36,9 +38,6 @@ _ROUNDS: Final = 5  # of the loop for others between two stretches: an answer ov
 _STEPS: Final = 4  # commands of one connection before the next one's
 _MOST_UNREAD: Final = 128 * 1024  # bytes of commands that wait before no more are read
 _WRITE_TIMEOUT: Final = 10.0  # a peer reads its answers within 1 s if it is an nsqd
-_HANDSHAKE_TIMEOUT: Final = 10.0
-_MOST_RECEIVED: Final = 65536  # bytes at once
-_ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -186,130 +185,45 @@ class LookupClient:
         return True
 
 
-class PlainClients:
-    """All connections of nsqd, on the poller."""
+class Clients:
+    """All connections of nsqd, on the poller; with `tls` they speak TLS and nothing else."""
 
-    def __init__(self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits) -> None:
+    def __init__(
+        self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits, tls: TlsServer | None = None
+    ) -> None:
         self._registry = registry
+        self.tls = tls
         self._address = address
         self._limits = limits
         self._backlog = Backlog(turn)
-        self._poller = Poller(self._backlog, most_connections=limits.most)
-        turn.flush = self._poller.flush
+        self.poller = Poller(self._backlog)
+        self._budget = Budget(limits.most, "TCP")
+        turn.flush = self.poller.flush
 
     def __len__(self) -> int:
-        return len(self._poller)
+        return self._budget.taken
 
     async def accept(self, listener: socket.socket) -> None:
         """Takes connections until cancelled; `run` serves them."""
-        await self._poller.accept(listener, self._make_client)
+        await self.poller.accept(listener, self._make_client, self._budget)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled, which closes them all."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._poller.run)
+                nursery.start_soon(self.poller.run)
                 nursery.start_soon(self._backlog.work_off)
                 task_status.started()
         finally:
-            self._poller.close_all()
+            self.poller.close_all()
 
     def _make_client(self, connection: Connection, wake: Callable[[], None]) -> Handler:
         log.info("TCP: new client(%s)", connection.peer)
         protocol = LookupProtocol(self._registry, id=connection.peer, address=self._address, note=note)
-        return LookupClient(protocol, self._backlog, wake, self._limits.silence)
-
-
-class TlsClients:
-    """The same over TLS: a task for each connection, as only the commands matter here and not the last microsecond."""
-
-    def __init__(
-        self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits, context: ssl.SSLContext
-    ) -> None:
-        self._registry = registry
-        self._turn = turn
-        self._address = address
-        self._limits = limits
-        self._context = context
-        self._slots = trio.Semaphore(limits.most)
-        self._clients: trio.Nursery
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    async def accept(self, listener: socket.socket) -> None:
-        """Takes connections until cancelled; `run` serves them."""
-        async with trio.SocketListener(trio.socket.from_stdlib_socket(listener.dup())) as accepting:
-            while True:
-                await self._slots.acquire()
-                try:
-                    transport = await accepting.accept()
-                except OSError as error:  # out of descriptors
-                    log.warning("accept failed: %s", error)
-                    self._slots.release()
-                    await trio.sleep(_ACCEPT_PAUSE)
-                else:
-                    self._clients.start_soon(self._serve, transport)
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled, which closes them all."""
-        async with trio.open_nursery() as self._clients:
-            task_status.started()
-            await trio.sleep_forever()
-
-    async def _serve(self, transport: trio.SocketStream) -> None:
-        peer = format_peer(cast(socket.socket, transport.socket))  # it has all that is asked here
-        log.info("TCP: new client(%s)", peer)
-        protocol = LookupProtocol(self._registry, id=peer, address=self._address, note=note)
-        self._count += 1
-        try:
-            await self._converse(transport, protocol)
-        except trio.TooSlowError:
-            log.info("client(%s) - does not go on, connection dropped", peer)
-        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            log.info("client(%s) - %s", peer, error.__cause__ or error)
-        except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
-            log.exception("client(%s) - internal error, connection dropped", peer)
-        finally:
-            self._count -= 1
-            self._slots.release()
-
-    async def _converse(self, transport: trio.SocketStream, protocol: LookupProtocol) -> None:
-        stream = trio.SSLStream(transport, self._context, server_side=True)
-        try:
-            keep_alive(cast(socket.socket, transport.socket))
-            with trio.fail_after(_HANDSHAKE_TIMEOUT):
-                await stream.do_handshake()
-            await self._talk(stream, protocol)
-        finally:
-            try:
-                self._turn.begin()
-                protocol.close("EOF")
-                self._turn.finish()
-            finally:
-                await trio.aclose_forcefully(stream)
-
-    async def _talk(self, stream: trio.SSLStream[trio.SocketStream], protocol: LookupProtocol) -> None:
-        while protocol.state is not State.CLOSED:
-            with trio.fail_after(inf if protocol.is_identified else self._limits.silence):
-                data = await stream.receive_some(_MOST_RECEIVED)
-            protocol.receive(data)
-            is_more = True
-            while is_more:
-                is_more = self._some_steps(protocol, has_ended=not data)
-                with trio.fail_after(_WRITE_TIMEOUT):
-                    await stream.send_all(b"".join(protocol.bytes_to_send()))
-
-    def _some_steps(self, protocol: LookupProtocol, *, has_ended: bool) -> bool:
-        """Whether there may be more to do with what was received."""
-        self._turn.begin()
-        try:
-            for _ in range(_STEPS):
-                if not protocol.step():
-                    if has_ended:
-                        protocol.end()
-                    return False
-            return True
-        finally:
-            self._turn.finish()
+        client = LookupClient(protocol, self._backlog, wake, self._limits.silence)
+        if self.tls is None:
+            return client
+        say = partial(log.info, "client(%s) - %s", connection.peer)
+        secure = SecureHandler(self.tls, now=monotonic(), wake=wake, note=say)
+        secure.inner = client
+        return secure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -12,11 +12,16 @@ if TYPE_CHECKING:
     from nsqlookupd.registry import Registry
 
 
+_SLICE: Final = 0.001  # seconds of clearing at a stretch
+_ROUNDS: Final = 5  # of the loop for others between two stretches: an answer over HTTP takes that many
+
+
 class Turn:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._sleeping_until = 0.0
         self._deadline_came_closer = trio.Event()
+        self._somebody_has_left = trio.Event()
         self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
 
     def begin(self) -> float:
@@ -31,6 +36,21 @@ class Turn:
         self.flush()
         if self._registry.next_deadline < self._sleeping_until:
             self._deadline_came_closer.set()
+        if self._registry.has_departed:
+            self._somebody_has_left.set()
+
+    async def clear_departed(self) -> None:
+        """What somebody has left who had very much is cleared while others are served."""
+        while True:
+            await self._somebody_has_left.wait()
+            stop = self.begin() + _SLICE
+            while self._registry.has_departed and monotonic() < stop:
+                self._registry.clear_some()
+            if not self._registry.has_departed:
+                self._somebody_has_left = trio.Event()
+            self.finish()
+            for _ in range(_ROUNDS):
+                await trio.lowlevel.checkpoint()
 
     async def keep_time(self) -> None:
         """Lets peers become inactive and tombstones end when it is time, which wakes who waits for that."""

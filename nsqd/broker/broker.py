@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.store import Change, Store, TopicLog
 
+_TOPICS_IN_PART: Final = 100  # of the topology
 _BETWEEN_CLOCKS: Final = 1000  # microseconds
 
 
@@ -244,12 +246,21 @@ class Broker:
 
     def topology(self) -> dict[str, object]:
         """The names of all that is durable: the second place where a channel is named."""
+        return self._topology_of(self.topics.values())
+
+    def topology_parts(self) -> Iterator[dict[str, object]]:
+        """As `topology`, some topics at a time, each as it is when its part is taken."""
+        names = iter(list(self.topics))
+        while some := list(islice(names, _TOPICS_IN_PART)):
+            yield self._topology_of(topic for name in some if (topic := self.topics.get(name)) is not None)
+
+    def _topology_of(self, topics: Iterable[Topic]) -> dict[str, object]:
         return {
             topic.name: {
                 "paused": topic.paused,
                 "channels": {c.name: {"paused": c.paused} for c in topic.channels.values() if not c.ephemeral},
             }
-            for topic in self.topics.values()
+            for topic in topics
             if not topic.ephemeral
         }
 

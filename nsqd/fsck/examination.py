@@ -30,7 +30,6 @@ from nsqd.log.data_path import (
     is_journal,
     keep_small_file_aside,
     read_node,
-    topology_json,
     write_node,
 )
 from nsqd.log.journal import journal_name, journal_numbers, journal_path, unfinished_rotation
@@ -212,7 +211,7 @@ class Examination:
 
         def write() -> str:
             kept = keep_small_file_aside(self._files, self._folder / TOPOLOGY_JSON) if is_bad else None
-            self._data_path.write_topology(topology_json(Topology(known, {})))
+            self._data_path.write_topology(Topology(known).json())
             return "written anew from the journal" + (f"; the old one is {kept.name}" if kept else "")
 
         is_bad = found.condition is not Condition.SOUND

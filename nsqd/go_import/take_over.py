@@ -40,7 +40,7 @@ from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
 from nsqd.go_import.records import SMALLEST, Digest, number_of
 from nsqd.go_import.repeats import Seen, Survey
 from nsqd.log import journal_format
-from nsqd.log.data_path import NODE_JSON, Condition, Topology, topology_json, write_log_json
+from nsqd.log.data_path import NODE_JSON, Condition, Topology, write_log_json
 from nsqd.log.files import error_text, remove_file
 from nsqd.log.journal import journal_name, journal_numbers
 from nsqd.log.own_changes import checkpoint_change
@@ -370,7 +370,7 @@ class _Importer:
         for topic in topics:
             channels = {channel: {"paused": paused} for channel, paused in topic.go.channels.items()}
             named[topic.go.name] = {"paused": topic.go.paused, "channels": channels}
-        self._data_path.write_topology(topology_json(Topology(named, {})))
+        self._data_path.write_topology(Topology(named).json())
 
     # Comparing, and the end
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from common.secure import SecureHandler, Tunnels, is_tunnel
 from nsqd.http.api import NodeInfo, make_app, refuse_plain
 from nsqd.http.guard import Guard
 from nsqd.http.history import Reading
 from nsqd.http.publishing import Publishing
 from nsqd.http.quick import QuickHttp, QuickRoutes
-from nsqd.http.secure import SecureHttp, TunnelEnd, is_tunnel
 
 __all__ = [
     "Guard",
@@ -16,8 +16,8 @@ __all__ = [
     "QuickHttp",
     "QuickRoutes",
     "Reading",
-    "SecureHttp",
-    "TunnelEnd",
+    "SecureHandler",
+    "Tunnels",
     "is_tunnel",
     "make_app",
     "refuse_plain",

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from nsqd.log.data_path import topology_json
+from nsqd.log.data_path import Topology
 from nsqd.log.files import Files, error_text, remove_file
 from nsqd.log.reading import is_refusal
+from nsqd.log.sync_job import CommonFolders
 
 if TYPE_CHECKING:
     from nsqd.log.cold import AnyLoad
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and unurgent changes may stay in memory
 TOPOLOGY_INTERVAL: Final = 0.2
+TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names between two pauses
+TOPOLOGY_SHARE: Final = 10  # one part of this many of the processor's time may go into that
 SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
 CARRY_INTERVAL: Final = 1.0  # between two looks at who is due
@@ -38,6 +42,8 @@ IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are
 REPAIR_INTERVAL: Final = 1.0
 LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
 LOADING_THREADS: Final = 4
+SYNCING_THREADS: Final = 4
+MANY_LOGS: Final = 32  # in a round, for more than one thread
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
 
@@ -85,8 +91,7 @@ class Round:
         return not (self.jobs or self.journal or self.files or self.held or self.renamed_in or self.folders)
 
     def perform(self, files: Files) -> None:
-        for job in self.jobs:
-            job.perform(files)
+        self._sync_logs(files)
         if self.journal is not None:
             self.journal.perform(files)
             if self.journal.error is not None:
@@ -112,6 +117,21 @@ class Round:
                 self.error = error_text("remove", self.folders[0], error)
                 return
             del self.folders[0]
+
+    def _sync_logs(self, files: Files) -> None:
+        """Many logs in several threads: file systems make durable together what is asked for at the same time."""
+        common = CommonFolders(files)
+
+        def sync(first: int, step: int) -> None:
+            for job in self.jobs[first::step]:
+                job.perform(files, common)
+
+        if len(self.jobs) < MANY_LOGS:
+            sync(0, 1)
+            return
+        with ThreadPoolExecutor(SYNCING_THREADS) as threads:
+            for future in [threads.submit(sync, first, SYNCING_THREADS) for first in range(SYNCING_THREADS)]:
+                future.result()
 
     def _hold_what_tells_the_end(self, files: Files) -> None:
         """Where the newest file's name may go with the power, older ones say how far the log had got."""
@@ -233,16 +253,35 @@ class Committer:
         store = self._store
         while True:
             await self.topology_wakeup.wait()
+            spent = await self._collect_names()
             with trio.CancelScope(shield=True):  # as with a round
                 topology = store.take_topology()
                 if topology is not None:
                     try:
-                        await trio.to_thread.run_sync(store.data_path.write_topology, topology_json(topology))
+                        await trio.to_thread.run_sync(store.data_path.write_topology, topology.json())
                     except OSError as error:
                         store.topology_failed(topology, error)
                     else:
                         store.topology_saved()
-            await trio.sleep(TOPOLOGY_INTERVAL)
+            await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
+
+    async def _collect_names(self) -> float:
+        """Makes a topology of names that have changed, in slices; returns the seconds of work."""
+        store = self._store
+        names = store.take_new_names()
+        if names is None:
+            return 0.0
+        topology = Topology()
+        spent = 0.0
+        began = store.now()
+        for part in names:
+            store.add_names(topology, part)
+            if (so_far := store.now() - began) >= TOPOLOGY_SLICE:
+                await trio.lowlevel.checkpoint()
+                spent += so_far
+                began = store.now()
+        store.save_topology(topology)
+        return spent + store.now() - began
 
     async def _rotate(self) -> None:
         store = self._store

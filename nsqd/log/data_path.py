@@ -74,9 +74,27 @@ class SmallFile(NamedTuple):
     content: dict[str, Any]
 
 
-class Topology(NamedTuple):
-    names: object
-    logs: dict[str, str]  # the log ids of the topics in it
+class Topology:
+    """What topology.json is to say: topics with their channels, and the log ids of the topics.
+
+    It is encoded part by part, because a single step for all of many topics would stop everything else meanwhile.
+    """
+
+    def __init__(self, names: Mapping[str, object] | None = None, logs: Mapping[str, str] | None = None) -> None:
+        self._names: list[bytes] = []
+        self._logs: list[bytes] = []
+        self.add(names or {}, logs or {})
+
+    def add(self, names: Mapping[str, object], logs: Mapping[str, str]) -> None:
+        for members, parts in ((names, self._names), (logs, self._logs)):
+            if members:
+                parts.append(_compact(members)[1:-1])
+
+    def json(self) -> bytes:
+        """Return the file's content, byte for byte as `as_json` would encode it."""
+        names, logs = b",".join(self._names), b",".join(self._logs)
+        members = b'"format":%d,"topology":{%b},"logs":{%b}' % (FORMAT, names, logs)
+        return b'{%b,"%b":"%08x"}\n' % (members, _CHECKSUM.encode(), crc32c(b"{%b}\n" % members))
 
 
 class DataPath:
@@ -143,7 +161,7 @@ class DataPath:
         if self.is_new:
             # Later a missing one is damage, so there is one from the beginning.
             if not self._files.exists(self.folder / TOPOLOGY_JSON):
-                self.write_topology(topology_json(Topology({}, {})))
+                self.write_topology(Topology().json())
             self.node = self._new_id()
             self._write_node()
         else:
@@ -257,7 +275,11 @@ def as_json(value: Mapping[str, object]) -> bytes:
 
 
 def _plain_json(value: Mapping[str, object]) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+    return _compact(value) + b"\n"
+
+
+def _compact(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
@@ -329,10 +351,6 @@ def write_node(files: Files, folder: Path, node: NodeFile) -> None:
     if node.clock is not None:
         text["clock"] = list(node.clock)
     files.replace(folder / NODE_JSON, as_json(text))
-
-
-def topology_json(topology: Topology) -> bytes:
-    return as_json({"format": FORMAT, "topology": topology.names, "logs": topology.logs})
 
 
 def read_log_id(files: Files, folder: Path) -> str | None:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +30,6 @@ from nsqd.log.data_path import (
     DataPath,
     DataPathError,
     Topology,
-    topology_json,
     write_log_json,
 )
 from nsqd.log.files import Files, error_text
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MOST_LOGS: Final = 1000  # in one round: the loop spends some microseconds on each when it begins, and when it ends
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 
 _ids_source: Final = "ids"
@@ -84,6 +86,7 @@ class Store:
         self.on_moved: Callable[[str], None] = lambda topic: None  # more of its log is synced, or it is gone
         self.snapshot_topic: Callable[[str], Iterable[Change]] = lambda topic: ()
         self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
+        self.names: Callable[[], Iterable[Mapping[str, object]]] = lambda: ()  # of all topics, in parts
 
         self.data_path = data_path
         self.settings = settings
@@ -116,6 +119,7 @@ class Store:
         self._round: Round | None = None  # that is going on
         self._journal_rests_until = 0.0
         self._topology: Topology | None = None
+        self._names_are_new = False  # and in no topology yet
         self._faults: dict[object, str] = {}
         self._reserve = Reserve(self._reserve_size())
         self._outcome = Outcome()
@@ -166,7 +170,7 @@ class Store:
         for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
-        round_ = self.begin_round()
+        round_ = self.begin_round(sys.maxsize)
         round_.perform(self.files)
         self.end_round(round_)
         self.journal.record_quietly(self._take_checkpoints())
@@ -176,9 +180,13 @@ class Store:
             last.perform(self.files)
             self.journal.end_sync(last)
         self._note_journal_end()
+        if (names := self.take_new_names()) is not None:
+            self._topology = Topology()
+            for part in names:
+                self.add_names(self._topology, part)
         if (topology := self.take_topology()) is not None:
             try:
-                self.data_path.write_topology(topology_json(topology))
+                self.data_path.write_topology(topology.json())
             except OSError as error:
                 self.topology_failed(topology, error)
         for text in self._faults.values():
@@ -284,10 +292,26 @@ class Store:
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
-    def set_topology(self, topology: object) -> None:
-        """The names of everything, as plain values that nobody changes; written in the background."""
-        self._topology = Topology(topology, {log.topic: log.log_id for log in self.disk_logs()})
+    def names_changed(self) -> None:
+        """Topics, channels or pauses have changed: `names` are collected and written in the background."""
+        self._names_are_new = True
         self._committer.topology_wakeup.set()
+
+    def set_topology(self, names: Mapping[str, object]) -> None:
+        """The names of everything, as plain values; written in the background."""
+        topology = Topology()
+        self.add_names(topology, names)
+        self.save_topology(topology)
+
+    def save_topology(self, topology: Topology) -> None:
+        self._topology = topology
+        self._committer.topology_wakeup.set()
+
+    def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
+        """Adds topics by name, with the ids of the logs that they have now."""
+        logs = self.logs
+        found = ((name, logs.get(name)) for name in names)
+        topology.add(names, {name: log.log_id for name, log in found if isinstance(log, DiskLog)})
 
     # The steps of a turn
 
@@ -363,20 +387,36 @@ class Store:
     def has_to_hurry(self) -> bool:
         return self._unsynced_messages >= self.settings.sync_every or self.somebody_waits_for_sync
 
-    def begin_round(self) -> Round:
-        """Takes what is unsynced now."""
-        round_ = self._round = Round(self._outcome)
-        self._outcome = Outcome()
+    def begin_round(self, most: int = MOST_LOGS) -> Round:
+        """Takes what is unsynced now, of at most so many logs.
+
+        Where more are left, those who wait for everything wait for a later round.
+        """
         self._write_buffered()
         journal_is_written = self.write_journal(force=True)
-        unsynced, self._unsynced = self._unsynced, {}
-        self._unsynced_messages = 0
+        unsynced = self._take_unsynced(most)
+        outcome = Outcome()
+        if not self._unsynced:
+            outcome, self._outcome = self._outcome, outcome
+        round_ = self._round = Round(outcome)
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
         says_what_is_finished = journal_is_written and not self.journal.has_lost
         doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
         self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
         return round_
+
+    def _take_unsynced(self, most: int) -> list[DiskLog]:
+        """The longest unsynced first."""
+        unsynced = self._unsynced
+        if len(unsynced) <= most:
+            self._unsynced = {}
+            self._unsynced_messages = 0
+            return list(unsynced)
+        taken = list(islice(unsynced, most))
+        for topic_log in taken:
+            del unsynced[topic_log]
+        return taken
 
     def end_round(self, round_: Round) -> None:
         answered = False
@@ -443,6 +483,11 @@ class Store:
         if isinstance(topic_log, DiskLog):
             topic_log.loaded(load)
         self.on_loaded(load.topic)
+
+    def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
+        """The names as they are now, in parts; None: the newest topology has them."""
+        names_are_new, self._names_are_new = self._names_are_new, False
+        return self.names() if names_are_new else None
 
     def take_topology(self) -> Topology | None:
         """What has to be saved; None: nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from nsqd.log.files import Files, error_text
@@ -12,6 +13,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.log.topic_log import DiskLog
+
+
+class CommonFolders:
+    """Folders outside of the logs' own, which many logs of a round want synced: once for all of them, from any thread."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._lock = Lock()
+        self._errors: dict[Path, OSError | None] = {}
+
+    def sync(self, folder: Path) -> None:
+        """Raises OSError, and the same again for everybody else who asks for this folder."""
+        with self._lock:
+            if folder not in self._errors:
+                self._errors[folder] = self._sync(folder)
+        if (error := self._errors[folder]) is not None:
+            raise error
+
+    def _sync(self, folder: Path) -> OSError | None:
+        try:
+            self._files.sync_folder(folder)
+        except OSError as error:
+            return error
+        return None
 
 
 @dataclass(slots=True)
@@ -30,14 +55,15 @@ class SyncJob:
     sequence: int  # everything before is durable when this is done
     error: str | None = None
 
-    def perform(self, files: Files) -> None:
+    def perform(self, files: Files, common: CommonFolders) -> None:
         for path, data, saved in self.indexes:
             try:
                 save_index(files, path, data, saved=saved)
             except OSError:  # the index can always be made again
                 pass
-        steps = [(files.sync_path, path) for path in self.files] + [(files.sync_folder, path) for path in self.folders]
-        for sync, path in steps:
+        own = self.log.folder
+        folders = [(files.sync_folder if path == own else common.sync, path) for path in self.folders]
+        for sync, path in [(files.sync_path, path) for path in self.files] + folders:
             try:
                 sync(path)
             except FileNotFoundError:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from nsqd.disk import restored_broker
 from nsqd.fsck import cli as fsck
-from nsqd.log.data_path import topology_json
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
 from nsqd.log.recovery import Damage
@@ -84,7 +83,7 @@ class DiskNode:
             self.broker.shape_unsaved = False
             self.store.set_topology(self.broker.topology())
         if (topology := self.store.take_topology()) is not None:
-            self.store.data_path.write_topology(topology_json(topology))
+            self.store.data_path.write_topology(topology.json())
         round_ = self.store.begin_round()
         round_.perform(self.store.files)
         self.store.end_round(round_)

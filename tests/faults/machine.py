@@ -19,7 +19,7 @@ from nsqd.disk import restored_broker
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
-from nsqd.log.data_path import DataPathError, topology_json
+from nsqd.log.data_path import DataPathError
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
@@ -286,7 +286,7 @@ class Machine:
             yield self._a_while()
             if topology is not None:
                 try:
-                    store.data_path.write_topology(topology_json(topology))
+                    store.data_path.write_topology(topology.json())
                 except OSError as error:
                     store.topology_failed(topology, error)
                 else:

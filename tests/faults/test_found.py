@@ -9,6 +9,7 @@ import pytest
 
 from nsqd.broker.changes import replay
 from nsqd.log.segment import segment_name
+from nsqd.log.sync_job import CommonFolders
 from tests.faults.disk import DATA_PATH, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore, texts
 
@@ -113,7 +114,7 @@ def test_what_is_told_of_a_deleted_log_is_not_about_the_next_at_later_starts() -
     store.publish(b"b")
     job = store.log().begin_sync()
     assert job is not None
-    job.perform(disk)  # the power is cut before the journal is synced, too
+    job.perform(disk, CommonFolders(disk))  # the power is cut before the journal is synced, too
     store = restart(store, disk, Crash.FORGETS_ALL)
     assert replay(store.recovered.changes)["t"].channels["c"].cursor == 0
     store.checkpoint()

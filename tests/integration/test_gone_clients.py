@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from common.handshake import TlsServer
 from common.poller import Connection
 from common.wire.commands import auth, identify, pub, rdy, sub
-from nsqd.handshake import TlsServer
-from nsqd.http import QuickHttp, QuickRoutes, SecureHttp
+from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing
 from nsqd.options import Options
 from nsqd.tcp import client_maker
@@ -80,7 +80,7 @@ def test_an_https_connection_that_has_gone_is_gone(tls: TlsServer, said: bytes) 
     routes = QuickRoutes(node.broker, Publishing(node.broker, LIMITS, max_defer_ms=1000))
 
     def come_and_go() -> None:
-        secure = SecureHttp(tls, now=node.now, wake=lambda: None, note=lambda text: None)
+        secure = SecureHandler(tls, now=node.now, wake=lambda: None, note=lambda text: None)
 
         def hand_off(received: bytes) -> None:
             secure.give_up()

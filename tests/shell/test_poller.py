@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from common import poller as poller_module
+from common.budget import Budget
 from common.poller import Connection, Poller
 
 HANGS: Final = 1000.0  # seconds on a clock that jumps
@@ -496,7 +497,7 @@ async def test_two_hundred_connections_at_once() -> None:
                 heard.append(number)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(b.poller.accept, listener, b.make)
+            nursery.start_soon(b.poller.accept, listener, b.make, Budget(100, "TCP"))
             async with trio.open_nursery() as talkers:
                 for number in range(200):
                     talkers.start_soon(talk, number)

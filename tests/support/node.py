@@ -6,6 +6,7 @@ from dataclasses import replace
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from common.handshake import TlsServer
 from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
@@ -13,7 +14,6 @@ from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
-from nsqd.handshake import TlsServer
 from nsqd.protocol import ClientProtocol, ClientRules, NoteKind, State
 from nsqd.upgrade import UpgradedClient
 from tests.support.fake_store import FakeStore, finish_turn
@@ -214,6 +214,14 @@ class Client:
         """The bytes arrive in one piece, in a turn of their own."""
         self.handler.receive(data, self.node.now)
         self.node.turn()
+        while self._gives_way:
+            self.handler.tick(self.node.now)
+            self.node.turn()
+
+    @property
+    def _gives_way(self) -> bool:
+        """Others would come first here, and then the poller calls again."""
+        return not self.handler.reading and self.handler.next_deadline <= self.node.now
 
     def hear(self) -> bytes:
         """All that the socket takes now."""

@@ -11,6 +11,7 @@ from time import monotonic
 import pytest
 import trio
 
+from common.budget import Budget
 from common.net import bind
 from common.poller import Connection, Handler, Poller
 from common.web import linger, open_web, run_trio
@@ -74,7 +75,7 @@ class Server:
                 return QuickHttp(routes, hand_off=hand_off, wake=wake)
 
             nursery.start_soon(self.poller.run)
-            nursery.start_soon(self.poller.accept, listener, make)
+            nursery.start_soon(self.poller.accept, listener, make, Budget(100, "HTTP"))
             task_status.started()
             try:
                 await trio.sleep(inf)

@@ -6,15 +6,18 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
+from common.handshake import TlsServer
 from common.net import bind
+from common.streams.tls import TlsLayer
 from common.wire.lookup import PeerAddress, encode_command
 from nsqlookupd.registry import Peer, Registration, Registry
-from nsqlookupd.tcp import Limits, PlainClients, TlsClients
+from nsqlookupd.tcp import Clients, Limits
 from nsqlookupd.turn import Turn
 from tests.support.certificates import Certificates, make_certificates
 
@@ -30,14 +33,17 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Lookupd:
-    def __init__(self, registry: Registry, clients: PlainClients | TlsClients, port: int, authority: Path) -> None:
+    def __init__(
+        self, registry: Registry, clients: Clients, port: int, authority: Path, *, is_tls: bool
+    ) -> None:
+        self._is_tls = is_tls
         self.registry = registry
         self.clients = clients
         self._port = port
         self._authority = authority
 
     async def connect(self) -> trio.abc.Stream:
-        if isinstance(self.clients, PlainClients):
+        if not self._is_tls:
             return await trio.open_tcp_stream("127.0.0.1", self._port)
         context = ssl.create_default_context(cafile=self._authority)
         stream = await trio.open_ssl_over_tcp_stream("127.0.0.1", self._port, ssl_context=context)
@@ -72,16 +78,17 @@ def both(*, most: int = 10, silence: float = LIMIT) -> Callable[[Test], object]:
 async def lookupd(limits: Limits, certificates: Certificates, *, is_tls: bool) -> AsyncIterator[Lookupd]:
     registry = Registry(inactive_timeout=300, tombstone_lifetime=45)
     turn, address = Turn(registry), PeerAddress("127.0.0.1", "h", 4161, 4160, "1.3.0")
-    clients: PlainClients | TlsClients = PlainClients(registry, turn, address, limits)
+    tls = None
     if is_tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.certificate, certificates.key)
-        clients = TlsClients(registry, turn, address, limits, context)
+        tls = TlsServer(partial(TlsLayer, context, server_side=True))
+    clients = Clients(registry, turn, address, limits, tls)
     with bind("127.0.0.1:0") as listener:
         async with trio.open_nursery() as nursery:
             await nursery.start(clients.run)
             nursery.start_soon(clients.accept, listener)
-            yield Lookupd(registry, clients, listener.getsockname()[1], certificates.authority)
+            yield Lookupd(registry, clients, listener.getsockname()[1], certificates.authority, is_tls=is_tls)
             nursery.cancel_scope.cancel()
 
 
@@ -170,8 +177,7 @@ def test_the_kernel_asks_after_machines_that_are_silent(certificates: Certificat
     async def test() -> None:
         async with lookupd(Limits(most=1, silence=1), certificates, is_tls=False) as it, await it.connect():
             await it.wait_for_connections(1)
-            assert isinstance(it.clients, PlainClients)
-            (connection,) = it.clients._poller._connections.values()
+            (connection,) = it.clients.poller._connections.values()
             assert connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
 
     trio.run(test)

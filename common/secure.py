@@ -3,22 +3,32 @@
     socket ── TLS ── QuickHttp                       as long as a connection only publishes
     socket ── TLS ── Tunnel end ─ Tunnel end ── socket pair ── web server        from then on
 
-So a handshake keeps in step with all others (nsqd/handshake.py), publishing costs what it costs over HTTP plus the encryption, and
+So a handshake keeps in step with all others (common/handshake.py), publishing costs what it costs over HTTP plus the encryption, and
 the web server needs no TLS of its own: its asyncio could not ask for certificates as `--tls-client-auth-policy` may want it.
 """
 
 from __future__ import annotations
 
+import logging
+import socket
 from collections.abc import Callable
+from functools import partial
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from common.streams.layer import StreamError
 
 if TYPE_CHECKING:
-    from common.poller import Handler
-    from nsqd.handshake import TlsServer
+    from common.budget import Budget
+    from common.handshake import TlsServer
+    from common.poller import Connection, Handler, MakeHandler, Poller
+    from common.streams.tls import SecureLayer
+    from common.web import Web
 
+log = logging.getLogger(__name__)
+
+_TUNNEL: Final = 2  # descriptors of the socket pair between a connection and the web server
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
 _MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel before its other end is not read from
 # A peer that has mistaken the port is told so in clear, as by Go's server; it decides by as many bytes.
@@ -26,7 +36,7 @@ _PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTI
 _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
 
-class SecureHttp:
+class SecureHandler:
     """Implements `common.poller.Handler` around another one, which speaks HTTP."""
 
     lingers: Final = False
@@ -40,8 +50,8 @@ class SecureHttp:
         note: Callable[[str], None],
     ) -> None:
         self.inner: Handler  # may be replaced at any time
-        self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT)
-        self._tls = self._handshake.tls
+        self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT, wake=wake)
+        self._tls: SecureLayer  # once the handshake is done
         self._shaking_hands = True
         self._wake = wake
         self._note = note
@@ -49,7 +59,7 @@ class SecureHttp:
         self._out: list[bytes] = []
         self._failed = False
         self._said_goodbye = False
-        self.aborted = False
+        self._aborted = False
 
     def receive(self, data: bytes, now: float) -> None:
         if self._failed:
@@ -69,12 +79,13 @@ class SecureHttp:
             done = self._handshake.receive(data, now)
         except StreamError:
             mistaken = self._handshake.first_bytes in _PLAIN_STARTS
-            self._out = [_PLAIN_ANSWER if mistaken else self._tls.pending()]
+            self._out = [_PLAIN_ANSWER if mistaken else self._handshake.pending()]
             raise
-        if answer := self._tls.pending():
+        if answer := self._handshake.pending():
             self._out.append(answer)
         if done:
             self._shaking_hands = False
+            self._tls = self._handshake.tls
             self._common_name = self._tls.peer_common_name
             self._decode(b"", now)  # what came behind it
 
@@ -105,7 +116,8 @@ class SecureHttp:
             self.inner.end()
 
     def abort(self) -> None:
-        self.aborted = True
+        self._aborted = True
+        self._handshake.end()
         self.inner.abort()
 
     def give_up(self) -> None:
@@ -143,11 +155,15 @@ class SecureHttp:
 
     @property
     def reading(self) -> bool:
-        return self._handshake.looks_at == inf and self.inner.reading
+        return self._shaking_hands or self.inner.reading  # while it waits for its turn, to see whether it is still there
 
     @property
     def finished(self) -> bool:
         return not self._out and (self._failed or self._said_goodbye)
+
+    @property
+    def aborted(self) -> bool:
+        return self._aborted or self.inner.aborted
 
     @property
     def write_timeout(self) -> float:
@@ -156,7 +172,7 @@ class SecureHttp:
 
 def is_tunnel(handler: Handler) -> bool:
     """Whether it serves a connection on which the web server answers."""
-    return isinstance(handler.inner if isinstance(handler, SecureHttp) else handler, TunnelEnd)
+    return isinstance(handler.inner if isinstance(handler, SecureHandler) else handler, TunnelEnd)
 
 
 class TunnelEnd:
@@ -219,3 +235,88 @@ class TunnelEnd:
     @property
     def finished(self) -> bool:
         return self._closing and not self._out
+
+
+class Tunnels:
+    """From connections over TLS to the web server. Their descriptors count in the budget of the door."""
+
+    def __init__(self, poller: Poller, web: Web, budget: Budget) -> None:
+        self._poller = poller
+        self._web = web
+        self._budget = budget
+
+    def dig(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
+        """Leads this connection to the web server from now on, beginning with what was received."""
+        near = TunnelEnd(wake)
+        try:
+            if not self._budget.has_room(_TUNNEL):
+                raise OSError("no descriptors left for it")
+            ours, theirs = socket.socketpair()
+        except OSError as error:
+            log.warning("[%s] HTTPS - %s", peer, error)
+            secure.give_up()
+            return
+        for _ in range(_TUNNEL):
+            self._budget.take()
+        secure.inner = near
+
+        def make_far(_: Connection, wake: Callable[[], None]) -> Handler:
+            end = TunnelEnd(wake)
+            end.join(near)
+            return end
+
+        self._poller.add(ours, peer, make_far, on_closed=self._budget.give_back)
+        theirs.setblocking(False)
+        host, _, port = peer.rpartition(":")
+        self._web.adopt(
+            theirs,
+            received,
+            client=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no name
+            common_name=secure.common_name(),
+            on_closed=self._budget.give_back,
+        )
+
+    def door(self, tls: TlsServer) -> MakeHandler:
+        """Makes handlers that have all that they hear in TLS answered by the web server."""
+
+        def make(connection: Connection, wake: Callable[[], None]) -> Handler:
+            note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
+            secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
+            secure.inner = _AtTheDoor(partial(self.dig, secure, connection.peer, wake))
+            return secure
+
+        return make
+
+
+class _AtTheDoor:
+    """Implements `common.poller.Handler` until something has come, with which a tunnel begins."""
+
+    next_deadline: Final = inf
+    write_timeout: Final = inf
+    reading: Final = True
+    aborted: Final = False
+    lingers: Final = False
+
+    def __init__(self, dig: Callable[[bytes], None]) -> None:
+        self._dig = dig
+        self.finished = False
+
+    def receive(self, data: bytes, now: float) -> None:
+        self._dig(data)
+
+    def end(self) -> None:
+        self.finished = True
+
+    def abort(self) -> None:
+        self._dig = _dig_nothing  # it leads to the connection
+
+    def tick(self, now: float) -> None: ...
+
+    def bytes_to_send(self) -> list[bytes]:
+        return []
+
+    def sent(self, unsent: int) -> None: ...
+
+
+def _dig_nothing(received: bytes) -> None:
+    """For a connection that has gone."""

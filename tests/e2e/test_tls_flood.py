@@ -1,0 +1,164 @@
+"""Floods of connections that are no TLS clients: honest handshakes succeed, and descriptors and memory stay bounded.
+
+`TLS_FLOOD_SECONDS=60 scripts/test tests/e2e/test_tls_flood.py -rP` is the long form; it prints its figures.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from common.handshake import MOST_UNDER_WAY
+from common.wire.commands import identify
+from tests.e2e.conftest import StartNsqd
+from tests.support.certificates import Certificates, make_certificates
+from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
+from tests.support.upgraded import UpgradedClient, trusting
+
+pytestmark = pytest.mark.e2e
+
+FLOOD: Final = Path(__file__).parent / "peers" / "tls_flood.py"
+SECONDS: Final = float(os.environ.get("TLS_FLOOD_SECONDS", "3"))
+HONEST: Final = 15
+LIMIT: Final = 30.0  # seconds for one handshake, on a machine that the flood and others share
+PROBE_PAUSE: Final = 0.02
+OTHERS: Final = 300  # descriptors: the honest, and connections that are being closed
+MEGABYTE: Final = 1 << 20
+UPGRADE: Final = b"  V2" + identify(b'{"feature_negotiation":true,"tls_v1":true}')
+KINDS: Final = ("garbage", "hello", "stall", "silent")
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@contextmanager
+def flood(address: tuple[str, int], kind: str, prefix: bytes) -> Iterator[None]:
+    command = [sys.executable, str(FLOOD), address[0], str(address[1]), str(SECONDS), kind, prefix.hex()]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        yield
+        made, _ = process.communicate(timeout=SECONDS + LIMIT)
+    print(f"{kind}: {made.split()[0]} connections", end=", ")
+
+
+class Watched:
+    """The most that a process had of descriptors and memory, looked at all the time."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.descriptors = 0
+        self.resident = 0
+        self._daemon = daemon
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._ends.wait(PROBE_PAUSE):
+            self.descriptors = max(self.descriptors, self._daemon.descriptors)
+            self.resident = max(self.resident, self._daemon.resident_bytes)
+
+    def __enter__(self) -> Watched:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+def honest_ones(shake_hands: Callable[[], None]) -> list[float]:
+    """The seconds that each took; who fails raises."""
+    times = []
+    for _ in range(HONEST):
+        began = time.monotonic()
+        shake_hands()
+        times.append(time.monotonic() - began)
+        time.sleep(SECONDS / HONEST / 2)  # spread over the flood
+    return sorted(times)
+
+
+def withstands(daemon: Daemon, address: tuple[str, int], kind: str, shake_hands: Callable[[], None], prefix: bytes) -> None:
+    shake_hands()
+    before = daemon.descriptors
+    with Watched(daemon) as watched, flood(address, kind, prefix):
+        times = honest_ones(shake_hands)
+    print(
+        f"{HONEST} of {HONEST} honest, median {times[HONEST // 2]:.3f} s, longest {times[-1]:.3f} s, "
+        f"{watched.descriptors} descriptors, {watched.resident / MEGABYTE:.0f} MiB"
+    )
+    assert watched.descriptors < before + MOST_UNDER_WAY + OTHERS
+    assert watched.resident < 250 * MEGABYTE
+    assert eventually(lambda: daemon.descriptors <= before, timeout=LIMIT)
+    assert "Traceback" not in daemon.log
+
+
+def start_tls_nsqd(start_nsqd: StartNsqd, certificates: Certificates) -> Nsqd:
+    return start_nsqd(
+        f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}", "https-address=127.0.0.1:0"
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_https_is_there_for_the_honest(start_nsqd: StartNsqd, certificates: Certificates, kind: str) -> None:
+    nsqd = start_tls_nsqd(start_nsqd, certificates)
+    context = trusting(certificates)
+    withstands(nsqd, nsqd.https_address, kind, lambda: ask_over_https(nsqd, context), b"")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tls_after_identify_is_there_for_the_honest(
+    start_nsqd: StartNsqd, certificates: Certificates, kind: str
+) -> None:
+    nsqd = start_tls_nsqd(start_nsqd, certificates)
+    context = trusting(certificates)
+
+    def shake_hands() -> None:
+        with UpgradedClient(nsqd.tcp) as client:
+            client.upgrade(tls=context)
+
+    withstands(nsqd, nsqd.tcp, kind, shake_hands, UPGRADE)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tls_of_nsqlookupd_is_there_for_the_honest(certificates: Certificates, kind: str) -> None:
+    with start_tls_nsqlookupd(certificates) as lookupd:
+        context = trusting(certificates)
+
+        def shake_hands() -> None:
+            connection = socket.create_connection(lookupd.tcp, timeout=LIMIT)
+            with context.wrap_socket(connection, server_hostname="localhost") as secure:
+                secure.sendall(b"  V1PING\n")
+                assert secure.recv(6) == b"\x00\x00\x00\x02OK"
+
+        withstands(lookupd, lookupd.tcp, kind, shake_hands, b"")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_https_of_nsqlookupd_is_there_for_the_honest(certificates: Certificates, kind: str) -> None:
+    with start_tls_nsqlookupd(certificates) as lookupd:
+        context = trusting(certificates)
+        lookupd.https_address = lookupd.http_address
+
+        def shake_hands() -> None:
+            assert lookupd.http("GET", "/ping", tls=context, timeout=LIMIT).status == 200
+
+        withstands(lookupd, lookupd.http_address, kind, shake_hands, b"")
+
+
+def start_tls_nsqlookupd(certificates: Certificates) -> Nsqlookupd:
+    return Nsqlookupd(f"tls-cert={certificates.certificate}", f"tls-key={certificates.key}")
+
+
+def ask_over_https(nsqd: Nsqd, context: ssl.SSLContext) -> None:
+    assert nsqd.http("GET", "/ping", tls=context, timeout=LIMIT).status == 200
