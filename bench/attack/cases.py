@@ -49,6 +49,7 @@ CASES: Final[Mapping[str, Case]] = {
     "resets": Case("half a PUB and a reset, 1,000 a second", on_tcp.reset_connections),
     # bodies
     "half-mpub": Case("half an MPUB of 5 MB", on_tcp.half_mpubs),
+    "half-tiny": Case("an MPUB of a million messages without its last byte", on_tcp.half_tiny_mpubs),
     "half-pub": Case("a PUB of 1 MB without its last byte", on_tcp.half_pubs),
     "half-mpub-deflated": Case("an MPUB of 5 MB, deflated, without its last byte", on_tcp.half_bodies_deflated),
     **{

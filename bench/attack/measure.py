@@ -136,7 +136,7 @@ def _victim(case: Case, settings: argparse.Namespace, folder: Path, certificate:
 @contextmanager
 def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: Certificate) -> Iterator[_Running]:
     with ExitStack() as stack:
-        flags, secret, https = list(settings.flag), "", 0
+        flags, secret, https = ["--log-level=info", *settings.flag], "", 0  # as by default: lines cost time, too
         if case.wants_tls:
             https = free_port()
             flags += [f"--tls-cert={certificate.certificate}", f"--tls-key={certificate.key}"]
@@ -161,10 +161,10 @@ def _nsqd(case: Case, settings: argparse.Namespace, folder: Path, certificate: C
 @contextmanager
 def _nsqlookupd(build: Build, folder: Path) -> Iterator[_Running]:
     tcp, http_port = free_port(), free_port()
-    command = [*build.python, "-m", "nsqlookupd", f"--tcp-address={HOST}:{tcp}", f"--http-address={HOST}:{http_port}"]
+    command = [*build.python(), "-m", "nsqlookupd", f"--tcp-address={HOST}:{tcp}", f"--http-address={HOST}:{http_port}"]
     with _daemon(command, http_port, folder / "nsqlookupd.log") as pid:
-        asked = {"tcp": 0, "secret": "", "http": http_port, "path": "/topics", "https": 0}
-        yield _Running(pid, Target(tcp=tcp, http=http_port), {**asked, "path": "/ping"})
+        asked = {"tcp": 0, "secret": "", "http": http_port, "path": "/ping", "https": 0}
+        yield _Running(pid, Target(tcp=tcp, http=http_port), asked)
 
 
 @contextmanager

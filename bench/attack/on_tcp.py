@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from typing import Final
 
 from bench.attack import bodies
-from bench.attack.sockets import client, connect, flood, hear_ok, many, paced, send_to_all, wait_until
+from bench.attack.sockets import client, connect, discard, flood, hear_ok, many, paced, send_to_all, wait_until
 from bench.attack.target import Attack, Target
 from common.wire.commands import MAGIC, auth, dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
 
@@ -98,6 +98,10 @@ def half_mpubs(target: Target, until: float) -> str:
     return _held(target, bodies.half_mpub(BODY), until)
 
 
+def half_tiny_mpubs(target: Target, until: float) -> str:
+    return _held(target, bodies.tiny_mpub(BODY)[:-1], until, connections=100)
+
+
 def half_pubs(target: Target, until: float) -> str:
     return _held(target, bodies.half_pub(1_000_000), until)
 
@@ -112,16 +116,17 @@ def _held(target: Target, half: bytes, until: float, wishes: bytes = b"{}") -> s
             sock.setblocking(False)
             unsent[sock] = memoryview(half)
         while time.monotonic() < until:
-            gone, ready, _ = select.select(unsent, [sock for sock in unsent if unsent[sock]], (), 0.1)
+            readable, ready, _ = select.select(unsent, [sock for sock in unsent if unsent[sock]], (), 0.1)
             for sock in ready:
                 with suppress(OSError):
                     count = sock.send(unsent[sock][:262_144])
                     taken += count
                     unsent[sock] = unsent[sock][count:]
-            for sock in gone:
-                del unsent[sock]
-                sock.close()
-                closed += 1
+            for sock in readable:
+                if not discard(sock):
+                    del unsent[sock]
+                    sock.close()
+                    closed += 1
             if not ready:
                 time.sleep(0.01)
     return f"{STALLED} connections, {taken / 1e6:,.0f} MB taken, {closed} closed by nsqd"

@@ -80,7 +80,7 @@ def flood(make: Callable[[], socket.socket], buffer: bytes, until: float, *, con
             begin()
         readable, writable, _ = select.select(unsent, unsent, (), _PAUSE)
         for sock in readable:
-            if not _discard(sock):
+            if not discard(sock):
                 unsent.pop(sock).release()
                 sock.close()
         for sock in writable:
@@ -95,7 +95,7 @@ def flood(make: Callable[[], socket.socket], buffer: bytes, until: float, *, con
     return sent
 
 
-def _discard(sock: socket.socket) -> bool:
+def discard(sock: socket.socket) -> bool:
     """Reads what there is; False when the connection is over."""
     try:
         return bool(sock.recv(_READ))

@@ -332,6 +332,19 @@ enable_experiment = ["topology-aware-consumption"]
 """
 
 
+def test_unfinished_bodies_share_a_bound(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-unfinished-bytes=1000")
+    first, second = nsqd.connect(), nsqd.connect()
+    half = b"PUB t\n\0\0\4\0" + b"x" * 600
+    first.send(pub("t", b"whole"), half)
+    assert first.response() == b"OK"  # so the half behind it has come as well
+    second.send(half)
+    assert first.error() == b"E_BAD_MESSAGE PUB failed to read message body"
+    assert first.closes()
+    second.send(b"x" * 424)
+    assert second.response() == b"OK"
+
+
 def test_a_file_with_every_key_of_nsq(start_nsqd: StartNsqd, tmp_path: Path) -> None:
     config = tmp_path / "nsqd.toml"
     config.write_text(SAMPLE)
