@@ -51,6 +51,8 @@ CASES: Final[Mapping[str, Case]] = {
     "half-mpub": Case("half an MPUB of 5 MB", on_tcp.half_mpubs),
     "half-tiny": Case("an MPUB of a million messages without its last byte", on_tcp.half_tiny_mpubs),
     "half-pub": Case("a PUB of 1 MB without its last byte", on_tcp.half_pubs),
+    "half-http": Case("half of a /mpub of 5 MB", on_http.half_bodies),
+    "half-chunked": Case("half of a chunked /mpub of 5 MB", on_http.half_chunked_bodies),
     "half-mpub-deflated": Case("an MPUB of 5 MB, deflated, without its last byte", on_tcp.half_bodies_deflated),
     **{
         f"identify-{kind}": Case(f"IDENTIFY of 5 MB: {kind}", on_tcp.big_identify(kind))

@@ -53,7 +53,8 @@ class Certificate:
 class Figures:
     p99: float  # ms, the worse of messages and requests
     peak: float  # MB
-    refused: int  # handshakes of the honest client
+    handshakes: float  # ms, the same percentile; 0: none were asked for
+    unanswered: int  # of whatever kind
     told: str
 
 
@@ -85,7 +86,8 @@ def measured(name: str, settings: argparse.Namespace, work: Work, certificate: C
     return Figures(
         p99=max(_p99(them) for kind, them in times.items() if kind != "handshake"),
         peak=peak,
-        refused=seen["handshake"]["failed"] if "handshake" in seen else 0,
+        handshakes=_p99(times.get("handshake", ())),
+        unanswered=sum(one["failed"] for one in seen.values()),
         told=", ".join(told),
     )
 

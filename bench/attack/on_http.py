@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from bench.attack import bodies
-from bench.attack.on_tcp import BODY, drip
+from bench.attack.on_tcp import BODY, STALLED, drip, hold
 from bench.attack.sockets import client, connect, exactly, hear_ok, paced, wait_until
 from bench.attack.target import Target
 from bench.work import HOST
@@ -37,6 +37,21 @@ def dripped_bodies(target: Target, until: float) -> str:
         b"POST /pub?topic=drip HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n" + b"x" * 9000,
         until,
     )
+
+
+def half_bodies(target: Target, until: float) -> str:
+    request_ = request("POST", "/mpub?topic=half", (b"x" * 999 + b"\n") * (BODY // 1000))
+    return _held(target, request_[: len(request_) // 2], until)
+
+
+def half_chunked_bodies(target: Target, until: float) -> str:
+    """The same, by the longer way: chunks are not served on the short path."""
+    head = b"POST /mpub?topic=half HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    return _held(target, head + b"%x\r\n" % BODY + (b"x" * 999 + b"\n") * (BODY // 2000), until)
+
+
+def _held(target: Target, half: bytes, until: float) -> str:
+    return hold([connect(target.http) for _ in range(STALLED)], half, until)
 
 
 def one_byte_lines(target: Target, until: float) -> str:

@@ -76,16 +76,16 @@ def lookupd_idle(target: Target, until: float) -> str:
 
 
 def hostile_nodes(target: Target, until: float) -> str:
-    """Registers nodes whose answers are small on the wire and large when unpacked."""
+    """Registers nodes whose answers are small on the wire and large when unpacked. nsqadmin looks now and then only."""
+    command = [sys.executable, "-m", "bench.attack.servers", "nodes", str(_NODES)]
     with ExitStack() as stack:
-        command = [sys.executable, "-m", "bench.attack.servers", "nodes"]
-        for _ in range(_NODES):
-            process = stack.enter_context(started(command, stdout=subprocess.PIPE))
-            assert process.stdout is not None
+        process = stack.enter_context(started(command, stdout=subprocess.PIPE))
+        assert process.stdout is not None
+        for port in process.stdout.readline().split():
             sock = stack.enter_context(connect(target.tcp))
-            sock.sendall(_identify(int(process.stdout.readline())) + b"REGISTER evil\n")
+            sock.sendall(_identify(int(port)) + b"REGISTER evil\n")
             read_frame(sock)
-        wait_until(until)
+        wait_until(until + 12)
         return f"{_NODES} nodes whose /stats is 180 MB"
 
 
@@ -96,5 +96,5 @@ def many_nodes(target: Target, until: float) -> str:
             sock = stack.enter_context(connect(target.tcp))
             sock.sendall(_identify(http_port=1 + number % 1000) + b"REGISTER evil_%d\n" % number)
             read_frame(sock)
-        wait_until(until)
+        wait_until(until + 12)
         return "2,000 nodes that do not exist"

