@@ -270,6 +270,7 @@ async def _web(node: _Node, listening: Listening) -> AsyncIterator[Doors]:
         linger=web.linger,
         attend=web.attend,
         guard=guard,
+        unfinished=node.unfinished,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield Doors(
