@@ -261,7 +261,7 @@ class _Connection(HttpToolsProtocol):
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         if self.cycle is not None:
-            self.cycle.body = b""  # it lies in a reference cycle, and nobody will ask for it any more
+            self.cycle.body = bytearray()  # it lies in a reference cycle, and nobody will ask for it any more
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
