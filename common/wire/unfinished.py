@@ -22,7 +22,6 @@ class Holder(Protocol):
 class UnfinishedBodies:
     def __init__(self, most: int) -> None:
         self.total = 0  # bytes
-        self.given_up = 0  # bodies
         self._most = most
         self._sizes: OrderedDict[Holder, int] = OrderedDict()  # in the order in which they began
 
@@ -34,7 +33,6 @@ class UnfinishedBodies:
         while self.total > self._most and len(sizes) > 1:
             oldest, its_size = sizes.popitem(last=False)
             self.total -= its_size
-            self.given_up += 1
             oldest.give_up_body()
 
     def release(self, holder: Holder) -> None:

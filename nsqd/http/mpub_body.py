@@ -78,7 +78,8 @@ class LinesBody:
     @property
     def held(self) -> int:
         offsets = self._offsets
-        return len(self._half) + offsets[-1] + len(offsets) * (OFFSET_SIZE if isinstance(offsets, list) else _SIZE)
+        each = OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize
+        return len(self._half) + offsets[-1] + each * len(offsets)
 
     def _add(self, lines: list[bytes]) -> None:
         if not lines or self._message_too_big:
