@@ -14,6 +14,7 @@ from typing import Final
 
 from bench import (
     admin,
+    attack,
     builds,
     client,
     deferred,
@@ -55,6 +56,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         storms.BENCHMARK,
         client.BENCHMARK,
         admin.BENCHMARK,
+        attack.BENCHMARK,
     )
 }
 RESULTS: Final = Path(__file__).parent / "results"

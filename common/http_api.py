@@ -30,6 +30,8 @@ from common.options import format_duration
 if TYPE_CHECKING:
     from logging import Logger
 
+    from common.wire.unfinished import UnfinishedBodies
+
 # What ASGI hands to an application; its values have no common type.
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -203,8 +205,9 @@ def _unescape(escaped: bytes) -> str:
 class Request:
     """One request, as a handler sees it."""
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, unfinished: UnfinishedBodies | None = None) -> None:
         self._receive = receive
+        self._unfinished = unfinished
         self._reading = False
         self._complete = False  # all of the body has been read
         self._scope = scope
@@ -242,7 +245,13 @@ class Request:
         This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile; an
         HttpError when it has ended too early, and may still hear of it.
         """
-        return b"".join([piece async for piece in self.pieces(limit)])[: limit + 1]
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.pieces(limit):
+            pieces.append(piece)
+            size += len(piece)
+            self.hold_body(size)
+        return b"".join(pieces)[: limit + 1]
 
     async def pieces(self, limit: int) -> AsyncIterator[bytes]:
         """As `read`, for who can use the body as it comes; the last piece may be longer than `limit` asks for."""
@@ -258,6 +267,20 @@ class Request:
             if not self._complete and self._is_cut_short:
                 raise HttpError(500, "INTERNAL_ERROR", close=True)
             yield piece
+
+    def hold_body(self, size: int) -> None:
+        """The body takes so many bytes of memory by now; for a handler that reads it in pieces."""
+        if self._unfinished is not None:
+            self._unfinished.hold(self, size)
+
+    def give_up_body(self) -> None:
+        """Others need the memory. Whoever reads the body finds that the peer has gone."""
+        self.abort()
+
+    def forget_body(self) -> None:
+        """Nothing of it is held any more."""
+        if self._unfinished is not None:
+            self._unfinished.release(self)
 
     async def drop_rest(self) -> None:
         """Reads on and forgets, within reason: see `_MOST_TO_DROP`."""
@@ -314,7 +337,7 @@ class HttpApi(Generic[R]):
     `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
     bounds it in time. Without it nothing is dropped. `attend` notices that the peer of a stream leaves, or takes nothing.
     `always` is the answer to everything, routes or not. `guard` may refuse what is asked of a route, with an answer of
-    its own.
+    its own. `unfinished` bounds what all requests hold of their bodies.
     """
 
     def __init__(
@@ -326,8 +349,10 @@ class HttpApi(Generic[R]):
         attend: Attend | None = None,
         always: Response | None = None,
         guard: Callable[[Request, R], Response | None] | None = None,
+        unfinished: UnfinishedBodies | None = None,
     ) -> None:
         self._attend = attend
+        self._unfinished = unfinished
         self.routes = tuple(routes)
         self._table = _Table(self.routes)
         self._always = always
@@ -339,7 +364,7 @@ class HttpApi(Generic[R]):
         if scope["type"] != "http":
             raise ValueError(f"this application speaks HTTP only, not {scope['type']}")
         started = perf_counter_ns()
-        request = Request(scope, receive)
+        request = Request(scope, receive, self._unfinished)
         try:
             response, logged = await self._answer(request)
         except ClientGone:
@@ -389,6 +414,8 @@ class HttpApi(Generic[R]):
         except Exception as error:  # a bug of ours must not take the connection with it: NSQ answers, and so do we
             self._log.exception("panic in HTTP handler - %s", error)
             return HttpError(500, "INTERNAL_ERROR").response
+        finally:
+            request.forget_body()
 
     async def _send(self, request: Request, response: Response, send: Send) -> None:
         headers = response_headers(response)

@@ -61,6 +61,7 @@ LINGER: Final = 0.5
 STALL: Final = 60.0  # how long a stream waits for a peer that takes nothing
 _AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_READ_SIZE: Final = 1 << 16
 _PAUSE_WITHOUT_DESCRIPTORS: Final = 0.1
 
 
@@ -253,6 +254,9 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
+        # asyncio reads 256 KiB, from all connections that are ready before any of their requests is looked at: from five
+        # hundred at once that is 128 MB, which nobody has asked for yet.
+        transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
         self.client = self._real_client or self.client
         # Before the transport reads for itself, so that nothing can overtake what was read already.
         received, self._received = self._received, b""
@@ -263,6 +267,8 @@ class _Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
+        if self.cycle is not None:
+            self.cycle.body = bytearray()  # it lies in a reference cycle, and nobody will ask for it any more
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either

@@ -22,6 +22,7 @@ from common.poller import Poller
 from common.resolver import Resolver
 from common.systemd import READY, STOPPING, notify
 from common.version import core_of
+from common.wire.unfinished import UnfinishedBodies
 from nsqd import auth_servers, lookup, protocol, timers
 from nsqd.disk import opened_store, recovered_broker, running_store
 from nsqd.drain import Drain, drain_on_signal
@@ -82,6 +83,7 @@ class _Node:
     settings: LiveSettings
     drain: Drain
     reading: Reading
+    unfinished: UnfinishedBodies
 
 
 async def run(
@@ -141,6 +143,7 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
         settings=LiveSettings(options, lookupds),
         drain=Drain(broker, deadline=seconds(options.drain_deadline), say_goodbye=partial(lookupds.configure, ())),
         reading=_reading(store),
+        unfinished=UnfinishedBodies(options.max_unfinished_bytes),
     )
 
 
@@ -281,6 +284,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         linger=web.linger,
         attend=web.attend,
         guard=guard,
+        unfinished=node.unfinished,
     )
     async with web.open_web(app, grace=seconds(options.drain_timeout)) as web_server:
         yield Doors(
@@ -288,7 +292,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
             budgets=budgets,
             poller=node.poller,
             web=web_server,
-            routes=QuickRoutes(broker, publishing, guard=guard),
+            routes=QuickRoutes(broker, publishing, guard=guard, unfinished=node.unfinished),
             make_client=_client_maker(node),
             tls=node.trust.tls,
             serves_plain_http=options.tls_required is not TlsRequired.YES,
@@ -298,7 +302,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
 
 def _client_maker(node: _Node) -> MakeHandler:
     ask = node.authorities.ask if node.authorities is not None else None
-    return client_maker(node.broker, rules_of(node.options), node.trust.tls, ask)
+    return client_maker(node.broker, rules_of(node.options), node.trust.tls, ask, node.unfinished)
 
 
 def _reading(store: Store) -> Reading:

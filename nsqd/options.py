@@ -278,6 +278,11 @@ class Options(BaseOptions):
     max_identify_size: int = option(
         65_536, "largest body of IDENTIFY and AUTH, in bytes; at most --max-body-size", at_least=1
     )
+    max_unfinished_bytes: int = option(
+        134_217_728,
+        "bytes of bodies that have arrived in part, over all connections; beyond it the body that began first is given up",
+        at_least=1,
+    )
 
     # clients
     max_heartbeat_interval: Nanoseconds = option(

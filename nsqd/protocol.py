@@ -56,6 +56,7 @@ from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused, Topic
 
 if TYPE_CHECKING:
+    from common.wire.unfinished import UnfinishedBodies
     from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
@@ -165,6 +166,7 @@ class ClientProtocol:
         note: Note,
         upgrade: Upgrade,
         ask: Ask | None = None,  # None: AUTH is disabled, and everybody may do everything
+        unfinished: UnfinishedBodies | None = None,  # what all clients share; None: this one is on its own
     ) -> None:
         self.state = State.INIT
         self.transport = Transport()
@@ -203,7 +205,8 @@ class ClientProtocol:
         self._topics_made = 0  # in this turn
         self._ration = Ration()
         self._magic: bytes | None = b""
-        self._reader = CommandReader(rules.limits, self._admit)
+        self._unfinished = unfinished
+        self._reader = CommandReader(rules.limits, self._admit, self._hold_body)
         self._out: list[bytes] = []
         self._held: deque[_Held] = deque()
         self._holds_messages: _Held | None = None  # the last OK in it is one that messages must not overtake
@@ -308,6 +311,19 @@ class ClientProtocol:
                 self._note("lost", reason)
             self.close()
         self._wake()
+
+    def _hold_body(self, size: int) -> None:
+        if self._unfinished is not None:
+            if size:
+                self._unfinished.hold(self, size)
+            else:
+                self._unfinished.release(self)
+
+    def give_up_body(self) -> None:
+        """Others need the memory: as if the read deadline had come in the middle of the body."""
+        self._note("info", b"too much is held in unfinished bodies (--max-unfinished-bytes), and this one began first")
+        self._cut_off(b"")
+        self.lingers = False
 
     def bytes_to_send(self) -> list[bytes]:
         """Pieces of what may be sent now; they are the caller's."""

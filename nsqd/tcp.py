@@ -18,6 +18,7 @@ from nsqd.upgrade import UpgradedClient
 if TYPE_CHECKING:
     from common.handshake import TlsServer
     from common.poller import Connection, Handler, MakeHandler
+    from common.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
     from nsqd.options import Options
 
@@ -70,7 +71,9 @@ def limits_of(options: Options) -> Limits:
     )
 
 
-def client_maker(broker: Broker, rules: ClientRules, tls_server: TlsServer | None, ask: Ask | None) -> MakeHandler:
+def client_maker(
+    broker: Broker, rules: ClientRules, tls_server: TlsServer | None, ask: Ask | None, unfinished: UnfinishedBodies
+) -> MakeHandler:
     """Makes the handler of each new connection."""
 
     def make(connection: Connection, wake: Callable[[], None]) -> Handler:
@@ -94,7 +97,15 @@ def client_maker(broker: Broker, rules: ClientRules, tls_server: TlsServer | Non
 
         host = "" if peer == "@" else peer.rpartition(":")[0].strip("[]")
         return ClientProtocol(
-            broker, rules, remote_address=peer, remote_host=host, wake=wake, note=note, upgrade=upgrade, ask=ask
+            broker,
+            rules,
+            remote_address=peer,
+            remote_host=host,
+            wake=wake,
+            note=note,
+            upgrade=upgrade,
+            ask=ask,
+            unfinished=unfinished,
         )
 
     return make

@@ -22,6 +22,8 @@ from common.streams.layer import StreamError
 
 _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _MOST_PLAIN: Final = 1 << 16
+# Snappy makes at most twenty-odd bytes of one. Of what is read at once that is megabytes, while ordinary data stay below this.
+_MOST_AT_ONCE: Final = 8 * _MOST_PLAIN
 _MOST_COMPRESSED: Final = 32 + _MOST_PLAIN + _MOST_PLAIN // 6  # snappy's own bound on what it makes of that
 _HEADER_SIZE: Final = 4
 _CRC_SIZE: Final = 4
@@ -36,9 +38,8 @@ _checksum: Final = Struct("<I")
 class SnappyLayer:
     """Implements `Layer`."""
 
-    has_more: Final = False  # snappy makes at most twenty-odd bytes of one
-
     def __init__(self) -> None:
+        self.has_more = False
         self._greeting = _IDENTIFIER  # sent before the first chunk
         self._identified = False
         self._rest = b""  # of a chunk whose end has not come
@@ -55,8 +56,9 @@ class SnappyLayer:
     def decode(self, data: bytes) -> bytes:
         buffer = self._rest + data if self._rest else data
         pieces: list[bytes] = []
+        made = 0
         position = self._skip(buffer, 0)
-        while len(buffer) - position >= _HEADER_SIZE:
+        while len(buffer) - position >= _HEADER_SIZE and made < _MOST_AT_ONCE:
             kind = buffer[position]
             size = int.from_bytes(buffer[position + 1 : position + 4], "little")
             self._check(kind, size)
@@ -68,7 +70,9 @@ class SnappyLayer:
             if start + size > len(buffer):
                 break
             pieces.append(self._open(kind, buffer[start : start + size]))
+            made += len(pieces[-1])
             position = start + size
+        self.has_more = made >= _MOST_AT_ONCE
         self._rest = buffer[position:]
         return b"".join(pieces)
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 
 from common.wire.faults import Fault, ProtocolError
 from common.wire.limits import Limits
-from common.wire.mpub import count_missing, cut_messages, cut_mpub_body, message_missing, read_count
+from common.wire.mpub import OFFSET_SIZE, count_missing, cut_messages, cut_mpub_body, message_missing, read_count
 from common.wire.record import Record
 
 if TYPE_CHECKING:
@@ -127,11 +127,20 @@ class CommandReader:
 
     `admit` is called once for each command that has a payload, when its line is complete and before anything of the
     payload is looked at. It may raise ProtocolError. After an exception the reader is dead.
+
+    `hold` is told how much memory a payload takes whenever more of it is waited for, and 0 when it is whole; it may close
+    the reader.
     """
 
-    __slots__ = ("_admit", "_at", "_data", "_half", "_limits", "_line", "_max_line", "_max_message")
+    __slots__ = ("_admit", "_at", "_data", "_half", "_hold", "_limits", "_line", "_max_line", "_max_message")
 
-    def __init__(self, limits: Limits, admit: Callable[[list[bytes]], None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        admit: Callable[[list[bytes]], None],
+        hold: Callable[[int], None] | None = None,
+    ) -> None:
+        self._hold = hold or _hold_nothing
         self._limits = limits
         self._max_line = limits.max_line
         self._max_message = limits.max_message
@@ -208,7 +217,10 @@ class CommandReader:
     def close(self) -> None:
         """Nothing more will be read: lets go of what came, and of whoever is behind `admit`, who may hold this reader."""
         self._admit = _admit_nothing
-        self._half = None
+        if self._half is not None:
+            self._half = None
+            self._hold(0)
+        self._hold = _hold_nothing
         self._line.clear()
         self._forget_data()
 
@@ -237,6 +249,7 @@ class CommandReader:
             half.held += memoryview(self._data)[self._at :]
             self._half = half
             self._forget_data()
+            self._hold(half.size)
         else:
             self._at = half.end
         return command
@@ -248,9 +261,11 @@ class CommandReader:
         command = half.cut(half.held, 0)
         if command is None:
             self._forget_data()
+            self._hold(half.size)
         else:
             self._at = len(self._data) - (len(half.held) - half.end)
             self._half = None
+            self._hold(0)
         return command
 
     def _forget_data(self) -> None:
@@ -261,6 +276,10 @@ class CommandReader:
 
 def _admit_nothing(params: list[bytes]) -> None:
     raise AssertionError("a reader that is closed has nothing to ask")
+
+
+def _hold_nothing(size: int) -> None:
+    """Of a reader whose bodies nobody counts."""
 
 
 # FIN: the one command that consumers send for every message, so a run of them is cut at once.
@@ -362,6 +381,10 @@ class _HalfBody:
             return Publication(self._params, _copy(data, start, end))
         return Body(self._params, _copy(data, start + _SIZE, end))
 
+    @property
+    def size(self) -> int:
+        return len(self.held)
+
     def missing(self) -> ProtocolError:
         return _body_missing(self._params[0], self._form, len(self.held))
 
@@ -393,6 +416,11 @@ class _HalfMpub:
             return None
         self.end = first + offsets[-1]
         return Publications(self._params, _copy(data, first, self.end), offsets)
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory. Small messages take more of it for their places than for themselves."""
+        return len(self.held) + OFFSET_SIZE * len(self._offsets)
 
     def missing(self) -> ProtocolError:
         length = len(self.held)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _unpack_size: Final = struct.Struct(">i").unpack_from
 _SIZE: Final = 4
 _SMALLEST_MESSAGE: Final = 5  # a size and one byte
+OFFSET_SIZE: Final = 36  # bytes of memory that an offset in a list takes: a pointer and a number
 _WORTH_A_GUESS: Final = 4  # equal messages in a row
 
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
 
     from common.http_api import Attend
+    from common.wire.unfinished import UnfinishedBodies
     from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
@@ -127,6 +128,7 @@ def make_app(
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
     guard: Guard | None = None,
+    unfinished: UnfinishedBodies | None = None,
 ) -> HttpApi[Endpoint]:
     """The ASGI application. `run_trio`, `linger` and `attend` are `common.web`'s, or a test's.
 
@@ -165,7 +167,8 @@ def make_app(
         Endpoint("GET", "/readyz", endpoints.ready, access=OPEN, logged=False),
         Endpoint("POST", "/drain", endpoints.drain, access=OPERATE_NODE),
     ]
-    return HttpApi(routes, log=log, linger=linger, attend=attend, guard=guard.check if guard is not None else None)
+    check = guard.check if guard is not None else None
+    return HttpApi(routes, log=log, linger=linger, attend=attend, guard=check, unfinished=unfinished)
 
 
 def refuse_plain(https_port: int) -> HttpApi[Route]:
@@ -309,6 +312,7 @@ class _Endpoints:
         body = publishing.mpub_body(request.query_string)
         async for piece in request.pieces(publishing.limits.max_body):
             body.receive(piece)
+            request.hold_body(body.held)
         with self._calls.turn():
             answer = publishing.mpub(request.query_string, body)
         return await self._published(answer)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from common.http_api import HttpError
 from common.wire.faults import ProtocolError
-from common.wire.mpub import count_missing, cut_messages, message_missing, read_count
+from common.wire.mpub import OFFSET_SIZE, count_missing, cut_messages, message_missing, read_count
 
 if TYPE_CHECKING:
     from common.wire.limits import Limits
@@ -34,6 +34,10 @@ class MpubBody(Protocol):
 
     def cut(self) -> Messages | HttpError:
         """Return all messages of the body, which ends here. Called once."""
+
+    @property
+    def held(self) -> int:
+        """About how many bytes of memory it takes so far."""
 
 
 class LinesBody:
@@ -70,6 +74,12 @@ class LinesBody:
         if self._message_too_big:
             return MSG_TOO_BIG
         return BODY_TOO_BIG if self._body_too_big else (b"".join(self._pieces), self._offsets)
+
+    @property
+    def held(self) -> int:
+        offsets = self._offsets
+        each = OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize
+        return len(self._half) + offsets[-1] + each * len(offsets)
 
     def _add(self, lines: list[bytes]) -> None:
         if not lines or self._message_too_big:
@@ -120,3 +130,7 @@ class BinaryBody:
         if self._error is not None:
             return HttpError(413, self._error.fault.value.removeprefix("E_"))
         return bytes(memoryview(self._held)[_SIZE : _SIZE + offsets[-1]]), offsets
+
+    @property
+    def held(self) -> int:
+        return len(self._held) + len(self._offsets) * OFFSET_SIZE

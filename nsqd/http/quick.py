@@ -23,6 +23,7 @@ import httptools
 
 from common.http_api import HttpDate, HttpError, Response, plain, text, wire_head
 from common.http_heads import refusal_of
+from common.wire.unfinished import UnfinishedBodies
 from nsqd.http.access import PUBLISH
 from nsqd.http.publishing import EXITING, UNREADABLE
 
@@ -59,6 +60,7 @@ _pack_size: Final = Struct(">I").pack
 
 OK: Final = text("OK")
 PING_OK: Final = plain("OK")
+GIVEN_UP: Final = HttpError(503, "TOO_MANY_UNFINISHED_BODIES", close=True)
 
 
 def ping_answer(health: str) -> Response:
@@ -84,9 +86,15 @@ class QuickRoutes:
     """What all quick connections of a daemon share: what to publish with, known heads, and answers ready to send."""
 
     def __init__(
-        self, broker: Broker, publishing: Publishing, date: HttpDate | None = None, guard: Guard | None = None
+        self,
+        broker: Broker,
+        publishing: Publishing,
+        date: HttpDate | None = None,
+        guard: Guard | None = None,
+        unfinished: UnfinishedBodies | None = None,
     ) -> None:
         self.publishing = publishing
+        self.unfinished = unfinished or UnfinishedBodies(publishing.limits.max_body)
         self.guard = guard
         self.heads: dict[bytes, _Head] = {}
         self._broker = broker
@@ -186,6 +194,7 @@ class QuickHttp:
             if len(data) < at:
                 self._hold(data)
                 self._missing -= len(data)
+                self._routes.unfinished.hold(self, self._held_size)
                 return
             self._hold(data[:at])
             self._perform(*self._take_held(self._head))
@@ -205,7 +214,17 @@ class QuickHttp:
             self.next_deadline = inf
             self._wake()
 
+    def give_up_body(self) -> None:
+        """Others need the memory: nothing of it is published, and the connection ends."""
+        head, self._head = self._head, None
+        self._body = bytearray()
+        if head is not None:
+            self._owe(GIVEN_UP, head.manner)
+            self._wake()
+
     def abort(self) -> None:
+        self._routes.unfinished.release(self)
+        self._body = bytearray()
         self._owed.clear()
         # They may hold this connection in turn; it must not wait for the garbage collector, least of all behind TLS.
         self._hand_off, self._common_name = _hand_off_nothing, str
@@ -248,6 +267,7 @@ class QuickHttp:
                 )
                 self._hold(data[body:])
                 self._missing = at - end
+                self._routes.unfinished.hold(self, self._held_size)
 
     def _hold(self, piece: bytes) -> None:
         """Keeps some of the body that is coming in."""
@@ -256,9 +276,14 @@ class QuickHttp:
         else:
             self._body.receive(piece)
 
+    @property
+    def _held_size(self) -> int:
+        return len(self._body) if isinstance(self._body, bytearray) else self._body.held
+
     def _take_held(self, head: _Head) -> tuple[_Head, bytes | MpubBody]:
         held, self._body = self._body, bytearray()
         self._head = None
+        self._routes.unfinished.release(self)
         return head, bytes(held) if isinstance(held, bytearray) else held
 
     def _perform(self, head: _Head, body: bytes | MpubBody, *, cut_short: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import select
 import signal
 import socket
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from common.wire.commands import auth, identify, mpub, pub, rdy
 from tests.e2e.conftest import StartNsqd
-from tests.support.client import Refused
+from tests.support.client import TIMEOUT, Refused, open_socket
 from tests.support.process import Nsqd, Nsqlookupd, eventually, launch, run_to_end
 
 pytestmark = pytest.mark.e2e
@@ -330,6 +331,41 @@ max_deflate_level = 6
 snappy = true
 enable_experiment = ["topology-aware-consumption"]
 """
+
+
+def test_unfinished_bodies_share_a_bound(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("max-unfinished-bytes=1000")
+    first, second = nsqd.connect(), nsqd.connect()
+    half = b"PUB t\n\0\0\4\0" + b"x" * 600
+    first.send(pub("t", b"whole"), half)
+    assert first.response() == b"OK"  # so the half behind it has come as well
+    second.send(half)
+    assert first.error() == b"E_BAD_MESSAGE PUB failed to read message body"
+    assert first.closes()
+    second.send(b"x" * 424)
+    assert second.response() == b"OK"
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 700\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n2bc\r\n"])
+def test_unfinished_bodies_of_http_count_as_well(start_nsqd: StartNsqd, head: bytes) -> None:
+    nsqd = start_nsqd("max-unfinished-bytes=1000")
+    half = b"POST /mpub?topic=t HTTP/1.1\r\nHost: x\r\n" + head + b"x" * 600
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(open_socket(nsqd.http_address)) for _ in range(2))
+        for sock in (first, second):
+            sock.settimeout(TIMEOUT)
+            sock.sendall(half)
+        readable, _, _ = select.select((first, second), (), (), TIMEOUT)
+        # Which of the two nsqd has seen first is its affair.
+        (given_up,) = readable
+        (other,) = {first, second} - {given_up}
+        try:
+            answer = given_up.recv(1000)
+        except ConnectionResetError:
+            answer = b""
+        assert answer == b"" or b" 503 " in answer
+        other.sendall(b"x" * 100 + (b"\r\n0\r\n\r\n" if b"chunked" in head else b""))
+        assert other.recv(1000).startswith(b"HTTP/1.1 200 OK")
 
 
 def test_a_file_with_every_key_of_nsq(start_nsqd: StartNsqd, tmp_path: Path) -> None:

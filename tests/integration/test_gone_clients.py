@@ -16,6 +16,7 @@ import pytest
 from common.handshake import TlsServer
 from common.poller import Connection
 from common.wire.commands import auth, identify, pub, rdy, sub
+from common.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing
 from nsqd.options import Options
@@ -57,7 +58,7 @@ def wish(**wishes: object) -> bytes:
 )
 def test_a_client_that_has_gone_is_gone(tls: TlsServer, said: bytes) -> None:
     node = Node(features=replace(RULES.features, tls=True, snappy=True, deflate=True))
-    make = client_maker(node.broker, node.rules, tls, lambda question: None)
+    make = client_maker(node.broker, node.rules, tls, lambda question: None, UnfinishedBodies(1 << 20))
 
     def come_and_go() -> None:
         ours, theirs = socket.socketpair()

@@ -37,6 +37,7 @@ SHOWN_BY = {
         "max-msg-size": "the_largest_message_and_body",
         "max-body-size": "the_largest_message_and_body",
         "max-identify-size": "the_largest_body_of_identify_and_auth",
+        "max-unfinished-bytes": "unfinished_bodies_share_a_bound",
         "max-heartbeat-interval": "more_than_a_flag_allows_is_refused",
         "max-rdy-count": "the_highest_ready_count",
         "max-output-buffer-size": "more_than_a_flag_allows_is_refused",

@@ -10,6 +10,7 @@ from common.handshake import TlsServer
 from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
+from common.wire.unfinished import UnfinishedBodies
 from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
@@ -72,6 +73,7 @@ class Node:
         self.mem_queue_bytes = mem_queue_bytes
         self.rules = replace(RULES, **rules)
         self.tls_server: TlsServer | None = None
+        self.unfinished = UnfinishedBodies(1 << 20)
         self.questions: list[Question] | None = None  # a list: clients have to AUTH, and ask here
         self.store = FakeStore()
         self.store.memory_capacity = mem_queue_size
@@ -186,6 +188,7 @@ class Client:
             note=self._note,
             upgrade=self._upgrade,
             ask=node.questions.append if node.questions is not None else None,
+            unfinished=node.unfinished,
         )
         self.handler: ClientProtocol | UpgradedClient = self.protocol
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.http_api import HttpDate
+from common.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.publishing import Publishing
 from tests.support.fake_broker import FakeStore, binary_mpub, bodies, make_broker
@@ -330,3 +331,24 @@ def test_what_is_remembered_is_bounded(client: Client) -> None:
     assert len(client.routes.heads) <= 4096
     client.send(post("/pub?topic=t", b"a", b"X: " + b"x" * 2000 + b"\r\n"))
     assert max(map(len, client.routes.heads)) < 1024
+
+
+def test_the_request_whose_body_began_first_makes_room(client: Client) -> None:
+    client.routes.unfinished = UnfinishedBodies(100)
+    other = QuickHttp(client.routes, hand_off=lambda received: None, wake=lambda: None)
+    request = post("/pub?topic=t", b"x" * 90)
+    assert client.send(request[:-30]) == b""
+    assert client.routes.unfinished.total == 64  # with the size in front, as the log has it
+    other.receive(request[:-30], 0.0)
+    assert client.flush() == failure(b"503 Service Unavailable", b"TOO_MANY_UNFINISHED_BODIES", close=True)
+    assert client.quick.finished
+    other.receive(request[-30:], 0.0)
+    assert client.routes.unfinished.total == 0
+    client.broker.seal()
+    assert bodies(client.store, "t") == [b"x" * 90]
+
+
+def test_a_connection_that_has_gone_holds_no_body(client: Client) -> None:
+    client.send(post("/pub?topic=t", b"x" * 90)[:-30])
+    client.quick.abort()
+    assert client.routes.unfinished.total == 0

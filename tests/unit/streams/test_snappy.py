@@ -47,6 +47,18 @@ def test_what_compresses_well_is_compressed_in_chunks_of_64_kib() -> None:
     assert SnappyLayer().decode(encoded) == bytes(200_000)
 
 
+def test_a_bomb_goes_off_a_piece_at_a_time() -> None:
+    bomb = SnappyLayer().encode(bytes(50 << 20))
+    layer = SnappyLayer()
+    size = len(layer.decode(bomb))
+    assert size == 512 << 10
+    while layer.has_more:
+        piece = layer.decode(b"")
+        assert len(piece) <= 512 << 10
+        size += len(piece)
+    assert size == 50 << 20
+
+
 def test_what_does_not_compress_travels_as_it_is() -> None:
     data = random.Random(1).randbytes(1000)
     assert SnappyLayer().encode(data)[10] == 0x01

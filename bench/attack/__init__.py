@@ -1,0 +1,52 @@
+"""Hostile loads, each with an honest client beside it: what does the client feel, and what does the daemon hold?
+
+`probe.py` is the honest client, `attacker.py` the process that a load of `cases.py` runs in, `measure.py` puts both before a
+fresh daemon. This file is the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from bench.attack.cases import CASES
+from bench.attack.measure import Certificate, Figures, measured
+from bench.report import Benchmark, Row, at_most
+from bench.work import Failed, Work, say
+
+MOST_MEMORY: Final = 300.0  # MB
+LONGEST_HANDSHAKE: Final = 1000.0  # ms; clients give up after five or ten seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
+    parser.add_argument("--seconds", type=float, default=8.0, help="length of each load (default: %(default)s)")
+
+
+def run(settings: argparse.Namespace, work: Work) -> list[Row]:
+    wanted = settings.only.split(",") if settings.only else list(CASES)
+    if unknown := set(wanted) - set(CASES):
+        raise Failed(f"unknown rows: {', '.join(sorted(unknown))}")
+    certificate = Certificate.make(work.folder)
+    rows: list[Row] = []
+    for name in wanted:
+        figures = measured(name, settings, work, certificate)
+        rows += rows_of(name, figures)
+        say(f"{name:>22}: p99 {figures.p99:8.1f} ms, peak {figures.peak:5.0f} MB; {figures.told}")
+    return rows
+
+
+def rows_of(name: str, figures: Figures) -> list[Row]:
+    case = CASES[name]
+    rows = [
+        Row(f"{name}: probe, p99", "ms", (figures.p99,), at_most(case.longest), note=f"{case.title}; {figures.told}"),
+        Row(f"{name}: peak resident", "MB", (figures.peak,), at_most(MOST_MEMORY)),
+    ]
+    if case.wants_tls:
+        rows.append(Row(f"{name}: honest handshakes, p99", "ms", (figures.handshakes,), at_most(LONGEST_HANDSHAKE)))
+    return rows
+
+
+BENCHMARK: Final = Benchmark(
+    "attack", "What does an honest client feel beside a hostile one?", add_arguments, run, at_most=20
+)

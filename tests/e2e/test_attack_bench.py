@@ -1,0 +1,47 @@
+"""A few of the hostile loads of `python -m bench attack`, for two seconds each: everybody is answered, and memory is bounded.
+
+How long the honest client waits is what the benchmark tells; a machine that runs tests is too busy to ask it of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+
+from bench.attack import MOST_MEMORY
+from bench.attack.measure import Certificate, measured
+from bench.attack.sockets import LIMIT
+from bench.builds import Build
+from bench.work import Work
+
+pytestmark = pytest.mark.e2e
+
+SECONDS = 2.0
+BUILD = Build.COMPILED if "NSQ_TEST_PYTHON" in os.environ else Build.PURE
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nothing",
+        "slow-headers",
+        "half-mpub",
+        "half-http",
+        "identify-keys",
+        "nops",
+        "snappy-bomb",
+        "deaf-consumers",
+        "garbage-https",
+        "lookupd-lines",
+    ],
+)
+def test_an_honest_client_is_answered_beside_a_hostile_one(name: str, tmp_path: Path) -> None:
+    settings = argparse.Namespace(seconds=SECONDS, flag=[], build=BUILD)
+    with Work.open(tmp_path) as work:
+        figures = measured(name, settings, work, Certificate.make(tmp_path))
+    assert figures.unanswered == 0, figures.told
+    assert max(figures.p99, figures.handshakes) < LIMIT * 1000, figures.told
+    assert figures.peak < MOST_MEMORY, figures.told
