@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from common.wire.message import Message
-from tests.e2e.kill9 import Channel, Ledger, Violation, run
+from tests.e2e.kill9 import run
+from tests.support.promises import Channel, Ledger, Violation
 
 pytestmark = pytest.mark.e2e
 
@@ -30,8 +31,8 @@ def test_kill_9_breaks_no_promise(tmp_path: Path, options: tuple[str, ...]) -> N
 
 def ledger_with(*sent: float) -> tuple[Ledger, Channel]:
     """A ledger in which messages with these delays were acknowledged, on a channel that was there before."""
-    ledger, channel = Ledger(), Channel("c", there_since=0.0)
-    topic = ledger.topics["steady-0"]
+    ledger, channel = Ledger(steady=("t",)), Channel("c", there_since=0.0, owed_since=0.0)
+    topic = ledger.topics["t"]
     topic.channels["c"] = channel
     for delay in sent:
         ledger.answered_ok(topic, ledger.sending(1, delay))
@@ -51,24 +52,22 @@ def test_the_ledger_knows_what_has_to_arrive() -> None:
 def test_the_ledger_notices_a_finished_message_that_comes_again() -> None:
     ledger, channel = ledger_with(0)
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
-    ledger.killed_at[0] = time.monotonic() + 1
-    ledger.life = 1
-    with pytest.raises(Violation, match=r"finished 1\.0\d\d s before the kill"):
+    ledger.ended(time.monotonic() + 1)
+    with pytest.raises(Violation, match=r"finished 1\.0\d\d s before the end"):
         ledger.arrived(channel, delivery(0))
 
 
 def test_the_ledger_forgives_a_finish_just_before_the_kill() -> None:
     ledger, channel = ledger_with(0)
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
-    ledger.killed_at[0] = time.monotonic()
-    ledger.life = 1
+    ledger.ended(time.monotonic())
     assert ledger.arrived(channel, delivery(0)) == 0
 
 
 def test_the_ledger_notices_attempts_that_go_down() -> None:
     ledger, channel = ledger_with(0)
     ledger.arrived(channel, delivery(0, attempts=3))
-    ledger.life = 1
+    ledger.ended(time.monotonic())
     with pytest.raises(Violation, match="are 2 after 3"):
         ledger.arrived(channel, delivery(0, attempts=2))
 
@@ -82,6 +81,6 @@ def test_the_ledger_notices_what_comes_early() -> None:
 def test_the_ledger_notices_a_requeue_that_comes_early() -> None:
     ledger, channel = ledger_with(0)
     ledger.requeueing(channel, ledger.arrived(channel, delivery(0)), 60).heeded = True
-    ledger.life = 1
+    ledger.ended(time.monotonic())
     with pytest.raises(Violation, match="requeued message 0 early"):
         ledger.arrived(channel, delivery(0, attempts=2))
