@@ -10,6 +10,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.process import Nsqd
@@ -17,11 +18,18 @@ from tests.support.promises import Ledger
 from tests.support.traffic import Load, check_nothing_is_left, check_shape, drain, log_of, new_ledger, set_up
 
 
-def run(data_path: Path, *, cycles: int, seed: int, options: tuple[str, ...] = ()) -> Ledger:
+def run(
+    data_path: Path,
+    *,
+    cycles: int,
+    seed: int,
+    options: tuple[str, ...] = (),
+    environ: Mapping[str, str] | None = None,
+) -> Ledger:
     """Raises AssertionError, with the seed and the log, when a promise was broken."""
     chance = random.Random(seed)
     ledger = new_ledger()
-    with Nsqd(data_path, *options) as nsqd:
+    with Nsqd(data_path, *options, environ=environ) as nsqd:
         try:
             set_up(nsqd, ledger)
             for _ in range(cycles):

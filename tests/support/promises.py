@@ -148,16 +148,22 @@ class Ledger:
         self.topics |= {name: Topic(name, passing=True) for name in passing}
         self.acknowledged = self.delivered = self.again = self.refused = self.undecided = 0
         self.lost = 0  # what an end may have taken, and has taken
+        self.oldest_lost = 0.0  # how long before that end the first of it was acknowledged
 
-    def copy(self) -> Ledger:
-        """What is known at this moment, to be held against a disk of this moment."""
-        other = copy(self)
+    def copy(self) -> tuple[float, Ledger]:
+        """What is known at this moment, to be held against a disk of this moment.
+
+        Whatever clients begin is in the ledger before it is sent, and whatever they are told after it was read; while the
+        lock is held nothing gets in. So a disk of the end of this time has all that this ledger knows, and changes that it
+        does not know of are not on it.
+        """
         with self.lock:
+            other = copy(self)
             other.lock = threading.Lock()
             other.ends, other.sick = dict(self.ends), list(self.sick)
             other.messages = {number: copy(sent) for number, sent in self.messages.items()}
             other.topics = {name: topic.copy() for name, topic in self.topics.items()}
-        return other
+            return time.monotonic(), other
 
     # The disk, and the ends of lives
 
@@ -189,6 +195,12 @@ class Ledger:
             for channel in topic.channels.values():
                 channel.excused |= channel.required & fresh
                 channel.required -= fresh
+
+    def count_lost(self, channel: Channel) -> None:
+        """What is excused and has not come by now will not come."""
+        for number in channel.excused:
+            self.lost += 1
+            self.oldest_lost = max(self.oldest_lost, self.ends[self.life - 1].at - self.messages[number].answered_at)
 
     def is_kept(self, when: float, life: int, within: float) -> bool:
         """Whether what happened then was on the disk when that life ended, if it takes so long on a disk that is well.
@@ -321,6 +333,16 @@ class Ledger:
 
     # Topics and channels
 
+    def topic_changing(self, topic: Topic) -> None:
+        """Just before it is made or deleted. Its log goes before the journal knows, so from now on it may be empty."""
+        with self.lock:
+            topic.there = None
+            topic.backlog.clear()
+            for channel in topic.channels.values():
+                channel.leaving = True
+                channel.required.clear()
+                channel.excused.clear()
+
     def topic_changed(self, topic: Topic, *, there: bool) -> None:
         with self.lock:
             topic.there, topic.there_at = there, time.monotonic()
@@ -331,6 +353,29 @@ class Ledger:
         with self.lock:
             channel.there_since = channel.owed_since = time.monotonic()
             channel.required |= topic.backlog
+            topic.backlog.clear()
+
+    def channel_comes(self, topic: Topic, channel: Channel) -> None:
+        """Just before it is made."""
+        with self.lock:
+            topic.channels[channel.name] = channel
+
+    def channel_goes(self, channel: Channel) -> None:
+        """Just before it is deleted."""
+        with self.lock:
+            channel.leaving = True
+
+    def pausing(self, target: Topic | Channel) -> None:
+        """Just before it is paused, or its pause ended."""
+        with self.lock:
+            target.paused = None
+
+    def pause_is(self, target: Topic | Channel, paused: bool) -> None:
+        with self.lock:
+            target.paused, target.paused_at = paused, time.monotonic()
+
+    def emptying_topic(self, topic: Topic) -> None:
+        with self.lock:
             topic.backlog.clear()
 
     def channel_is_gone(self, topic: Topic, channel: Channel) -> None:
