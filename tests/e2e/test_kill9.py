@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from common.wire.message import Message
-from tests.e2e.kill9 import Channel, Ledger, Violation, run
+from tests.e2e.kill9 import run
+from tests.support.promises import Channel, Excuses, Ledger, Violation
 
 pytestmark = pytest.mark.e2e
 
@@ -30,8 +31,8 @@ def test_kill_9_breaks_no_promise(tmp_path: Path, options: tuple[str, ...]) -> N
 
 def ledger_with(*sent: float) -> tuple[Ledger, Channel]:
     """A ledger in which messages with these delays were acknowledged, on a channel that was there before."""
-    ledger, channel = Ledger(), Channel("c", there_since=0.0)
-    topic = ledger.topics["steady-0"]
+    ledger, channel = Ledger(steady=("t",)), Channel("c", there_since=0.0, owed_since=0.0)
+    topic = ledger.topics["t"]
     topic.channels["c"] = channel
     for delay in sent:
         ledger.answered_ok(topic, ledger.sending(1, delay))
@@ -51,24 +52,22 @@ def test_the_ledger_knows_what_has_to_arrive() -> None:
 def test_the_ledger_notices_a_finished_message_that_comes_again() -> None:
     ledger, channel = ledger_with(0)
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
-    ledger.killed_at[0] = time.monotonic() + 1
-    ledger.life = 1
-    with pytest.raises(Violation, match=r"finished 1\.0\d\d s before the kill"):
+    ledger.ended(time.monotonic() + 1)
+    with pytest.raises(Violation, match=r"finished 1\.0\d\d s before the end"):
         ledger.arrived(channel, delivery(0))
 
 
 def test_the_ledger_forgives_a_finish_just_before_the_kill() -> None:
     ledger, channel = ledger_with(0)
     ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
-    ledger.killed_at[0] = time.monotonic()
-    ledger.life = 1
+    ledger.ended(time.monotonic())
     assert ledger.arrived(channel, delivery(0)) == 0
 
 
 def test_the_ledger_notices_attempts_that_go_down() -> None:
     ledger, channel = ledger_with(0)
     ledger.arrived(channel, delivery(0, attempts=3))
-    ledger.life = 1
+    ledger.ended(time.monotonic())
     with pytest.raises(Violation, match="are 2 after 3"):
         ledger.arrived(channel, delivery(0, attempts=2))
 
@@ -82,6 +81,48 @@ def test_the_ledger_notices_what_comes_early() -> None:
 def test_the_ledger_notices_a_requeue_that_comes_early() -> None:
     ledger, channel = ledger_with(0)
     ledger.requeueing(channel, ledger.arrived(channel, delivery(0)), 60).heeded = True
-    ledger.life = 1
+    ledger.ended(time.monotonic())
     with pytest.raises(Violation, match="requeued message 0 early"):
         ledger.arrived(channel, delivery(0, attempts=2))
+
+
+def test_the_ledger_forgives_a_finish_that_a_sick_disk_could_not_keep() -> None:
+    ledger, channel = ledger_with(0)
+    ledger.falls_sick()
+    ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
+    ledger.ended(time.monotonic() + 10)
+    assert ledger.arrived(channel, delivery(0)) == 0
+
+
+def test_the_ledger_forgives_nothing_once_the_disk_was_well_again() -> None:
+    ledger, channel = ledger_with(0)
+    ledger.falls_sick()
+    ledger.finishing(channel, ledger.arrived(channel, delivery(0)))
+    ledger.is_well()
+    ledger.ended(time.monotonic() + 10)
+    with pytest.raises(Violation, match="came again"):
+        ledger.arrived(channel, delivery(0))
+
+
+def test_the_ledger_notices_a_refusal_by_a_disk_that_is_well() -> None:
+    ledger, _ = ledger_with()
+    ledger.falls_sick()
+    ledger.is_well()
+    with pytest.raises(Violation, match="the disk is well"):
+        ledger.answered_refused(ledger.sending(1), "E_PUB_FAILED")
+
+
+def test_the_ledger_excuses_what_a_power_cut_may_take_and_nothing_older() -> None:
+    ledger, channel = ledger_with(0, 0)
+    ledger.messages[0].answered_at -= 10
+    ledger.ended(time.monotonic(), Excuses(finishes=1.0, changes=1.0, messages=1.0))
+    assert channel.required == {0}
+    assert channel.excused == {1}
+
+
+def test_the_ledger_notices_what_comes_back_after_a_channel_was_emptied() -> None:
+    ledger, channel = ledger_with(0)
+    ledger.emptied(channel, ledger.emptying(ledger.topics["t"], channel))
+    ledger.ended(time.monotonic())
+    with pytest.raises(Violation, match="emptied of it"):
+        ledger.arrived(channel, delivery(0))

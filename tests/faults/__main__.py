@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import logging
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import steps, week
+from tests.faults import disk_faults, power_cuts, steps, week
 from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
+CUTS = 12  # in each run
 
 
 def main() -> int:
+    arguments = _parser().parse_args()
+    logging.disable(logging.CRITICAL)  # what nsqd says of a disk that fails
+    if arguments.command == "steps":
+        return cut_everywhere()
+    if arguments.command == "deferred":
+        return defer_for_a_week(arguments.messages, arguments.seed)
+    if arguments.command == "disk-faults":
+        return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
+    if arguments.command == "power-cuts":
+        return cut_power(arguments.minutes, arguments.seed, arguments.ack)
+    plan = PLANS[arguments.command]
+    if arguments.without_fdatasync:
+        plan = replace(plan, fails=False, syncs_files=False)
+    return simulate(
+        arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text, seeds in (
@@ -46,18 +68,20 @@ def main() -> int:
     command = commands.add_parser("deferred", help=text, description=text)
     command.add_argument("--messages", type=int, default=100_000, help="how many (default: %(default)s)")
     command.add_argument("--seed", type=int, default=1, help="where all chance comes from (default: %(default)s)")
-    arguments = parser.parse_args()
-    logging.disable(logging.CRITICAL)  # what nsqd says of a disk that fails
-    if arguments.command == "steps":
-        return cut_everywhere()
-    if arguments.command == "deferred":
-        return defer_for_a_week(arguments.messages, arguments.seed)
-    plan = PLANS[arguments.command]
-    if arguments.without_fdatasync:
-        plan = replace(plan, fails=False, syncs_files=False)
-    return simulate(
-        arguments.command, plan, range(arguments.first, arguments.first + arguments.seeds), arguments.verbose
-    )
+    text = "a real nsqd on a disk that refuses, tears, cuts short and hangs, killed again and again: nothing lost"
+    command = commands.add_parser("disk-faults", help=text, description=text)
+    _add_length(command)
+    command.add_argument("options", nargs="*", help="options of nsqd without dashes, as ack=synced")
+    text = "the disk of a real nsqd as power cuts leave it; with --ack=written losses have to be found"
+    command = commands.add_parser("power-cuts", help=text, description=text)
+    _add_length(command)
+    command.add_argument("--ack", choices=("synced", "written"), default="synced", help="(default: %(default)s)")
+    return parser
+
+
+def _add_length(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--minutes", type=float, default=10.0, help="for how long runs begin (default: %(default)s)")
+    command.add_argument("--seed", type=int, default=1, help="of the first run, the next has the next (default: 1)")
 
 
 def simulate(name: str, plan: Plan, seeds: range, verbose: bool) -> int:
@@ -103,6 +127,44 @@ def defer_for_a_week(messages: int, seed: int) -> int:
         + f"; {time.monotonic() - began:.0f} s"
     )
     return 1 if any(wrong.values()) else 0
+
+
+def fail_disks(minutes: float, first_seed: int, options: tuple[str, ...]) -> int:
+    outcome = disk_faults.Outcome()
+    failed = _run_for(
+        minutes, first_seed, lambda folder, seed: disk_faults.run(folder, outcome, seed=seed, options=options)
+    )
+    say(str(outcome))
+    return 1 if failed else 0
+
+
+def cut_power(minutes: float, first_seed: int, ack: str) -> int:
+    outcome = power_cuts.Outcome()
+    failed = _run_for(
+        minutes, first_seed, lambda folder, seed: power_cuts.run(folder, outcome, seed=seed, ack=ack, cuts=CUTS)
+    )
+    say(str(outcome))
+    if ack == "written" and not outcome.lost:
+        say("no power cut has lost anything: this check finds nothing")
+        return 1
+    return 1 if failed else 0
+
+
+def _run_for(minutes: float, first_seed: int, run: Callable[[Path, int], None]) -> int:
+    """How many runs have failed. Each has a data path of its own."""
+    began = time.monotonic()
+    failed = 0
+    for seed in itertools.count(first_seed):
+        if time.monotonic() - began >= minutes * 60:
+            say(f"{seed - first_seed} runs, {failed} failed, {time.monotonic() - began:.0f} s")
+            break
+        with TemporaryDirectory() as folder:
+            try:
+                run(Path(folder), seed)
+            except AssertionError as error:
+                failed += 1
+                say(str(error))
+    return failed
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -68,6 +68,9 @@ class File:
     @property
     def space(self) -> int:
         return max(len(self.data), self.allocated)
+
+    def page(self, number: int) -> bytes:
+        return bytes(self.data[number * PAGE : (number + 1) * PAGE])
 
     def write(self, data: bytes, offset: int) -> None:
         if not data:
@@ -159,7 +162,7 @@ class _Entry(NamedTuple):
     node: File | Folder | None
 
 
-_NameChange = tuple[_Entry, ...]  # that happens as one
+NameChange = tuple[_Entry, ...]  # that happens as one
 
 
 @dataclass
@@ -197,7 +200,7 @@ class SimulatedDisk(Files):
         self.on_call: Callable[[Call], None] = lambda call: None
         self._failures: list[Failure] = []
         self._root = Folder()
-        self._changes: list[_NameChange] = []  # of names, not durable
+        self._changes: list[NameChange] = []  # of names, not durable
         self._open: dict[int, Open] = {}
         self._next_descriptor = 3
         self._locked: list[Folder] = []
@@ -237,7 +240,7 @@ class SimulatedDisk(Files):
         self._changes.clear()
         _lose_power(self._root, crash, random, set())
 
-    def _kept_changes(self, crash: Crash, random: Random) -> list[_NameChange]:
+    def _kept_changes(self, crash: Crash, random: Random) -> list[NameChange]:
         changes = self._changes
         if crash is Crash.FORGETS_ALL:
             return []
@@ -245,7 +248,7 @@ class SimulatedDisk(Files):
             return changes[: random.randint(0, len(changes))]
         # In any order, but for what is removed: segments go oldest first, and readers rely on that. And a name that a
         # folder still has cannot be another's: no file system lets go of a folder that is not empty.
-        kept: list[_NameChange] = []
+        kept: list[NameChange] = []
         forgotten: list[Folder] = []
         taken: list[tuple[Folder, str]] = []
         for change in changes:
@@ -271,6 +274,27 @@ class SimulatedDisk(Files):
     def peek(self, path: Path) -> bytes:
         """What is in a file, without a call."""
         return bytes(self._file(path).data)
+
+    def find(self, path: Path) -> File | Folder | None:
+        """What has this name, without a call."""
+        return self._find(path)
+
+    def file_of(self, descriptor: int) -> File:
+        return self._opened_file(descriptor)[0]
+
+    def unsynced_changes(self) -> list[NameChange]:
+        return list(self._changes)
+
+    def make_names_durable(self, folder: Folder, changes: Iterable[NameChange]) -> None:
+        """Those of these changes of names that touch the folder, as far as they are not durable yet."""
+        wanted = {id(change) for change in changes if any(entry.folder is folder for entry in change)}
+        unsynced: list[NameChange] = []
+        for change in self._changes:
+            if id(change) in wanted:
+                _apply(change)
+            else:
+                unsynced.append(change)
+        self._changes = unsynced
 
     def open_descriptors(self) -> list[Path]:
         return [entry.path for entry in self._open.values()]
@@ -495,14 +519,7 @@ class SimulatedDisk(Files):
 
     def sync_folder(self, path: Path) -> None:
         self._call("sync folder", path)
-        folder = self._folder(path)
-        unsynced: list[_NameChange] = []
-        for change in self._changes:
-            if any(entry.folder is folder for entry in change):
-                _apply(change)
-            else:
-                unsynced.append(change)
-        self._changes = unsynced
+        self.make_names_durable(self._folder(path), self._changes)
 
     def lock_folder(self, path: Path) -> int:
         self._call("lock", path)
@@ -524,7 +541,7 @@ def _set(names: dict[str, File | Folder], entry: _Entry) -> None:
         names[entry.name] = entry.node
 
 
-def _apply(change: _NameChange) -> None:
+def _apply(change: NameChange) -> None:
     for entry in change:
         _set(entry.folder.durable, entry)
 

@@ -19,6 +19,7 @@ from common.wire.message import Message, decode_message
 
 TIMEOUT: Final = 10.0  # seconds; only a broken broker takes so long
 HEARTBEAT: Final = b"_heartbeat_"
+NOBODY: Final = b"f" * 16  # the id of no message
 _MOST: Final = 16 << 20
 
 
@@ -220,6 +221,5 @@ class Client:
 
         Only for a connection that consumes.
         """
-        nobody = b"f" * 16
-        self.send(commands.fin(nobody))
-        assert self.error() == b"E_FIN_FAILED FIN " + nobody + b" failed ID not in flight"
+        self.send(commands.fin(NOBODY))
+        assert self.error() == b"E_FIN_FAILED FIN " + NOBODY + b" failed ID not in flight"

@@ -1,0 +1,43 @@
+"""Do the checkers notice? Each planted bug is found by the ledger that claims to find it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import kill9
+from tests.faults import disk_faults, power_cuts
+from tests.faults.shim import COMPILER, Effect, Op, Rule
+from tests.support.planting import with_bug
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.mark.parametrize(
+    ("bug", "verdict"),
+    [
+        ("drop one", r"messages of channels are lost"),
+        ("deliver early", r"(deferred|requeued) message \d+ early by"),
+        ("deliver finished ones again", r"message \d+ came again after its FIN"),
+        ("forget finishes", r"message \d+ came again, though finished|finished messages came back"),
+        ("attempts go down", r"attempts of message \d+ are \d+ after \d+"),
+    ],
+)
+def test_kills_find_a_planted_bug(tmp_path: Path, bug: str, verdict: str) -> None:
+    with pytest.raises(AssertionError, match=verdict):
+        kill9.run(tmp_path, cycles=2, seed=1, environ=with_bug(bug))
+
+
+@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+@pytest.mark.parametrize("unsynced", ["*", "*.log", "topics/t.steady-?"], ids=["nothing", "logs", "folders"])
+def test_power_cuts_find_syncs_that_do_nothing(tmp_path: Path, unsynced: str) -> None:
+    lazy = Rule(Op.SYNC, Effect.SKIP, pattern=unsynced)
+    with pytest.raises(AssertionError, match="Violation"):
+        power_cuts.run(tmp_path, power_cuts.Outcome(), seed=1, ack="synced", cuts=6, rules=(lazy,))
+
+
+@pytest.mark.skipif(not COMPILER, reason="no C compiler")
+def test_disk_faults_find_a_planted_bug(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="messages of channels are lost"):
+        disk_faults.run(tmp_path, disk_faults.Outcome(), seed=1, lives=1, disorders=(), environ=with_bug("drop one"))

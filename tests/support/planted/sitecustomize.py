@@ -1,0 +1,105 @@
+"""Bugs for a broker that is to be caught: Python runs this at its start where this folder is in PYTHONPATH.
+
+NSQ_PLANTED names the bug. Nothing in the product knows of this; it works on the pure Python core alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+EARLY: Final = 300_000  # microseconds
+
+
+def plant(bug: str) -> None:
+    planted = {
+        "drop one": _drop_one,
+        "deliver early": _deliver_early,
+        "deliver finished ones again": _deliver_finished_ones_again,
+        "forget finishes": _forget_finishes,
+        "attempts go down": _attempts_go_down,
+    }
+    planted[bug]()
+
+
+def _replace(owner: type, method: str, planted: Callable[..., Any]) -> None:
+    assert hasattr(owner, method), method
+    setattr(owner, method, planted)
+
+
+def _each(nth: int) -> Callable[[], bool]:
+    numbers = count(1)
+    return lambda: next(numbers) % nth == 0
+
+
+def _drop_one() -> None:
+    from nsqd.broker.channel import Channel
+
+    deliver, is_its_turn = Channel._deliver, _each(100)
+
+    def dropping(
+        self: Channel, consumer: Any, batch: Any, first: int, stop: int, attempts: int, now: float, *, retry: bool
+    ) -> None:
+        if is_its_turn():
+            self._finished.append((first, first + 1))
+            first += 1
+        if first < stop:
+            deliver(self, consumer, batch, first, stop, attempts, now, retry=retry)
+
+    _replace(Channel, "_deliver", dropping)
+
+
+def _deliver_early() -> None:
+    from nsqd.broker.positions import Deferred
+
+    next_due, pop_due = Deferred.next_due, Deferred.pop_due
+
+    def early(self: Deferred) -> int | None:
+        due = next_due(self)
+        return None if due is None else due - EARLY
+
+    _replace(Deferred, "next_due", early)
+    _replace(Deferred, "pop_due", lambda self, until: pop_due(self, until + EARLY))
+
+
+def _deliver_finished_ones_again() -> None:
+    from nsqd.broker.channel import Channel
+
+    finish, is_its_turn = Channel.finish, _each(100)
+
+    def again(self: Channel, consumer: Any, ids: Any) -> Any:
+        delivery = self.in_flight.find(consumer, ids[0])
+        if is_its_turn() and not isinstance(delivery, bytes):
+            self.retries.add(delivery.sequence_of(ids[0]), delivery.attempts)
+        return finish(self, consumer, ids)
+
+    _replace(Channel, "finish", again)
+
+
+def _forget_finishes() -> None:
+    from nsqd.broker.channel import Channel
+
+    record_progress, is_its_turn = Channel.record_progress, _each(20)
+
+    def forgetting(self: Channel) -> None:
+        if is_its_turn():
+            self.in_flight.take_finished()
+        record_progress(self)
+
+    _replace(Channel, "record_progress", forgetting)
+
+
+def _attempts_go_down() -> None:
+    from nsqd.broker.positions import Retries
+
+    add, is_its_turn = Retries.add, _each(10)
+
+    def lower(self: Retries, sequence: int, attempts: int) -> None:
+        add(self, sequence, max(0, attempts - 2) if is_its_turn() else attempts)
+
+    _replace(Retries, "add", lower)
+
+
+plant(os.environ["NSQ_PLANTED"])

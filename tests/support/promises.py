@@ -1,0 +1,400 @@
+"""The ledger of what clients of a real nsqd were told, and of what may therefore not be lost.
+
+A *life* is the time between a start of nsqd and its end. What was answered is a promise and goes into the ledger; what
+was under way at the end is open, and the next start says which way it went. The promises, checked with each delivery
+and each start:
+
+- A message whose OK was read arrives on every channel that was there before it was sent; with no channel there, on the first one.
+- Topics, channels, pauses, deletions and emptyings whose reply was read hold after every end.
+- What was finished in this life, or early enough before the end of an earlier one, never comes again.
+- Attempts never go down; within one life, and over a requeue known to be heeded, they go up.
+- Nothing deferred, by DPUB or by a requeue known to be heeded, comes early.
+
+How much an end may take with it depends on the end (`Excuses`), and on the disk: while it is *sick* the journal cannot be
+written, so what is not answered with an OK (FIN, REQ, a second delivery) is known to this process alone. Such a thing is
+promised once the disk has been well for long enough after it and before the end (`Ledger.is_kept`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from common.wire.message import Message
+
+OPEN: Final = float("inf")  # since when something holds of which nobody knows yet whether it does
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+class Excuses(NamedTuple):
+    """For how many seconds before the end of a life things may be forgotten."""
+
+    finishes: float
+    changes: float = 0.0  # requeues, attempts, creations, ends of pauses: all that is written, and synced later
+    messages: float = 0.0
+
+
+KILLED: Final = Excuses(finishes=0.5)  # the journal is written every tenth of a second
+
+
+class Span(NamedTuple):
+    start: float
+    end: float
+
+
+class End(NamedTuple):
+    at: float
+    excuses: Excuses
+
+
+@dataclass(slots=True)
+class Sent:
+    """A message, from before it is sent."""
+
+    sent_at: float
+    delay: float = 0.0
+    answered_at: float = OPEN
+
+
+@dataclass(slots=True)
+class Requeue:
+    due: float
+    life: int
+    sent_at: float
+    heeded: bool = False  # an answer that came after it was read
+
+
+class Delivery(NamedTuple):
+    attempts: int
+    life: int
+    at: float
+
+
+class Moment(NamedTuple):
+    at: float
+    life: int
+
+
+@dataclass(slots=True, eq=False)
+class Channel:
+    """One life of a channel's name, from its creation to its deletion."""
+
+    name: str
+    there_since: float = OPEN  # its creation was answered
+    owed_since: float = OPEN  # what was sent after this arrives: its creation, or when it was emptied last
+    leaving: bool = False  # its deletion was sent
+    paused: bool | None = False  # None: open
+    paused_at: float = 0.0
+    required: set[int] = field(default_factory=set)
+    excused: set[int] = field(default_factory=set)  # an end may have taken these, and nobody has seen them since
+    attempts: dict[int, Delivery] = field(default_factory=dict)
+    finished: dict[int, Moment] = field(default_factory=dict)
+    requeued: dict[int, Requeue] = field(default_factory=dict)
+    emptied: dict[int, int] = field(default_factory=dict)  # the life in which it was emptied of them
+
+    @property
+    def is_open(self) -> bool:
+        return self.leaving or self.there_since == OPEN
+
+    def copy(self) -> Channel:
+        other = copy(self)
+        other.required, other.excused = set(self.required), set(self.excused)
+        other.attempts, other.finished = dict(self.attempts), dict(self.finished)
+        other.requeued = {number: copy(requeue) for number, requeue in self.requeued.items()}
+        other.emptied = dict(self.emptied)
+        return other
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    name: str
+    passing: bool
+    there: bool | None = False  # None: open
+    there_at: float = 0.0  # when that was answered
+    paused: bool | None = False
+    paused_at: float = 0.0
+    channels: dict[str, Channel] = field(default_factory=dict)
+    backlog: set[int] = field(default_factory=set)  # acknowledged while there was no channel
+    busy: threading.Lock = field(default_factory=threading.Lock)  # who publishes to or reshapes a passing topic
+
+    def forget(self) -> None:
+        """It is gone, or another of its name has come."""
+        self.channels.clear()
+        self.backlog.clear()
+        self.paused, self.paused_at = False, 0.0
+
+    def copy(self) -> Topic:
+        other = copy(self)
+        other.channels = {name: channel.copy() for name, channel in self.channels.items()}
+        other.backlog = set(self.backlog)
+        other.busy = threading.Lock()
+        return other
+
+
+class Ledger:
+    def __init__(self, *, steady: tuple[str, ...], passing: tuple[str, ...] = ()) -> None:
+        self.lock = threading.Lock()
+        self.life = 0
+        self.ends: dict[int, End] = {}
+        self.sick: list[Span] = []  # when the disk failed
+        self.messages: dict[int, Sent] = {}
+        self.topics = {name: Topic(name, passing=False) for name in steady}
+        self.topics |= {name: Topic(name, passing=True) for name in passing}
+        self.acknowledged = self.delivered = self.again = self.refused = self.undecided = 0
+        self.lost = 0  # what an end may have taken, and has taken
+        self.oldest_lost = 0.0  # how long before that end the first of it was acknowledged
+
+    def copy(self) -> tuple[float, Ledger]:
+        """What is known at this moment, to be held against a disk of this moment.
+
+        Whatever clients begin is in the ledger before it is sent, and whatever they are told after it was read; while the
+        lock is held nothing gets in. So a disk of the end of this time has all that this ledger knows, and changes that it
+        does not know of are not on it.
+        """
+        with self.lock:
+            other = copy(self)
+            other.lock = threading.Lock()
+            other.ends, other.sick = dict(self.ends), list(self.sick)
+            other.messages = {number: copy(sent) for number, sent in self.messages.items()}
+            other.topics = {name: topic.copy() for name, topic in self.topics.items()}
+            return time.monotonic(), other
+
+    # The disk, and the ends of lives
+
+    def falls_sick(self) -> None:
+        with self.lock:
+            self.sick.append(Span(time.monotonic(), OPEN))
+
+    def is_well(self) -> None:
+        with self.lock:
+            self.sick[-1] = Span(self.sick[-1].start, time.monotonic())
+
+    def was_sick(self, since: float) -> bool:
+        return any(span.end >= since for span in self.sick)
+
+    def ended(self, at: float, excuses: Excuses = KILLED) -> None:
+        """nsqd is gone. What this end may have taken is not required any more."""
+        with self.lock:
+            self.ends[self.life] = End(at, excuses)
+            self.life += 1
+            if self.sick and self.sick[-1].end == OPEN:
+                self.sick[-1] = Span(self.sick[-1].start, at)
+            if excuses.messages:
+                self._excuse_since(at - excuses.messages)
+
+    def _excuse_since(self, when: float) -> None:
+        fresh = {number for number, sent in self.messages.items() if sent.answered_at > when}
+        for topic in self.topics.values():
+            topic.backlog -= fresh
+            for channel in topic.channels.values():
+                channel.excused |= channel.required & fresh
+                channel.required -= fresh
+
+    def count_lost(self, channel: Channel) -> None:
+        """What is excused and has not come by now will not come."""
+        for number in channel.excused:
+            self.lost += 1
+            self.oldest_lost = max(self.oldest_lost, self.ends[self.life - 1].at - self.messages[number].answered_at)
+
+    def is_kept(self, when: float, life: int, within: float) -> bool:
+        """Whether what happened then was on the disk when that life ended, if it takes so long on a disk that is well.
+
+        What takes no time was written before it was answered, unless the disk was sick.
+        """
+        known = when
+        for span in self.sick:
+            if span.end <= known:
+                continue
+            if span.start > known + within:
+                break
+            known = span.end
+        return (within == 0 and known == when) or known + within < self.ends[life].at
+
+    def change_is_kept(self, when: float) -> bool:
+        """The same for a change of topics and channels, at the last end."""
+        last = self.life - 1
+        return self.is_kept(when, last, self.ends[last].excuses.changes)
+
+    # Publishing
+
+    def sending(self, count: int, delay: float = 0.0) -> list[int]:
+        with self.lock:
+            now = time.monotonic()
+            numbers = list(range(len(self.messages), len(self.messages) + count))
+            self.messages.update((number, Sent(now, delay)) for number in numbers)
+            return numbers
+
+    def answered_ok(self, topic: Topic, numbers: list[int]) -> None:
+        with self.lock:
+            self.acknowledged += len(numbers)
+            now = time.monotonic()
+            sent_at = self.messages[numbers[0]].sent_at
+            for number in numbers:
+                self.messages[number].answered_at = now
+            for channel in topic.channels.values():
+                if channel.owed_since <= sent_at:
+                    channel.required.update(
+                        it for it in numbers if it not in channel.attempts
+                    )  # or it came before its OK
+            if not topic.channels:
+                topic.backlog.update(numbers)
+
+    def answered_refused(self, numbers: list[int], text: str) -> None:
+        """Nothing is promised of these: they may arrive all the same, when not all of a write could be taken back."""
+        with self.lock:
+            if not self.was_sick(self.messages[numbers[0]].sent_at):
+                raise Violation(f"the disk is well, and publishing is refused: {text}")
+            self.refused += len(numbers)
+
+    def history(self, channel: Channel, number: int) -> str:
+        """What is known of a message, for the one who looks for what became of it."""
+        sent = self.messages[number]
+        life, end = next(
+            ((it, end.at) for it, end in self.ends.items() if end.at > sent.sent_at), (self.life, sent.sent_at)
+        )
+        return (
+            f"sent in life {life}, {end - sent.sent_at:.3f} s before its end, delay {sent.delay}, "
+            f"channel there {sent.sent_at - channel.there_since:.3f} s before"
+        )
+
+    # Consuming
+
+    def arrived(self, channel: Channel, message: Message) -> int:
+        now = time.monotonic()
+        with self.lock:
+            self.delivered += 1
+            number = int(message.body.split()[0])
+            sent = self.messages.get(number)
+            if sent is None:
+                raise Violation(f"message {number} was never sent")
+            if now < sent.sent_at + sent.delay:
+                raise Violation(f"deferred message {number} early by {sent.sent_at + sent.delay - now:.3f} s")
+            if channel.emptied.get(number, self.life) < self.life:
+                raise Violation(f"message {number} came, though {channel.name} was emptied of it")
+            self._check_finish(channel, number)
+            heeded = self._check_requeue(channel, number, now)
+            self._check_attempts(channel, number, message.attempts, heeded=heeded)
+            channel.attempts[number] = Delivery(message.attempts, self.life, now)
+            channel.required.discard(number)
+            channel.excused.discard(number)
+            return number
+
+    def _check_finish(self, channel: Channel, number: int) -> None:
+        finished = channel.finished.pop(number, None)
+        if finished is None:
+            return
+        self.again += 1
+        when, life = finished
+        if life == self.life:
+            raise Violation(f"message {number} came again after its FIN")
+        end = self.ends[life]
+        if self.is_kept(when, life, end.excuses.finishes):
+            raise Violation(f"message {number} came again, though finished {end.at - when:.3f} s before the end")
+
+    def _check_requeue(self, channel: Channel, number: int, now: float) -> bool:
+        requeue = channel.requeued.pop(number, None)
+        if requeue is None or not self._still_knows(requeue.sent_at, requeue.life, unanswered=not requeue.heeded):
+            return False
+        if now < requeue.due:
+            raise Violation(f"requeued message {number} early by {requeue.due - now:.3f} s")
+        return True
+
+    def _check_attempts(self, channel: Channel, number: int, attempts: int, *, heeded: bool) -> None:
+        last = channel.attempts.get(number)
+        if last is None or not self._still_knows(last.at, last.life):
+            return
+        least = last.attempts + 1 if heeded or last.life == self.life else last.attempts
+        if attempts < least:
+            raise Violation(f"attempts of message {number} are {attempts} after {last.attempts} on {channel.name}")
+
+    def _still_knows(self, when: float, life: int, *, unanswered: bool = False) -> bool:
+        """Whether nsqd has to know of a requeue or a delivery."""
+        if life == self.life:
+            return True
+        return not unanswered and self.is_kept(when, life, self.ends[life].excuses.changes)
+
+    def finishing(self, channel: Channel, number: int) -> None:
+        """Just after the FIN was sent."""
+        with self.lock:
+            channel.finished[number] = Moment(time.monotonic(), self.life)
+
+    def requeueing(self, channel: Channel, number: int, delay: float) -> Requeue:
+        """Just before the REQ is sent."""
+        with self.lock:
+            now = time.monotonic()
+            requeue = channel.requeued[number] = Requeue(now + delay, self.life, now)
+            return requeue
+
+    # Topics and channels
+
+    def topic_changing(self, topic: Topic) -> None:
+        """Just before it is made or deleted. Its log goes before the journal knows, so from now on it may be empty."""
+        with self.lock:
+            topic.there = None
+            topic.backlog.clear()
+            for channel in topic.channels.values():
+                channel.leaving = True
+                channel.required.clear()
+                channel.excused.clear()
+
+    def topic_changed(self, topic: Topic, *, there: bool) -> None:
+        with self.lock:
+            topic.there, topic.there_at = there, time.monotonic()
+            topic.forget()
+
+    def channel_is_there(self, topic: Topic, channel: Channel) -> None:
+        """Its creation was answered, or seen after a start. The first channel gets what has waited."""
+        with self.lock:
+            channel.there_since = channel.owed_since = time.monotonic()
+            channel.required |= topic.backlog
+            topic.backlog.clear()
+
+    def channel_comes(self, topic: Topic, channel: Channel) -> None:
+        """Just before it is made."""
+        with self.lock:
+            topic.channels[channel.name] = channel
+
+    def channel_goes(self, channel: Channel) -> None:
+        """Just before it is deleted."""
+        with self.lock:
+            channel.leaving = True
+
+    def pausing(self, target: Topic | Channel) -> None:
+        """Just before it is paused, or its pause ended."""
+        with self.lock:
+            target.paused = None
+
+    def pause_is(self, target: Topic | Channel, paused: bool) -> None:
+        with self.lock:
+            target.paused, target.paused_at = paused, time.monotonic()
+
+    def emptying_topic(self, topic: Topic) -> None:
+        with self.lock:
+            topic.backlog.clear()
+
+    def channel_is_gone(self, topic: Topic, channel: Channel) -> None:
+        with self.lock:
+            del topic.channels[channel.name]
+
+    def emptying(self, topic: Topic, channel: Channel) -> set[int]:
+        """Just before a channel is emptied. Returns what has to be gone once this is answered.
+
+        What a pause keeps in the topic stays, and which messages these are nobody outside knows.
+        """
+        with self.lock:
+            going = set(channel.required) if topic.paused is False else set()
+            channel.required.clear()
+            channel.excused.clear()
+            channel.owed_since = OPEN
+            return going
+
+    def emptied(self, channel: Channel, gone: set[int]) -> None:
+        with self.lock:
+            channel.emptied.update(dict.fromkeys(gone - channel.attempts.keys(), self.life))
+            channel.owed_since = time.monotonic()
