@@ -155,7 +155,9 @@ class SecureHandler:
 
     @property
     def reading(self) -> bool:
-        return self._shaking_hands or self.inner.reading  # while it waits for its turn, to see whether it is still there
+        return (
+            self._shaking_hands or self.inner.reading
+        )  # while it waits for its turn, to see whether it is still there
 
     @property
     def finished(self) -> bool:

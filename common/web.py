@@ -188,9 +188,7 @@ class Web:
             self._connection_lost()
 
         def connection() -> _Connection:
-            return _Connection(
-                self._config, self._state, self._loop, self._date, lost, received, client, common_name
-            )
+            return _Connection(self._config, self._state, self._loop, self._date, lost, received, client, common_name)
 
         async def open_connection() -> None:
             try:

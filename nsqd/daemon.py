@@ -104,7 +104,11 @@ async def run(
             trust.tls.most = min(trust.tls.most, budgets.https.most // 2 if listening.https else budgets.tcp.most // 2)
         # The store outlives everyone who writes, the poller the answers that pass through it, and the web everyone who
         # may hand it a connection.
-        async with running_store(store, node.broker, node.turn), _polling(node), _web(node, listening, budgets) as doors:
+        async with (
+            running_store(store, node.broker, node.turn),
+            _polling(node),
+            _web(node, listening, budgets) as doors,
+        ):
             async with trio.open_nursery() as services:
                 _start_upkeep(services, node)
                 await doors.open(services)

@@ -65,7 +65,9 @@ def test_http_answers_while_tcp_is_full(nsqd: Nsqd) -> None:
     assert eventually(lambda: nsqd.topic("t")["message_count"] == 2)
 
 
-@pytest.mark.parametrize("said", [b"", b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["silent", "at the web server"])
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["silent", "at the web server"]
+)
 def test_tcp_and_https_go_on_while_http_is_full(nsqd: Nsqd, said: bytes) -> None:
     with full(nsqd, nsqd.http_address, "HTTP", said=said):
         nsqd.connect().publish("t", b"x")

@@ -127,6 +127,7 @@ def test_a_peer_that_leaves_with_very_many_registrations_stops_nobody() -> None:
                 while answers > 0:
                     answers -= len(peer.recv(1 << 16))
             eventually(lambda: len(lookupd.get("/topics")["topics"]) == count, timeout=LIMIT)
+
             def ping() -> None:
                 connection.request("GET", "/ping")
                 assert connection.getresponse().read() == b"OK"

@@ -88,7 +88,9 @@ def honest_ones(shake_hands: Callable[[], None]) -> list[float]:
     return sorted(times)
 
 
-def withstands(daemon: Daemon, address: tuple[str, int], kind: str, shake_hands: Callable[[], None], prefix: bytes) -> None:
+def withstands(
+    daemon: Daemon, address: tuple[str, int], kind: str, shake_hands: Callable[[], None], prefix: bytes
+) -> None:
     shake_hands()
     before = daemon.descriptors
     with Watched(daemon) as watched, flood(address, kind, prefix):

@@ -397,9 +397,7 @@ def test_who_consumes_what_it_publishes_gets_the_ok_first(start_nsqd: StartNsqd,
         client.subscribe("t", ready=10)
         for number in range(50):
             body = b"%d" % number
-            client.send(
-                (pub("t", body), mpub("t", [body]), dpub("t", 0, body))[number % 3]
-            )
+            client.send((pub("t", body), mpub("t", [body]), dpub("t", 0, body))[number % 3])
             assert client.frame().data == b"OK"
             message = client.message()
             assert message.body == body

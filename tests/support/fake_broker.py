@@ -46,6 +46,9 @@ class FakeLog:
     def batch_at(self, sequence: int) -> Batch | None:
         return next((batch for batch in self.batches if batch.base_sequence <= sequence < batch.end_sequence), None)
 
+    def end_of_refused(self, sequence: int) -> int:
+        return sequence
+
     def next_readable(self, sequence: int) -> int:
         return sequence
 

@@ -33,9 +33,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Lookupd:
-    def __init__(
-        self, registry: Registry, clients: Clients, port: int, authority: Path, *, is_tls: bool
-    ) -> None:
+    def __init__(self, registry: Registry, clients: Clients, port: int, authority: Path, *, is_tls: bool) -> None:
         self._is_tls = is_tls
         self.registry = registry
         self.clients = clients
