@@ -167,11 +167,7 @@ class Poller:
 
     async def accept(self, listener: socket.socket, make_handler: MakeHandler, budget: Budget) -> None:
         """Takes connections from a listening, non-blocking socket until cancelled."""
-        stop = 0.0
         while True:
-            if monotonic() >= stop:  # one by one, a flood would fill the backlog
-                await trio.lowlevel.checkpoint()
-                stop = monotonic() + _SLICE
             await budget.wait_for_room()
             try:
                 sock, name = listener.accept()
@@ -194,6 +190,8 @@ class Poller:
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
                     budget.give_back()
+                # One by one: in a flood, those who have come are served before more are let in.
+                await trio.lowlevel.checkpoint()
 
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing

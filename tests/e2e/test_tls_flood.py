@@ -26,10 +26,10 @@ from tests.support.certificates import Certificates, make_certificates
 from tests.support.process import Daemon, Nsqd, Nsqlookupd, eventually
 from tests.support.upgraded import UpgradedClient, trusting
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 FLOOD: Final = Path(__file__).parent / "peers" / "tls_flood.py"
-SECONDS: Final = float(os.environ.get("TLS_FLOOD_SECONDS", "3"))
+SECONDS: Final = float(os.environ.get("TLS_FLOOD_SECONDS", "2"))
 HONEST: Final = 15
 LIMIT: Final = 30.0  # seconds for one handshake, on a machine that the flood and others share
 PROBE_PAUSE: Final = 0.02

@@ -6,11 +6,13 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
+from functools import partial
 from time import process_time
 
 import pytest
 import trio
 
+from common.budget import Budget
 from common.http_api import HttpApi, HttpError, Request, Response, Route, text
 from common.net import bind
 from common.web import LINGER, Web, linger, open_web, run_trio, serve
@@ -359,7 +361,7 @@ def test_serve_accepts_and_stops_when_cancelled() -> None:
     async def main() -> None:
         with closing(bind("127.0.0.1:0")) as listener, trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                await nursery.start(serve, API, [listener])
+                await nursery.start(partial(serve, API, [listener], budget=Budget(10, "HTTP")))
                 client = socket.create_connection(listener.getsockname())
                 peer = Peer(client)
                 await peer.send(GET)
