@@ -10,7 +10,7 @@ import pytest
 from common.wire.history import Gap
 from nsqd.log.data_path import DataPathError
 from nsqd.log.history import History
-from nsqd.log.reading import READ_PATIENCE, ReadRefused
+from nsqd.log.reading import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
 from nsqd.log.topic_log import RETRY_AFTER
 from tests.integration.log.harness import START, OpenStore, TroubledFiles, opened, texts
 from tests.integration.log.test_carrying import SEGMENT, Topic
@@ -84,7 +84,7 @@ def test_reader_waits_and_then_goes_round_what_stays_where_it_is(
             topic.carry()
         refuse(files, refused)
         assert store.batch_at(topic.log, 1) is None
-        assert store.clock.now >= START + READ_PATIENCE
+        assert store.clock.now > START + READ_PATIENCE - RETRY_INTERVAL
         assert topic.log.end_of_refused(1) > 1
         assert topic.log.next_readable(1) == 1
         assert store.store.health.startswith("NOK - read ")
@@ -128,7 +128,7 @@ def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, f
         assert past is not None
         (gap,) = iter(past.open(0, 1, 1000).read, None)
         assert gap == Gap(0, 1, "refused")
-        assert store.clock.now >= START + READ_PATIENCE
+        assert store.clock.now > START + READ_PATIENCE - RETRY_INTERVAL
         with pytest.raises(ReadRefused):
             past.sequence_at(1)
         assert past.times() is None
