@@ -83,6 +83,12 @@ def is_loopback(address: str) -> bool:
     return ip is not None and ip.is_loopback
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of `host:port`; port 0 where it says none that can be read."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0
+
+
 def _read_entry(text: str) -> _Entry:
     ip_text, port = _split_port(text)
     try:

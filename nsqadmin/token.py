@@ -103,12 +103,6 @@ async def _addresses_of(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-def host_and_port(address: str) -> tuple[str, int]:
-    """Of a node's name; port 0 where it says none that can be read."""
-    host, _, port = address.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0
-
-
 def _read_header(path: str) -> Mapping[str, str]:
     if not path:
         return {}

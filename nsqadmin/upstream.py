@@ -27,10 +27,11 @@ import httpx
 import trio
 
 from common.options import seconds
+from common.recipients import host_and_port
 from common.startup import StartupError
 from common.wire.quoting import quote
 from nsqadmin import sliced_json
-from nsqadmin.token import Token, Way, host_and_port
+from nsqadmin.token import Token, Way
 from nsqadmin.unpacking import Body, TooLarge
 
 if TYPE_CHECKING:

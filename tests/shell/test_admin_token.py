@@ -12,8 +12,9 @@ import httpx
 import pytest
 import trio
 
+from common.recipients import host_and_port
 from nsqadmin.options import Options
-from nsqadmin.token import NOT_LISTED, NOT_SECURE, NOT_VERIFIED, Token, Way, host_and_port
+from nsqadmin.token import NOT_LISTED, NOT_SECURE, NOT_VERIFIED, Token, Way
 from nsqadmin.upstream import Document, Upstream, UpstreamError, opened
 from tests.support.certificates import Certificates, make_certificates
 
