@@ -54,6 +54,10 @@ class NotUnderstood(ValueError):
     """The answer is not what a node says."""
 
 
+class TooMuch(NotUnderstood):
+    """The answer has more of something than is taken from one node."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChannelPart:
     row: ChannelNode
@@ -125,6 +129,8 @@ def stats_in_slices(
             topics[_name(raw, "topic_name")] = yield from reader.read(raw)
         producers = (yield from _producers(node, document.get("producers"), basis, seconds)) if has_clients else None
         memory = _memory(document.get("memory"))
+    except NotUnderstood:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NotUnderstood(f"cannot be read: {error!r}") from error
     return NodeAnswer(
@@ -240,7 +246,7 @@ def _name(raw: Json, key: str) -> str:
 
 def _check_count(count: int, most: int, what: str) -> None:
     if count > most:
-        raise ValueError(f"more than {most:,} {what}")
+        raise TooMuch(f"its answer has more than {most:,} {what}")
 
 
 def _text(value: Any) -> str:

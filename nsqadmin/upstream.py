@@ -124,6 +124,7 @@ class Upstream:
         self._token = Token(options)
         self._https_ports: dict[str, int] = {}  # by address, of those that speak TLS only
         self._large = trio.CapacityLimiter(_MOST_LARGE)
+        self._turn = trio.Lock()
         self._client = httpx.AsyncClient(
             verify=client_context(options),
             trust_env=False,
@@ -171,19 +172,22 @@ class Upstream:
                 await response.aclose()
 
     async def in_slices(self, work: Slices[T]) -> T:
-        """Does work that pauses, and lets others be served where it does. Counted in `spent`."""
-        began = thread_time()
+        """Does work that pauses, and lets others be served where it does. Counted in `spent`.
+
+        Of all such work there is one slice in a turn of the loop, so that its turns are short however many answers come.
+        """
         while True:
-            try:
-                next(work)
-            except StopIteration as end:
-                self.spent += thread_time() - began
-                result: T = end.value
-                return result
-            if (took := thread_time() - began) > _SLICE:
-                self.spent += took
-                await trio.lowlevel.checkpoint()
-                began = thread_time()
+            async with self._turn:
+                began = now = thread_time()
+                try:
+                    while now - began < _SLICE:
+                        next(work)
+                        now = thread_time()
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    self.spent += thread_time() - began
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVarTuple, Unpack
 
 import trio
 
-from nsqadmin.answered import NotUnderstood
+from nsqadmin.answered import NotUnderstood, TooMuch
 from nsqadmin.discovery import Announced
 from nsqadmin.model import Health
 from nsqadmin.upstream import UpstreamError
@@ -71,6 +71,8 @@ class Asked:
             yield
         except UpstreamError as error:
             self.failed(error, wall())
+        except TooMuch as error:
+            self.failed(UpstreamError(f"{address}: {error}", not_read=str(error)), wall())
         except NO_ANSWER as error:
             self.failed(UpstreamError(f"{address} {error!r}"), wall())
         finally:
