@@ -17,8 +17,8 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.rows import COLUMNS
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.certificates import make_certificates
-from tests.support.process import Nsqd
 from tests.support.http_server import HttpServer
+from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address
 
 if TYPE_CHECKING:
@@ -136,5 +136,5 @@ def test_the_token_is_shown_to_nsqd_that_are_named_where_nobody_else_can_read_it
 
 
 def test_what_token_to_names_is_checked() -> None:
-    with pytest.raises(NsqError, match="tokenTo: '10.0.0' is neither a network"):
+    with pytest.raises(NsqError, match=r"tokenTo: '10\.0\.0' is neither a network"):
         source_options({"lookupd": "l:4161", "topic": "orders", "tokenTo": "10.0.0"})

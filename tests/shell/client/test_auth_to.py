@@ -131,7 +131,7 @@ def test_an_nsqd_that_an_nsqlookupd_lists_is_no_exception(hostile: HostileNsqd, 
 
 
 def test_what_is_neither_a_network_nor_a_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="invalid auth_to ! '10.0.0' is neither a network"):
+    with pytest.raises(ConfigError, match=r"invalid auth_to ! '10\.0\.0' is neither a network"):
         Config(auth_to=("10.0.0",))
 
 
