@@ -22,12 +22,19 @@ from nsqadmin.model import (
     Rates,
     TopicNode,
 )
+from nsqadmin.slices import Slices, at_once
 
 Json = Mapping[str, Any]
 
 _PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
 _MOST: Final = 1 << 64  # no count is as high
 _END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
+# Of one answer: several times what the biggest node has. Each costs about a kilobyte for as long as it is shown.
+_MOST_TOPICS: Final = 50_000
+_MOST_CHANNELS: Final = 200_000
+_MOST_CLIENTS: Final = 100_000  # and as many counts of producers
+_LONGEST_NAME: Final = 4096  # characters; NSQ's own have 64
+_MOST_PERCENTILES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 _OF_CLIENTS: Final = (
     "state",
@@ -45,6 +52,10 @@ _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
 class NotUnderstood(ValueError):
     """The answer is not what a node says."""
+
+
+class TooMuch(NotUnderstood):
+    """The answer has more of something than is taken from one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,21 @@ def read_stats(
     has_history: bool = False,
 ) -> NodeAnswer:
     """Raises NotUnderstood."""
+    return at_once(
+        stats_in_slices(node, document, at=at, before=before, has_clients=has_clients, has_history=has_history)
+    )
+
+
+def stats_in_slices(
+    node: str,
+    document: Any,
+    *,
+    at: float,
+    before: NodeAnswer | None = None,
+    has_clients: bool = True,
+    has_history: bool = False,
+) -> Slices[NodeAnswer]:
+    """Pauses after each topic, channel and producer. Raises NotUnderstood."""
     if not isinstance(document, dict):
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
     if isinstance(document.get("data"), dict) and "topics" not in document:
@@ -98,9 +124,13 @@ def read_stats(
     seconds = at - basis.at if basis is not None else 0.0
     try:
         reader = _TopicReader(node, basis, seconds, has_clients, has_history)
-        topics = {_name(raw, "topic_name"): reader.read(raw) for raw in document.get("topics") or ()}
-        producers = _producers(node, document.get("producers"), basis, seconds) if has_clients else None
+        topics = {}
+        for raw in document.get("topics") or ():
+            topics[_name(raw, "topic_name")] = yield from reader.read(raw)
+        producers = (yield from _producers(node, document.get("producers"), basis, seconds)) if has_clients else None
         memory = _memory(document.get("memory"))
+    except NotUnderstood:
+        raise
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise NotUnderstood(f"cannot be read: {error!r}") from error
     return NodeAnswer(
@@ -108,23 +138,29 @@ def read_stats(
         topics=topics,
         producers=producers,
         has_clients=has_clients,
-        version=str(document.get("version") or ""),
-        own_health=str(document.get("health") or ""),
+        version=_text(document.get("version")),
+        own_health=_text(document.get("health")),
         start_time=start_time,
         memory=memory,
         restarted=restarted,
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _TopicReader:
     node: str
     basis: NodeAnswer | None  # what rates are counted from
     seconds: float  # since then
     has_clients: bool
     has_history: bool
+    _topics: int = 0
+    _channels: int = 0
+    _clients: int = 0
 
-    def read(self, raw: dict[str, Any]) -> TopicPart:
+    def read(self, raw: dict[str, Any]) -> Slices[TopicPart]:
+        self._topics += 1
+        _check_count(self._topics, _MOST_TOPICS, "topics")
+        yield
         before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
         said = marshal.dumps(raw, _PLAIN)
         if before is not None and before.said == said and before.row.has_log == self.has_history:
@@ -147,13 +183,19 @@ class _TopicReader:
             *(raw.get(it) or 0 for it in _LOCALITIES),
         )
         known = before.channels if before is not None else {}
-        channels = {
-            (name := _name(it, "channel_name")): self._channel(it, known.get(name)) for it in raw.get("channels") or ()
-        }
+        channels = {}
+        for it in raw.get("channels") or ():
+            name = _name(it, "channel_name")
+            channels[name] = self._channel(it, known.get(name))
+            yield
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
         return TopicPart(row, rates, channels, said)
 
     def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
+        self._channels += 1
+        self._clients += len(raw.get("clients") or ())
+        _check_count(self._channels, _MOST_CHANNELS, "channels")
+        _check_count(self._clients, _MOST_CLIENTS, "clients")
         old = before.row if before is not None else None
         count = raw.get("client_count")
         # A node that was not asked for clients says null; where there are none there is nothing to ask for.
@@ -197,7 +239,18 @@ def _name(raw: Json, key: str) -> str:
     name = raw[key]
     if not isinstance(name, str):
         raise TypeError(f"{key} is no text")
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(f"a {key} of {len(name):,} characters")
     return name
+
+
+def _check_count(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise TooMuch(f"its answer has more than {most:,} {what}")
+
+
+def _text(value: Any) -> str:
+    return str(value or "")[:_LONGEST_NAME]
 
 
 def _check_numbers(*counts: float) -> None:
@@ -311,9 +364,15 @@ def read_client(node: str, raw: Json) -> Client:
     )
 
 
-def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) -> tuple[Producer, ...]:
+def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) -> Slices[tuple[Producer, ...]]:
     known = {(it.remote_address, it.connect_time): it for it in (basis.producers if basis is not None else None) or ()}
-    return tuple(_producer(node, it, known, seconds) for it in raw or ())
+    producers, counts = [], 0
+    for it in raw or ():
+        counts += 1 + len(it.get("pub_counts") or ())
+        _check_count(counts, _MOST_CLIENTS, "producers")
+        producers.append(_producer(node, it, known, seconds))
+        yield
+    return tuple(producers)
 
 
 def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer], seconds: float) -> Producer:
@@ -347,6 +406,7 @@ def read_latency(raw: Any) -> Latency | None:
     count = raw.get("count") or 0
     _check_numbers(count)
     percentiles = []
+    _check_count(len(raw.get("percentiles") or ()), _MOST_PERCENTILES, "percentiles")
     for it in raw.get("percentiles") or ():
         value, quantile = it.get("value") or 0, it["quantile"]
         _check_numbers(value, quantile)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from nsqadmin.answered import NotUnderstood, read_stats
+from nsqadmin.answered import NotUnderstood, stats_in_slices
+
+if TYPE_CHECKING:
+    from nsqadmin.slices import Slices
 
 Json = Mapping[str, Any]
 
 _NO_REMOTE: Final = "N/A"
+_NAMES_AT_ONCE: Final = 5_000  # that are looked at before somebody else is served
+MOST_NAMES: Final = 50_000  # of topics that one nsqlookupd lists; each costs time at every sample
+_MOST_REMOTES: Final = 100  # of one node: so many ways to the nsqlookupds are shown
+_LONGEST_TEXT: Final = 4096  # characters of what a node says about itself
 
 
 @dataclass(slots=True)
@@ -44,14 +51,14 @@ def read_producer(raw: Json) -> Announced:
     topics = [str(it) for it in raw.get("topics") or ()]
     tombstones = list(raw.get("tombstones") or ())
     return Announced(
-        hostname=str(raw.get("hostname") or ""),
-        broadcast_address=str(raw.get("broadcast_address") or raw.get("address") or ""),
+        hostname=_text(raw.get("hostname")),
+        broadcast_address=_text(raw.get("broadcast_address") or raw.get("address")),
         tcp_port=int(raw.get("tcp_port") or 0),
         http_port=int(raw.get("http_port") or 0),
-        version=str(raw.get("version") or ""),
-        region=str(raw.get("topology_region") or ""),
-        zone=str(raw.get("topology_zone") or ""),
-        remote_address=str(raw.get("remote_address") or ""),
+        version=_text(raw.get("version")),
+        region=_text(raw.get("topology_region")),
+        zone=_text(raw.get("topology_zone")),
+        remote_address=_text(raw.get("remote_address")),
         topics={topic: bool(tombstones[at]) if at < len(tombstones) else False for at, topic in enumerate(topics)},
     )
 
@@ -61,14 +68,18 @@ def read_info(raw: Json, configured: str) -> Announced:
     host, _, port = configured.rpartition(":")
     host = host.strip("[]")
     return Announced(
-        hostname=str(raw.get("hostname") or host),
-        broadcast_address=str(raw.get("broadcast_address") or host),
+        hostname=_text(raw.get("hostname") or host),
+        broadcast_address=_text(raw.get("broadcast_address") or host),
         tcp_port=int(raw.get("tcp_port") or 0),
         http_port=int(raw.get("http_port") or port) if raw.get("broadcast_address") else int(port),
-        version=str(raw.get("version") or ""),
-        region=str(raw.get("topology_region") or ""),
-        zone=str(raw.get("topology_zone") or ""),
+        version=_text(raw.get("version")),
+        region=_text(raw.get("topology_region")),
+        zone=_text(raw.get("topology_zone")),
     )
+
+
+def _text(value: Any) -> str:
+    return str(value or "")[:_LONGEST_TEXT]
 
 
 def unwrapped(document: object) -> Json:
@@ -87,25 +98,62 @@ def info_in(document: object, configured: str) -> Announced:
         raise NotUnderstood(f"cannot be read: {error!r}") from error
 
 
-def topics_in(document: object) -> list[dict[str, Any]]:
+def topics_in(document: object) -> Slices[list[dict[str, Any]]]:
     """Of /stats, as the node says them. Raises NotUnderstood for what could not be shown."""
     stats = unwrapped(document)
-    read_stats("", stats, at=0.0)
+    yield from stats_in_slices("", stats, at=0.0)
     return list(stats.get("topics") or ())
 
 
-def producers_in(document: object) -> list[Announced]:
-    """Raises NotUnderstood."""
+def topic_names_in(document: object) -> Slices[list[str]]:
+    """The same, without what they have."""
+    return [it["topic_name"] for it in (yield from topics_in(document))]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The nodes of an answer, each once for each registration; `left_out` are those beyond the most that are taken."""
+
+    producers: list[Announced]
+    left_out: int = 0
+
+
+def producers_in(document: object, *, most: int, known: Container[str] = ()) -> Slices[Listed]:
+    """Takes at most so many nodes, of those that are `known` all. Raises NotUnderstood."""
     try:
-        return [read_producer(raw) for raw in unwrapped(document).get("producers") or ()]
+        return (yield from _producers_in(unwrapped(document).get("producers") or (), most, known))
     except (TypeError, ValueError, AttributeError) as error:
         raise NotUnderstood(f"cannot be read: {error!r}") from error
 
 
-def names_in(document: object, key: str) -> list[str]:
+def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slices[Listed]:
+    taken: list[Announced] = []
+    counts: dict[str, int] = {}  # registrations, by node
+    left_out: set[str] = set()
+    names = 0
+    for it in raw:
+        yield
+        producer = read_producer(it)
+        key = producer.tcp_key
+        if key not in counts and len(counts) >= most and producer.address not in known:
+            left_out.add(key)
+        elif counts.get(key, 0) < _MOST_REMOTES:
+            counts[key] = counts.get(key, 0) + 1
+            names += len(producer.topics)
+            if names > 4 * MOST_NAMES:
+                producer.topics.clear()  # each node says itself what it has
+            taken.append(producer)
+    return Listed(taken, len(left_out))
+
+
+def names_in(document: object, key: str) -> Slices[list[str]]:
     names = unwrapped(document).get(key) or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list):
         raise NotUnderstood(f"{key}: expected a list of names")
+    for at in range(0, len(names), _NAMES_AT_ONCE):
+        if not all(isinstance(name, str) for name in names[at : at + _NAMES_AT_ONCE]):
+            raise NotUnderstood(f"{key}: expected a list of names")
+        yield
     return names
 
 
@@ -115,8 +163,9 @@ def merged_nodes(answers: Iterable[tuple[str, Iterable[Announced]]]) -> list[Ann
     for source, producers in answers:
         for it in producers:
             known = merged.setdefault(it.tcp_key, replace(it, remote_addresses=[], sources=[], topics=dict(it.topics)))
-            known.remote_addresses.append(f"{source}/{it.remote_address or _NO_REMOTE}")
-            known.sources.append(source)
+            if len(known.sources) < _MOST_REMOTES:
+                known.remote_addresses.append(f"{source}/{it.remote_address or _NO_REMOTE}")
+                known.sources.append(source)
             for topic, is_tombstoned in it.topics.items():
                 known.topics[topic] = known.topics.get(topic, False) or is_tombstoned
     return list(merged.values())

@@ -111,6 +111,8 @@ class Node:
     answered_in: float | None = None  # the last time that it did
     error: str = ""  # as it came
     explanation: str = ""  # what that means, and what to try
+    not_read: str = ""  # it answers, but the answer was not read: why
+    token_withheld: str = ""  # why it is asked without the token; empty: with it, or there is none
     own_health: str = ""  # what it says about itself: "OK", or why not
     start_time: float | None = None
     memory: Memory | None = None
@@ -147,6 +149,9 @@ class Lookupd:
     answered_in: float | None = None
     error: str = ""
     explanation: str = ""
+    not_read: str = ""  # it answers, but the answer was not read: why
+    nodes_left_out: int = 0  # that it lists and that are not asked: beyond --max-nodes
+    topics_left_out: int = 0
     version: str = ""
     topics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from common.net import AddressError, parse_address
 from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, option
+from common.recipients import Recipients
 from common.startup import StartupError
 
 
@@ -35,6 +36,21 @@ class Options(BaseOptions):
     http_client_tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
     http_client_tls_insecure_skip_verify: bool = option(False, "believe any certificate")
     nsqd_token_file: str = option("", "file with the token to show to nsqd that have a --rights-file")
+    nsqd_token_to: tuple[str, ...] = option(
+        (),
+        "network (10.0.0.0/8) or name (nsqd-*.example.com) of nsqd that may be shown the token, "
+        "besides those of --nsqd-http-address",
+    )
+    nsqd_token_over_http: bool = option(
+        False, "show the token also over plain HTTP, and where certificates are not verified"
+    )
+    max_answer_size: int = option(
+        20 << 20, "largest answer of one node that is read, in bytes, once it is unpacked", at_least=1 << 16
+    )
+    max_cluster_size: int = option(
+        128 << 20, "how large the answers of all nodes may be together, in bytes", at_least=1 << 16
+    )
+    max_nodes: int = option(1000, "how many nodes are taken from what nsqlookupd lists", at_least=1)
     sample_interval: Nanoseconds = option(
         5 * SECOND, "how often all nodes are asked; longer by itself where that is much work", kind=DURATION, at_least=1
     )
@@ -98,6 +114,7 @@ class Options(BaseOptions):
         ):
             for address in addresses:
                 _check_address(flag, address)
+        _check_recipients("nsqd-token-to", self.nsqd_token_to)
         if self.proxy_graphite:
             _check_url("graphite-url", self.graphite_url)
         if self.allow_config_from_cidr:
@@ -134,6 +151,13 @@ def _check_address(flag: str, address: str) -> None:
     if where.is_unix:
         reason = "too many colons in address" if address.count(":") > 1 else "missing port in address"
         raise StartupError(f"failed to resolve --{flag} ({address}) - address {address}: {reason}")
+
+
+def _check_recipients(flag: str, entries: tuple[str, ...]) -> None:
+    try:
+        Recipients(entries)
+    except ValueError as error:
+        raise StartupError(f"failed to parse --{flag} - {error}") from error
 
 
 def _check_url(flag: str, url: str) -> None:

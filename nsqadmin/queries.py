@@ -9,24 +9,37 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote_plus
 
 import trio
 
 from nsqadmin.answered import NotUnderstood
-from nsqadmin.discovery import Announced, info_in, merged_nodes, names_in, producers_in, topics_in
+from nsqadmin.discovery import (
+    Announced,
+    Listed,
+    info_in,
+    merged_nodes,
+    names_in,
+    producers_in,
+    topic_names_in,
+    topics_in,
+)
 from nsqadmin.sampling.cluster import is_out_of_date, version_key
 from nsqadmin.upstream import Upstream, UpstreamError
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options
+    from nsqadmin.slices import Slices
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 _NOT_FOUND: Final = 404
+_AT_ONCE: Final = 100  # that are asked for one request
+_MOST_WEIGHT: Final = 256 << 20  # bytes that the answers to one request may take in memory
 
 LOOKUPD: Final = "nsqlookupd"
 NSQD: Final = "nsqd"
@@ -71,8 +84,7 @@ class Queries:
         if self.has_lookupds:
             answers = await self._ask_lookupds("/topics", partial(names_in, key="topics"))
         else:
-            stats = await self._ask_nsqds(self._options().nsqd_http_address, "/stats?format=json", topics_in)
-            answers = Answers([(at, [it["topic_name"] for it in topics]) for at, topics in stats.good], stats.errors)
+            answers = await self._ask_nsqds(self._options().nsqd_http_address, "/stats?format=json", topic_names_in)
         named = {name for _, names in answers.good for name in names}
         return Found(sorted(named, key=_bytewise), tuple(answers.errors))
 
@@ -106,18 +118,18 @@ class Queries:
         if not self.has_lookupds:
             return await self._static_producers(topic)
         target = f"/lookup?topic={quote_plus(topic)}"
-        answers = await self._ask_lookupds(target, producers_in, missing_is_fine=True)
+        answers = await self._ask_lookupds(target, self._producers_in, missing_is_fine=True)
         merged: dict[str, Announced] = {}
-        for _, producers in answers.good:
-            for it in producers:
+        for _, listed in answers.good:
+            for it in listed.producers:
                 merged.setdefault(it.address, it)
-        return Found(list(merged.values()), tuple(answers.errors))
+        return Found(list(merged.values()), (*answers.errors, *_left_out(answers)))
 
     async def _static_producers(self, topic: str) -> Found[list[Announced]]:
         configured = self._options().nsqd_http_address
         asked = f"/stats?format=json&topic={quote_plus(topic)}&include_clients=false"
-        answers = await self._ask_nsqds(configured, asked, topics_in)
-        having = [at for at, topics in answers.good if any(it["topic_name"] == topic for it in topics)]
+        answers = await self._ask_nsqds(configured, asked, topic_names_in)
+        having = [at for at, names in answers.good if topic in names]
         if not having:
             return Found([], tuple(answers.errors))
         infos = await self._ask_infos(having)
@@ -126,11 +138,11 @@ class Queries:
     async def nodes(self) -> Found[list[tuple[Announced, bool]]]:
         """Each with whether it is out of date. By hostname, then address."""
         if self.has_lookupds:
-            answers = await self._ask_lookupds("/nodes", producers_in)
-            merged = merged_nodes(answers.good)
+            answers = await self._ask_lookupds("/nodes", self._producers_in)
+            merged = merged_nodes((at, listed.producers) for at, listed in answers.good)
             newest = max((version_key(it.version) for it in merged), default=(0, 0, 0))
             found = [(it, is_out_of_date(it.version, newest)) for it in merged]
-            errors = tuple(answers.errors)
+            errors = (*answers.errors, *_left_out(answers))
         else:
             found, errors = await self._static_nodes()
         return Found(sorted(found, key=lambda it: (it[0].hostname, it[0].address)), errors)
@@ -138,9 +150,9 @@ class Queries:
     async def _static_nodes(self) -> tuple[list[tuple[Announced, bool]], tuple[str, ...]]:
         infos = await self._ask_infos(self._options().nsqd_http_address)
         there = dict(infos.good)
-        stats = await self._ask_nsqds(list(there), "/stats?format=json&include_clients=false", topics_in)
-        for at, topics in stats.good:
-            there[at].topics = {it["topic_name"]: False for it in topics}
+        stats = await self._ask_nsqds(list(there), "/stats?format=json&include_clients=false", topic_names_in)
+        for at, names in stats.good:
+            there[at].topics = dict.fromkeys(names, False)
         return [(it, False) for it in there.values()], (*infos.errors, *stats.errors)
 
     # Numbers
@@ -168,50 +180,60 @@ class Queries:
         """The error; empty when it was done."""
         log.info("CI: querying %s http://%s%s", LOOKUPD if is_lookupd else NSQD, address, target)
         try:
-            await self._upstream.post(address, target)
+            await self._upstream.post(address, target, is_lookupd=is_lookupd)
         except UpstreamError as error:
             return str(error)
         return ""
 
     # Many
 
+    def _producers_in(self, document: Any) -> Slices[Listed]:
+        return producers_in(document, most=self._options().max_nodes)
+
     async def _ask_lookupds(
-        self, target: str, read: Callable[[Any], T], *, missing_is_fine: bool = False
+        self, target: str, read: Callable[[Any], Slices[T]], *, missing_is_fine: bool = False
     ) -> Answers[T]:
         return await self._fan_out(LOOKUPD, self.lookupds, target, lambda document, _: read(document), missing_is_fine)
 
-    async def _ask_nsqds(self, addresses: Sequence[str], target: str, read: Callable[[Any], T]) -> Answers[T]:
+    async def _ask_nsqds(self, addresses: Sequence[str], target: str, read: Callable[[Any], Slices[T]]) -> Answers[T]:
         return await self._fan_out(NSQD, addresses, target, lambda document, _: read(document), False)
 
     async def _ask_infos(self, addresses: Sequence[str]) -> Answers[Announced]:
-        return await self._fan_out(NSQD, addresses, "/info", info_in, False)
+        return await self._fan_out(NSQD, addresses, "/info", _info_in, False)
 
     async def _fan_out(
         self,
         kind: str,
         addresses: Sequence[str],
         target: str,
-        read: Callable[[Any, str], T],
+        read: Callable[[Any, str], Slices[T]],
         missing_is_fine: bool,
     ) -> Answers[T]:
         """What `read(document, address)` does not understand is that one's error, and nobody else's.
 
+        What all answers take in memory together has a bound; those that come when it is reached are errors, too.
         `missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have.
         """
         answered: dict[int, T] = {}
         failed: dict[int, UpstreamError] = {}
+        left = _MOST_WEIGHT
 
         async def ask(number: int) -> None:
+            nonlocal left
             address = addresses[number]
             log.info("CI: querying %s http://%s%s", kind, address, target)
             try:
-                answered[number] = read(await self._upstream.get_json(address, target), address)
+                got = await self._upstream.get_document(address, target, is_lookupd=kind == LOOKUPD)
+                left -= got.weight
+                if left < 0:
+                    raise UpstreamError(f"{address}: its answer and those of others are too large together")
+                answered[number] = await self._upstream.in_slices(read(got.value, address))
             except UpstreamError as error:
                 failed[number] = error
             except NotUnderstood as error:
                 failed[number] = UpstreamError(f"{address}: {error}")
 
-        await _in_parallel(range(len(addresses)), ask)
+        await _in_parallel(range(len(addresses)), ask, at_once=_AT_ONCE)
         errors = [failed[number] for number in sorted(failed)]
         if not answered:
             text = "\n".join(str(error) for error in errors)
@@ -223,10 +245,27 @@ class Queries:
         )
 
 
-async def _in_parallel(items: Iterable[T], ask: Callable[[T], Awaitable[None]]) -> None:
+async def _in_parallel(items: Iterable[T], ask: Callable[[T], Awaitable[None]], *, at_once: float = inf) -> None:
+    limiter = trio.CapacityLimiter(at_once)
+
+    async def ask_in_turn(item: T) -> None:
+        async with limiter:
+            await ask(item)
+
     async with trio.open_nursery() as nursery:
         for item in items:
-            nursery.start_soon(ask, item)
+            nursery.start_soon(ask_in_turn, item)
+
+
+def _info_in(document: Any, address: str) -> Slices[Announced]:
+    yield
+    return info_in(document, address)
+
+
+def _left_out(answers: Answers[Listed]) -> tuple[str, ...]:
+    return tuple(
+        f"{at} lists {listed.left_out:,} nodes more than --max-nodes" for at, listed in answers.good if listed.left_out
+    )
 
 
 def _bytewise(name: str) -> bytes:

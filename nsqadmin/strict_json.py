@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
 
 def loads(text: str | bytes) -> Any:
     """Raises ValueError, and RecursionError for what is nested too deeply."""
     return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+
+
+def repaired(document: Any) -> Any:
+    """The document without halves of characters, which `\\ud800` is: it can be written as UTF-8. Raises ValueError."""
+    try:
+        return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def _refuse(word: str) -> None:
@@ -21,3 +29,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{text} is too big")
     return number
+
+
+DECODER: Final = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

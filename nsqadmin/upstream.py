@@ -2,56 +2,109 @@
 
 One client for all of them, on trio: connections are kept, each question has its own deadline, and an nsqd that speaks
 TLS only is asked again where it says that it does.
+
+Nodes are whoever has registered, so what they answer is bounded: by its size once it is unpacked, by what it would take
+once it is read, and by how many large answers are held at once. Unpacking and reading pause after each millisecond.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from math import inf
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import httpx
 import trio
 
 from common.options import seconds
+from common.recipients import host_and_port
 from common.startup import StartupError
 from common.wire.quoting import quote
-from nsqadmin import strict_json
+from nsqadmin import sliced_json
+from nsqadmin.token import Token, Way
+from nsqadmin.unpacking import Body, TooLarge
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options
+    from nsqadmin.slices import Slices
 
-_HEADERS: Final = {"accept": "application/vnd.nsq; version=1.0", "user-agent": "nsqadmin"}
+_HEADERS: Final = {
+    "accept": "application/vnd.nsq; version=1.0",
+    "accept-encoding": "gzip",
+    "user-agent": "nsqadmin",
+}
 _FORBIDDEN: Final = 403
 _OK: Final = 200
-_MOST: Final = 256 << 20  # bytes of an answer: far more than all of a big node's clients
-_half_a_pair: Final = re.compile(r"\\u[dD][89a-fA-F]").search
+_REFUSED: Final = frozenset((401, _FORBIDDEN))
+_TO_GET: Final = frozenset((301, 302, 303))
+_REDIRECTS: Final = _TO_GET | {307, 308}
+_MOST_REDIRECTS: Final = 10  # as in Go
+_MOST_OF_A_REFUSAL: Final = 64 * 1024  # bytes
+_LARGE: Final = 1 << 20  # bytes of an answer that waits for a place among the large ones
+_MOST_LARGE: Final = 2  # that are held at once, until they are read
+_OF_LOOKUPD: Final = 4  # times the bound of a node's answer
+_MOST_SECURE: Final = 10_000  # nodes whose HTTPS port is remembered
+_REDIRECTED: Final = "it sent the question elsewhere"
+# What asking raises, besides what is our own fault.
+_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
+_SLICE: Final = 0.002  # seconds of the processor, after which somebody else is served
+
+T = TypeVar("T")
 
 
 class UpstreamError(Exception):
-    """There is no answer, or it is a refusal. The message is NSQ's; `status` is 0 where there was none."""
+    """There is no answer, or it is a refusal. The message is NSQ's; `status` is 0 where there was none.
 
-    def __init__(self, message: str, *, status: int = 0, body: bytes = b"", timed_out: bool = False) -> None:
+    `withheld` says why the question came without the token, `not_read` why an answer that came was not read.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        body: bytes = b"",
+        timed_out: bool = False,
+        withheld: str = "",
+        not_read: str = "",
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.body = body
         self.timed_out = timed_out
+        self.withheld = withheld
+        self.not_read = not_read
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     status: int
-    body: bytes
+    body: Body
     date: str
     reason: str
+    location: str
+    withheld: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer that is JSON. `made_at` is by the other one's clock, `weight` is what it takes in memory, in bytes."""
+
+    value: Any
+    size: int
+    weight: int
+    made_at: float | None
+    withheld: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,79 +117,235 @@ class Streamed:
 
 class Upstream:
     def __init__(self, options: Options) -> None:
+        self.spent = 0.0  # seconds of the processor, on unpacking and reading answers
         self._timeout = seconds(options.http_client_request_timeout)
         self._connect_timeout = seconds(options.http_client_connect_timeout)
+        self._most = options.max_answer_size
+        self._token = Token(options)
+        self._https_ports: dict[str, int] = {}  # by address, of those that speak TLS only
+        self._large = trio.CapacityLimiter(_MOST_LARGE)
+        self._turn = trio.Lock()
         self._client = httpx.AsyncClient(
             verify=client_context(options),
             trust_env=False,
-            follow_redirects=True,
-            headers={**_HEADERS, **_token(options)},
+            follow_redirects=False,
+            headers=_HEADERS,
             timeout=httpx.Timeout(self._timeout, connect=self._connect_timeout),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=90),
         )
 
     async def get(self, address: str, target: str) -> bytes:
-        """The body of an answer that is 200. Raises UpstreamError."""
-        return await self._ask("GET", address, target, b"")
+        """The body of an nsqd's answer that is 200. Raises UpstreamError."""
+        return await self._ask("GET", address, target, b"", is_lookupd=False)
 
-    async def get_json(self, address: str, target: str) -> Any:
-        return _json(address, await self.get(address, target))
+    async def get_json(self, address: str, target: str, *, is_lookupd: bool = False) -> Any:
+        return (await self.get_document(address, target, is_lookupd=is_lookupd)).value
 
-    async def get_dated_json(self, address: str, target: str) -> tuple[Any, float | None]:
-        """The document, and when it was made by the other one's clock, where that says so."""
-        answer = await self._answered("GET", address, target, b"")
-        return _json(address, answer.body), _date_of(answer.date)
+    async def get_document(self, address: str, target: str, *, is_lookupd: bool = False) -> Document:
+        async with self._place(is_lookupd=is_lookupd) as place:
+            answer = await self._answered("GET", address, target, b"", place, is_lookupd=is_lookupd)
+            value = await self._read(address, answer.body)
+        body = answer.body
+        return Document(value, len(body.data), body.weight, _date_of(answer.date), answer.withheld)
 
-    async def post(self, address: str, target: str, body: bytes = b"") -> bytes:
-        return await self._ask("POST", address, target, body)
+    async def post(self, address: str, target: str, body: bytes = b"", *, is_lookupd: bool = False) -> bytes:
+        return await self._ask("POST", address, target, body, is_lookupd=is_lookupd)
 
     @asynccontextmanager
     async def stream(
         self, address: str, target: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Streamed]:
-        """A GET whose body is read piece by piece; only its beginning has a deadline."""
-        url = f"http://{address}{target}"
-        request = self._client.build_request("GET", url, headers=dict(headers or {}))
+        """A GET to an nsqd whose body is read piece by piece; only its beginning has a deadline."""
+        url = self._url(address, target)
         try:
             with trio.fail_after(self._timeout):
-                response = await self._client.send(request, stream=True)
-        except (httpx.HTTPError, trio.TooSlowError, OSError) as error:
+                way = await self._way_to(url, address, is_lookupd=False)
+                response = await self._client.send(self._request("GET", way, b"", headers), stream=True)
+        except _FAILURES as error:
             raise _failed("GET", url, error) from error
         try:
-            yield Streamed(response.status_code, response.aiter_bytes())
-        except httpx.HTTPError as error:
+            yield Streamed(response.status_code, self._pieces_of(response))
+        except (httpx.HTTPError, ValueError, TooLarge) as error:
             raise _failed("GET", url, error) from error
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await response.aclose()
 
+    async def in_slices(self, work: Slices[T]) -> T:
+        """Does work that pauses, and lets others be served where it does. Counted in `spent`.
+
+        Of all such work there is one slice in a turn of the loop, so that its turns are short however many answers come.
+        """
+        while True:
+            async with self._turn:
+                began = now = thread_time()
+                try:
+                    while now - began < _SLICE:
+                        next(work)
+                        now = thread_time()
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    self.spent += thread_time() - began
+
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    async def _ask(self, method: str, address: str, target: str, body: bytes) -> bytes:
-        return (await self._answered(method, address, target, body)).body
+    # One question
 
-    async def _answered(self, method: str, address: str, target: str, body: bytes) -> _Answer:
-        url = f"http://{address}{target}"
-        answer = await self._exchange(method, url, body)
-        if answer.status == _FORBIDDEN:
-            url = _https_url(answer, address, target)
-            answer = await self._exchange(method, url, body)
+    async def _ask(self, method: str, address: str, target: str, body: bytes, *, is_lookupd: bool) -> bytes:
+        async with self._place(is_lookupd=is_lookupd) as place:
+            answer = await self._answered(method, address, target, body, place, is_lookupd=is_lookupd)
+            return bytes(answer.body.data)
+
+    def _place(self, *, is_lookupd: bool) -> _Place:
+        # What nsqlookupd lists is of all nodes: whoever registers much must not hide the others.
+        return _Place(self._large, most=self._most * (_OF_LOOKUPD if is_lookupd else 1))
+
+    async def _answered(
+        self, method: str, address: str, target: str, body: bytes, place: _Place, *, is_lookupd: bool
+    ) -> _Answer:
+        ask = partial(self._followed, method, address, body, place, is_lookupd=is_lookupd)
+        url = self._url(address, target)
+        try:
+            answer = await ask(url)
+        except UpstreamError:
+            self._https_ports.pop(address, None)  # it may speak plain HTTP now
+            raise
+        if answer.status == _FORBIDDEN and url.startswith("http:"):
+            self._remember_https(address, answer)
+            answer = await ask(self._url(address, target))
         if answer.status != _OK:
-            raise UpstreamError(_refusal(answer), status=answer.status, body=answer.body)
+            raise _refused(answer)
         return answer
 
-    async def _exchange(self, method: str, url: str, body: bytes) -> _Answer:
+    async def _followed(
+        self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
+    ) -> _Answer:
+        """Wherever it leads. The token goes no further than to the first."""
+        with _failing(method, url):
+            way = await self._way_to(url, address, is_lookupd=is_lookupd)
+        withheld = way.withheld
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer = await self._exchange(method, url, way, body, place)
+            if answer.status not in _REDIRECTS or not answer.location:
+                return replace(answer, withheld=withheld)
+            if answer.status in _TO_GET:
+                method, body = "GET", b""
+            with _failing(method, url):
+                way = Way(httpx.URL(url).join(answer.location))
+            url, withheld = str(way.url), _REDIRECTED
+        raise UpstreamError(f'{method.capitalize()} "{url}": stopped after {_MOST_REDIRECTS} redirects')
+
+    async def _way_to(self, url: str, address: str, *, is_lookupd: bool) -> Way:
+        whole = httpx.URL(url)
+        host, port = host_and_port(address)
+        if whole.userinfo or not whole.host or whole.host.lower() != host.lower():
+            raise ValueError(f"{address} is no address")
+        return Way(whole) if is_lookupd else await self._token.way_to(whole, (host, port))
+
+    async def _exchange(self, method: str, url: str, way: Way, body: bytes, place: _Place) -> _Answer:
         """httpx's own answers are in cycles, and would keep megabytes until somebody collects them: the body is ours."""
         try:
-            with trio.fail_after(self._timeout):
-                async with self._client.stream(method, url, content=body or None) as response:
-                    content = await _body_of(response)
+            with trio.fail_after(self._timeout) as scope:
+                response = await self._client.send(self._request(method, way, body), stream=True)
+                try:
+                    headers = response.headers
+                    content = await self._body_of(response, place, scope)
                     return _Answer(
-                        response.status_code, content, response.headers.get("date", ""), response.reason_phrase
+                        response.status_code,
+                        content,
+                        headers.get("date", ""),
+                        response.reason_phrase,
+                        headers.get("location", ""),
+                        way.withheld,
                     )
-        except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError) as error:
-            raise _failed(method, url, error) from error
+                finally:
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                        await response.aclose()
+        except TooLarge as error:
+            reason = f"its answer {error}"
+            raise UpstreamError(
+                f'{method.capitalize()} "{url}": {reason}', withheld=way.withheld, not_read=reason
+            ) from error
+        except _FAILURES as error:
+            raise _failed(method, url, error, withheld=way.withheld) from error
+
+    def _request(self, method: str, way: Way, body: bytes, headers: Mapping[str, str] | None = None) -> httpx.Request:
+        extensions = {"sni_hostname": way.sni_hostname} if way.sni_hostname else {}
+        return self._client.build_request(
+            method, way.url, content=body or None, headers={**way.headers, **(headers or {})}, extensions=extensions
+        )
+
+    # Where
+
+    def _url(self, address: str, target: str) -> str:
+        port = self._https_ports.get(address)
+        if port is None:
+            return f"http://{address}{target}"
+        return f"https://{address.rpartition(':')[0]}:{port}{target}"
+
+    def _remember_https(self, address: str, answer: _Answer) -> None:
+        """Where an nsqd that speaks TLS only wants to be asked. UpstreamError when it does not say."""
+        try:
+            port = int(json.loads(answer.body.data)["https_port"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise _refused(answer) from error
+        if not 0 < port < 1 << 16:
+            raise _refused(answer)
+        if len(self._https_ports) >= _MOST_SECURE:
+            self._https_ports.clear()
+        self._https_ports[address] = port
+
+    # What comes back
+
+    async def _body_of(self, response: httpx.Response, place: _Place, scope: trio.CancelScope) -> Body:
+        most = place.most if response.status_code == _OK else _MOST_OF_A_REFUSAL
+        body = Body(response.headers.get("content-encoding", ""), most=most)
+        async for received in response.aiter_raw():
+            await self.in_slices(body.receive(received))
+            if len(body.data) > _LARGE and not place.is_taken:
+                await place.take(scope)
+        return body
+
+    async def _pieces_of(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """Unpacked; of each piece that is received no more than one answer may have."""
+        body = Body(response.headers.get("content-encoding", ""), most=self._most)
+        async for received in response.aiter_raw():
+            await self.in_slices(body.receive(received))
+            yield body.take()
+
+    async def _read(self, address: str, body: Body) -> Any:
+        """What is read can be written again: text is text, and numbers are finite."""
+        try:
+            return await self.in_slices(sliced_json.loads(body.data))
+        except ValueError as error:
+            raise UpstreamError(f"{address} answered with no JSON: {error}") from error
+
+
+class _Place:
+    """Among the answers that are large: taken when one turns out to be, and given back when it has been read."""
+
+    def __init__(self, limiter: trio.CapacityLimiter, *, most: int) -> None:
+        self.most = most  # bytes of the answer
+        self.is_taken = False
+        self._limiter = limiter
+
+    async def take(self, scope: trio.CancelScope) -> None:
+        """Waiting for others is not the node's time: the deadline moves by as much."""
+        left = scope.deadline - trio.current_time()
+        scope.deadline = inf
+        await self._limiter.acquire_on_behalf_of(self)
+        self.is_taken = True
+        scope.deadline = trio.current_time() + left
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.is_taken:
+            self._limiter.release_on_behalf_of(self)
 
 
 @asynccontextmanager
@@ -149,30 +358,6 @@ async def opened(options: Options) -> AsyncIterator[Upstream]:
             await upstream.aclose()
 
 
-async def _body_of(response: httpx.Response) -> bytes:
-    """Also of an answer that says how long it is, as it may be packed. Raises ValueError for one that has no end."""
-    pieces: list[bytes] = []
-    size = 0
-    async for piece in response.aiter_bytes():
-        pieces.append(piece)
-        size += len(piece)
-        if size > _MOST:
-            raise ValueError(f"the answer has more than {_MOST >> 20} MiB")
-    return b"".join(pieces)
-
-
-def _json(address: str, body: bytes) -> Any:
-    """What is read can be written again: text is text, and numbers are finite."""
-    try:
-        text = body.decode("utf-8", "replace")
-        document = strict_json.loads(text)
-        if _half_a_pair(text):  # an escape that may be half a character
-            document = json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise UpstreamError(f"{address} answered with no JSON: {error}") from error
-    return document
-
-
 def _date_of(text: str) -> float | None:
     try:
         return parsedate_to_datetime(text).timestamp()
@@ -180,27 +365,29 @@ def _date_of(text: str) -> float | None:
         return None
 
 
-def _refusal(answer: _Answer) -> str:
+def _refused(answer: _Answer) -> UpstreamError:
+    body = bytes(answer.body.data)
     try:
         reason = HTTPStatus(answer.status).phrase
     except ValueError:
         reason = answer.reason
-    return f"got response {answer.status} {reason} {quote(answer.body).decode('utf-8', 'replace')}"
+    text = f"got response {answer.status} {reason} {quote(body).decode('utf-8', 'replace')}"
+    return UpstreamError(text, status=answer.status, body=body, withheld=answer.withheld)
 
 
-def _https_url(answer: _Answer, address: str, target: str) -> str:
-    """Where an nsqd that speaks TLS only wants to be asked. UpstreamError when it does not say."""
+@contextmanager
+def _failing(method: str, url: str) -> Iterator[None]:
+    """Whatever goes wrong inside is an UpstreamError."""
     try:
-        port = int(json.loads(answer.body)["https_port"])
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise UpstreamError(_refusal(answer), status=_FORBIDDEN, body=answer.body) from error
-    return f"https://{address.rpartition(':')[0]}:{port}{target}"
+        yield
+    except _FAILURES as error:
+        raise _failed(method, url, error) from error
 
 
-def _failed(method: str, url: str, error: Exception) -> UpstreamError:
-    verb = method.capitalize()
+def _failed(method: str, url: str, error: Exception, *, withheld: str = "") -> UpstreamError:
+    text = f'{method.capitalize()} "{url}": {_reason(url, error)}'
     timed_out = isinstance(error, httpx.TimeoutException | trio.TooSlowError)
-    return UpstreamError(f'{verb} "{url}": {_reason(url, error)}', timed_out=timed_out)
+    return UpstreamError(text, timed_out=timed_out, withheld=withheld)
 
 
 def _reason(url: str, error: Exception) -> str:
@@ -234,17 +421,6 @@ def _innermost(error: BaseException) -> BaseException:
         if inner is None:
             return error
         error = inner
-
-
-def _token(options: Options) -> dict[str, str]:
-    """Shown to every node: who reads the file may ask them for everything anyway."""
-    if not options.nsqd_token_file:
-        return {}
-    try:
-        with open(options.nsqd_token_file, encoding="ascii") as file:
-            return {"authorization": f"Bearer {file.read().strip()}"}
-    except (OSError, ValueError) as error:
-        raise StartupError(f"failed to read --nsqd-token-file ({options.nsqd_token_file}) - {error}") from error
 
 
 def client_context(options: Options) -> ssl.SSLContext:
@@ -299,6 +475,13 @@ def explained(address: str, error: UpstreamError) -> str:
         return "It took the connection, but did not answer in time: it hangs, or is overloaded."
     if ": tls: " in text:
         return "TLS failed: look at --http-client-tls-root-ca-file and the certificate that it shows."
+    if error.not_read:
+        return (
+            "It was not read any further, as it could take all memory. If this node really has so much, raise "
+            "--max-answer-size or --max-cluster-size; if nobody knows it, find out who registers it with nsqlookupd."
+        )
+    if error.status in _REFUSED and error.withheld:
+        return f"It wants a token, and nsqadmin does not show it the one that it has: {error.withheld}."
     if error.status:
         return f"It answered, but refused (HTTP {error.status}): it may want a token or a certificate."
     return "It could not be asked."

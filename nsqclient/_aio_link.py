@@ -44,6 +44,9 @@ class Link(asyncio.BufferedProtocol):
 
     def begin(self, connection: Connection) -> None:
         self._connection = connection
+        assert self._transport is not None
+        name = self._transport.get_extra_info("peername")
+        connection.peer = str(name[0]) if isinstance(name, tuple) else ""
         self._look()
         self.flush()
 

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Final, Literal, Self
 
 from common.durations import HOUR, MILLISECOND, MINUTE, SECOND, format_duration, parse_duration
+from common.recipients import Recipients
 from nsqclient._errors import ConfigError
 
 BackoffStrategy = Literal["exponential", "full_jitter", "none"] | Callable[[int], float]
@@ -37,6 +38,7 @@ class Config:
     compression: Literal["none", "snappy", "deflate"] = "none"
     deflate_level: int = 6
     auth_secret: str | None = field(default=None, repr=False)
+    auth_to: tuple[str, ...] = ()  # networks and names of the nsqds that it is sent to; none: every nsqd
     output_buffer_size: int = 16384
     output_buffer_timeout: float | None = 0.25  # None: nsqd does not hold anything back
     max_msg_size: int = 17 << 20  # the largest frame: a message of nsqd's default size and 16 MiB more; 0: any
@@ -79,6 +81,10 @@ class Config:
         for name, words in _WORDS.items():
             if (value := getattr(self, name)) not in words and not (name == "backoff" and callable(value)):
                 raise ConfigError(name, value, f"invalid {name} ! {value!r} is none of {', '.join(words)}")
+        try:
+            Recipients(self.auth_to)
+        except ValueError as error:
+            raise ConfigError("auth_to", self.auth_to, f"invalid auth_to ! {error}") from error
         if self.drain_timeout < 0 or not isfinite(self.drain_timeout):
             raise ConfigError("drain_timeout", self.drain_timeout, f"invalid drain_timeout ! {self.drain_timeout} < 0")
         if self.heartbeat_interval is not None and self.heartbeat_interval > self.read_timeout:
@@ -121,7 +127,7 @@ def options_of_flags(flags: Iterable[str]) -> dict[str, str]:
 
 # --- the table
 
-Kind = Literal["duration", "int", "float", "bool", "string"]
+Kind = Literal["duration", "int", "float", "bool", "string", "strings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +307,12 @@ OPTIONS: Final = _table(
     ),
     Option("auth_secret", "string", "auth_secret", help="for AUTH"),
     Option(
+        "auth_to",
+        "strings",
+        "auth_to",
+        help="networks (`10.0.0.0/8`) and names (`nsqd-*.example.com`) of the nsqds that `auth_secret` is sent to, with commas; none: every nsqd",
+    ),
+    Option(
         "skip_lookupd_authorization",
         "bool",
         "lookupd_authorization",
@@ -409,6 +421,10 @@ def _read_bool(value: object) -> bool:
     raise ValueError(f'strconv.ParseBool: parsing "{text}": invalid syntax')
 
 
+def _read_strings(value: object) -> tuple[str, ...]:
+    return tuple(word for word in (part.strip() for part in _text(value).split(",")) if word)
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"invalid value type {type(value).__name__}")
@@ -421,6 +437,7 @@ _READERS: Final[Mapping[Kind, Callable[[object], Any]]] = {
     "float": _read_float,
     "bool": _read_bool,
     "string": _text,
+    "strings": _read_strings,
 }
 
 

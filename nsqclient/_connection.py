@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
+from common.recipients import Recipients, host_and_port
 from common.streams.deflate import DeflateLayer
 from common.streams.layer import StreamError
 from common.streams.snappy import SnappyLayer
@@ -89,6 +90,7 @@ class Connection:
         emit: Callable[[Event], None],
     ) -> None:
         self.address = address
+        self.peer = ""  # the address at the other end, as the socket knows it
         self.terms = Terms()
         self.is_open = False  # the handshake is over
         self.opened_at = 0.0
@@ -282,10 +284,21 @@ class Connection:
             secret = self._config.auth_secret
             if not secret:
                 raise AuthError("Auth Required")
+            if not self._may_have_secret():
+                raise AuthError(f"{self.address} is not in auth_to, so auth_secret is not sent to it")
             self._expect = self._authenticated
             self._send(commands.auth(secret.encode()))
         else:
             self._open(now)
+
+    def _may_have_secret(self) -> bool:
+        allowed = Recipients(self._config.auth_to)
+        if not allowed:
+            return True
+        if ":" not in self.address:  # a unix socket: nobody can register one
+            return True
+        host, port = host_and_port(self.address)
+        return allowed.has_name(host, port) or allowed.has_address(self.peer, port)
 
     def _upgrade(self, name: str) -> None:
         match name:

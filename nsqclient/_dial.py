@@ -31,6 +31,10 @@ Target = str | Dialable
 class Transport(Protocol):
     """Bytes in both directions. Raises Disconnected."""
 
+    @property
+    def peer(self) -> str:
+        """The address of the other end; empty where it has none."""
+
     async def receive(self) -> bytes:
         """What has come; b"" at the end. A checkpoint."""
 
@@ -76,6 +80,15 @@ def check_target(target: Target) -> None:
             raise ConfigError("nsqd", target, f"address {target}: missing port in address")
 
 
+def peer_of(connection: socket.socket) -> str:
+    """The address of its other end; empty on a unix socket, and where it has gone."""
+    try:
+        name = connection.getpeername()
+    except OSError:
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
 def host_of(target: Target) -> str:
     """Whom a certificate has to name."""
     try:
@@ -100,6 +113,10 @@ class SocketTransport:
         # trio's own sockets cannot be tried without waiting, which costs twice a turn.
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
+
+    @property
+    def peer(self) -> str:
+        return peer_of(self._socket)
 
     async def receive(self) -> bytes:
         # Asking first whether there is something is dearer where there is, and cheaper where there is not, which is
@@ -149,6 +166,10 @@ class StreamTransport:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
+
+    @property
+    def peer(self) -> str:
+        return ""
 
     async def receive(self) -> bytes:
         try:

@@ -49,6 +49,7 @@ class Pump:
         Cancelling it closes the socket.
         """
         self._connection, self._transport = connection, transport
+        connection.peer = transport.peer
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read, connection, transport, nursery.cancel_scope)

@@ -134,7 +134,7 @@ def nodes(
     failures: list[NsqError] = []
     for lookupd in where.lookupd:
         try:
-            producers = http.json(lookupd, "/nodes")["producers"]
+            producers = http.json(lookupd, "/nodes", is_lookupd=True)["producers"]
         except (Unreachable, Refused) as error:
             failures.append(error)
             continue

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, Final
 
+from common.recipients import Recipients, is_loopback
 from pyspark_nsq.errors import BadOption, NsqError, Refused, Unreachable
 from pyspark_nsq.options import Access, split_address
+
+log = logging.getLogger(__name__)
 
 _MOST_OF_AN_ERROR: Final = 64 * 1024
 
@@ -22,6 +26,7 @@ class Http:
         self._access = access
         self._context: ssl.SSLContext | None = None
         self._secure: dict[str, str] = {}
+        self._withheld: set[str] = set()  # nsqd of which it was said that they are asked without the token
 
     def __getstate__(self) -> Access:
         return self._access  # neither connections nor keys travel
@@ -33,9 +38,9 @@ class Http:
         """The address that is really asked, as far as is known."""
         return self._secure.get(address, address)
 
-    def json(self, address: str, target: str, *, timeout: float | None = None) -> Any:
+    def json(self, address: str, target: str, *, timeout: float | None = None, is_lookupd: bool = False) -> Any:
         """The document of a GET. Raises Unreachable and Refused."""
-        with self.request("GET", address, target, timeout=timeout) as response:
+        with self.request("GET", address, target, timeout=timeout, is_lookupd=is_lookupd) as response:
             body = response.read()
         try:
             return json.loads(body)
@@ -53,22 +58,24 @@ class Http:
         *,
         accept: str = "application/json",
         timeout: float | None = None,
+        is_lookupd: bool = False,
     ) -> Iterator[HTTPResponse]:
         """An answer that is 200, on a connection of its own. Whatever breaks inside the block is Unreachable."""
         with _translated(address):
-            connection, response = self._open(method, address, target, accept, timeout)
+            connection, response = self._open(method, address, target, accept, timeout, is_lookupd=is_lookupd)
             try:
                 yield response
             finally:
                 connection.close()
 
     def _open(
-        self, method: str, address: str, target: str, accept: str, timeout: float | None
+        self, method: str, address: str, target: str, accept: str, timeout: float | None, *, is_lookupd: bool
     ) -> tuple[HTTPConnection, HTTPResponse]:
         for _ in range(2):
             connection = self.connect(address, timeout=timeout)
             try:
-                connection.request(method, target, headers={"Accept": accept, **self.headers})
+                token = {} if is_lookupd else self.token_for(connection)
+                connection.request(method, target, headers={"Accept": accept, **token})
                 response = connection.getresponse()
                 if response.status == 200:
                     return connection, response
@@ -81,9 +88,35 @@ class Http:
             connection.close()
         raise refused
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._access.token}"} if self._access.token else {}
+    def token_for(self, connection: HTTPConnection) -> dict[str, str]:
+        """The header with the token, where this nsqd may see it; connects first, as that shows who is at the other end.
+
+        nsqlookupd lists whoever registers, so the nsqd that it lists are shown the token when `tokenTo` names them, and
+        over plain HTTP only on loopback.
+        """
+        access = self._access
+        if not access.token:
+            return {}
+        if connection.sock is None:
+            connection.connect()
+        peer = str(connection.sock.getpeername()[0])
+        listed = Recipients(access.token_to)
+        is_private = isinstance(connection, HTTPSConnection) or access.token_over_http or is_loopback(peer)
+        is_meant = access.are_named or any(
+            (listed.has_name(connection.host, connection.port), listed.has_address(peer, connection.port))
+        )
+        if is_meant and is_private:
+            return {"Authorization": f"Bearer {access.token}"}
+        place = f"{connection.host}:{connection.port}"
+        if place not in self._withheld:
+            self._withheld.add(place)
+            why = (
+                "its connection is plain HTTP (tokenOverHttp=true allows that)"
+                if is_meant
+                else "tokenTo does not name it"
+            )
+            log.warning("nsqd %s is asked without the token: %s", place, why)
+        return {}
 
     def connect(self, address: str, *, timeout: float | None = None) -> HTTPConnection:
         """Not connected yet: that happens with the first request."""

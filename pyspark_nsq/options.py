@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
+from common.recipients import Recipients
 from common.wire.names import is_valid_name
 from pyspark_nsq.errors import BadOption
 from pyspark_nsq.lanes import At, Bound, Edge, parse_bound
@@ -27,6 +28,8 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "certFile": (_BOTH, ""),
     "keyFile": (_BOTH, ""),
     "token": (_BOTH, ""),
+    "tokenTo": (_BOTH, ""),
+    "tokenOverHttp": (_BOTH, "false"),
     "timeoutSeconds": (_BOTH, "30"),
     "startingOffsets": (_SOURCE, "earliest"),
     "endingOffsets": (_SOURCE, "latest"),
@@ -60,6 +63,9 @@ class Access:
     key_file: str = ""
     token: str = ""
     timeout: float = 30.0
+    token_to: tuple[str, ...] = ()  # networks and names of the nsqd that are shown it
+    token_over_http: bool = False
+    are_named: bool = True  # the nsqd are those of the option `nsqd`: they are shown it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +227,14 @@ def _access(words: _Words) -> Access:
         words.text("keyFile"),
         words.text("token"),
         words.number("timeoutSeconds", at_least=1),
+        words.several("tokenTo"),
+        words.truth("tokenOverHttp"),
+        are_named=bool(words.several("nsqd")),
     )
+    try:
+        Recipients(access.token_to)
+    except ValueError as error:
+        raise BadOption(f"tokenTo: {error}") from error
     if access.key_file and not access.cert_file:
         raise BadOption("keyFile: there is no certFile that it would belong to")
     return access

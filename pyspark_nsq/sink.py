@@ -173,7 +173,7 @@ class _Publisher:
         if self._connection is None:
             self._connection = self._http.connect(address)
         try:
-            self._connection.request("POST", target, body, headers=self._http.headers)
+            self._connection.request("POST", target, body, headers=self._http.token_for(self._connection))
             response = self._connection.getresponse()
             if response.status != 200:
                 refused = refusal(address, response)

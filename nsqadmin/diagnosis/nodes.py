@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from nsqadmin.diagnosis.words import say
+from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 from nsqadmin.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 
 _RULE: Final = "D16"
@@ -21,8 +21,9 @@ _VERDICTS: Final[Mapping[Health, str]] = {
 
 def about_node(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.health in _VERDICTS:
-        verdict = f"{node.address} {_VERDICTS[node.health]}"
+        verdict = f"{node.address} {_verdict(node)}"
         yield _finding(node, _severity(node.health), verdict, node.explanation, say("error", node.error))
+    yield from _without_token(node, snapshot)
     if node.is_reachable:
         for rule in _OF_THE_REACHABLE:
             yield from rule(node, snapshot)
@@ -33,7 +34,7 @@ def about_lookupd(lookupd: Lookupd) -> Iterator[Finding]:
         yield Finding(
             rule=_RULE,
             severity=_severity(lookupd.health),
-            verdict=f"nsqlookupd {lookupd.address} {_VERDICTS[lookupd.health]}",
+            verdict=f"nsqlookupd {lookupd.address} {_verdict(lookupd)}",
             advice=lookupd.explanation,
             node=lookupd.address,
             evidence=(say("error", lookupd.error),) if lookupd.error else (),
@@ -41,9 +42,38 @@ def about_lookupd(lookupd: Lookupd) -> Iterator[Finding]:
             weight=_ABOVE_ALL,
         )
 
+    if lookupd.nodes_left_out or lookupd.topics_left_out:
+        yield Finding(
+            rule=_RULE,
+            severity=Severity.WARNING,
+            verdict=f"nsqlookupd {lookupd.address} lists more than is shown",
+            advice=TOO_MANY_NODES,
+            node=lookupd.address,
+            evidence=(
+                number("nodes left out", lookupd.nodes_left_out),
+                number("topics left out", lookupd.topics_left_out),
+            ),
+        )
+
+
+def _verdict(asked: Node | Lookupd) -> str:
+    return f"is not read: {asked.not_read}" if asked.not_read else _VERDICTS[asked.health]
+
 
 def _severity(health: Health) -> Severity:
     return Severity.WARNING if health is Health.SLOW else Severity.PROBLEM
+
+
+def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
+    if node.token_withheld:
+        yield _finding(
+            node,
+            Severity.WARNING,
+            f"{node.address} is asked without the token",
+            "If the node is yours, put it on --nsqd-token-to and have it speak HTTPS; if nobody knows it, find out who "
+            "registers it with nsqlookupd.",
+            say("why", node.token_withheld),
+        )
 
 
 def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:

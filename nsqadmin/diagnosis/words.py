@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from nsqadmin.model import Client, Evidence
 
+TOO_MANY_NODES = (
+    "Nodes that are known already and those listed first are shown. If there really are so many, raise --max-nodes; "
+    "otherwise find out who registers them."
+)
+
 
 def say(label: str, value: str) -> Evidence:
     return Evidence(label=label, value=value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 MOST: Final = 1000  # messages of a page
 MOST_SCANNED: Final = 20_000  # that are looked at for one page with a filter
 _MOST_BYTES: Final = 32 << 20  # of the bodies of one page
+_LONGEST_LINE: Final = 64 << 20  # bytes: a message may be as large as --max-msg-size, and base64 makes it larger
+_MOST_OF_A_REFUSAL: Final = 64 * 1024
+_LONGEST_READ: Final = 60.0  # seconds for one page
 _NANOSECOND: Final = 1e-9
 _OK: Final = 200
 _HIGHEST: Final = (1 << 63) - 1
@@ -83,7 +86,7 @@ class Reader:
         reads: list[_Read] = []
 
         async def read(log: NodeLog) -> None:
-            reads.append(await self._read(log, topic, identity, place, limit, wanted or Filter()))
+            reads.append(await _in_time(log, self._read(log, topic, identity, place, limit, wanted or Filter())))
 
         async with trio.open_nursery() as nursery:
             for log in await self.logs(snapshot, topic, node):
@@ -100,7 +103,7 @@ class Reader:
         reads: list[_Read] = []
 
         async def peek(log: NodeLog) -> None:
-            reads.append(await self._peek(log, topic, channel, identity, limit))
+            reads.append(await _in_time(log, self._peek(log, topic, channel, identity, limit)))
 
         async with trio.open_nursery() as nursery:
             for log in logs:
@@ -146,6 +149,8 @@ class Reader:
                         break
                     if "gap" in line:
                         read.gaps.append(_gap(log.node, line))
+                        if len(read.gaps) > MOST_SCANNED:
+                            raise Unreadable(f"more than {MOST_SCANNED:,} gaps")
                         continue
                     read.scanned += 1
                     message = self.seen(_message(log.node, line), topic, identity)
@@ -153,7 +158,7 @@ class Reader:
                     if wanted.matches(message.body or b"", message):
                         read.messages.append(message)
                         size += message.size
-                    if len(read.messages) >= limit or size >= _MOST_BYTES:
+                    if len(read.messages) >= limit or size >= _MOST_BYTES or read.scanned >= MOST_SCANNED:
                         break
         except Unreadable as error:
             read.log = replace(log, reason=str(error))
@@ -191,7 +196,11 @@ class Reader:
         try:
             async with self._upstream.stream(node, target) as answer:
                 if answer.status != _OK:
-                    body = b"".join([piece async for piece in answer.pieces])
+                    body = b""
+                    async for piece in answer.pieces:
+                        body += piece
+                        if len(body) > _MOST_OF_A_REFUSAL:
+                            break
                     raise Unreadable(_why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
                 async with aclosing(_lines(answer.pieces)) as lines:
                     async for line in lines:
@@ -209,6 +218,13 @@ class Reader:
             return message
         masked = self._masking.masked(message.body)
         return replace(message, body=masked, is_masked=masked != message.body)
+
+
+async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
+    """A node that sends a little now and then must not hold a page for ever."""
+    with trio.move_on_after(_LONGEST_READ):
+        return await reading
+    return _Read(replace(log, reason=f"it took more than {_LONGEST_READ:.0f} s"))
 
 
 def _nodes(snapshot: Snapshot, topic: str, node: str) -> list[Node]:
@@ -325,14 +341,19 @@ def _seconds(nanoseconds: Any) -> float | None:
 
 
 async def _lines(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    rest = b""
+    rest = bytearray()
     async for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        for line in whole:
-            if line:
-                yield line
+        first, *others = piece.split(b"\n")
+        rest += first
+        if len(rest) > _LONGEST_LINE:
+            raise Unreadable(f"a line of more than {_LONGEST_LINE >> 20} MiB")
+        if others:
+            for line in (bytes(rest), *others[:-1]):
+                if line:
+                    yield line
+            rest = bytearray(others[-1])
     if rest:
-        yield rest
+        yield bytes(rest)
 
 
 _WORDS: Final = {

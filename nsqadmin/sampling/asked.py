@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeVarTuple, Unpack
 
 import trio
 
-from nsqadmin.answered import NotUnderstood
+from nsqadmin.answered import NotUnderstood, TooMuch
 from nsqadmin.discovery import Announced
 from nsqadmin.model import Health
 from nsqadmin.upstream import UpstreamError
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 
 PATIENCE: Final = 1.0  # seconds that a sweep waits for the slower ones
+_FIRST_PAUSE: Final = 15.0  # seconds, before one is asked again whose answer was too large; doubled each time
+_LONGEST_PAUSE: Final = 600.0
 # What reading an answer raises that is none: that is the trouble of one node.
 NO_ANSWER: Final = (NotUnderstood, KeyError, TypeError, ValueError, AttributeError)
 
@@ -31,13 +33,21 @@ class Asked:
     error: UpstreamError | None = None
     answered_in: float | None = None
     busy_since: float | None = None  # by the monotonic clock: a question is under way
+    not_before: float = 0.0  # by the monotonic clock: it is left alone until then
+    withheld: str = ""  # why it is asked without the token
+    _pause: float = 0.0  # seconds
 
     def succeeded(self, took: float, now: float) -> None:
         self.answered_in, self.error = took, None
+        self.not_before = self._pause = 0.0
         self._is(Health.SLOW if took > PATIENCE else Health.OK, now)
 
     def failed(self, error: UpstreamError, now: float) -> None:
         self.error = error
+        self.withheld = error.withheld or self.withheld
+        if error.not_read:  # to find that out took time and memory, and it will be so the next time
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self.not_before = trio.current_time() + self._pause
         self._is(Health.NEVER if self.answered_in is None else Health.DOWN, now)
 
     def overdue(self, now: float) -> None:
@@ -61,6 +71,8 @@ class Asked:
             yield
         except UpstreamError as error:
             self.failed(error, wall())
+        except TooMuch as error:
+            self.failed(UpstreamError(f"{address}: {error}", not_read=str(error)), wall())
         except NO_ANSWER as error:
             self.failed(UpstreamError(f"{address} {error!r}"), wall())
         finally:
@@ -81,6 +93,8 @@ class AskedNode(Asked):
 class AskedLookupd(Asked):
     producers: list[Announced] = field(default_factory=list)
     topics: list[str] = field(default_factory=list)
+    nodes_left_out: int = 0
+    topics_left_out: int = 0
     version: str = ""
 
 

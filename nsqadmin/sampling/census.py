@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote_plus
 
 import trio
 
 from common.options import seconds
-from nsqadmin.discovery import Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
+from nsqadmin.discovery import MOST_NAMES, Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
 from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
 from nsqadmin.sampling.cluster import Directory
 from nsqadmin.upstream import Upstream, UpstreamError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _GONE_FOR: Final = 600.0  # seconds that a node that has left is still shown
 _MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
+_MOST_CHANNELS: Final = 1000  # that are kept of each
 
 
 class Census:
@@ -61,19 +63,29 @@ class Census:
     async def _ask_lookupd(self, address: str, state: AskedLookupd) -> None:
         began = trio.current_time()
         with state.question(address, self._wall):
-            state.producers = producers_in(await self._upstream.get_json(address, "/nodes"))
-            state.topics = names_in(await self._upstream.get_json(address, "/topics"), "topics")
-            state.version = str(unwrapped(await self._upstream.get_json(address, "/info")).get("version") or "")
+            await self._ask_directory(address, state)
             state.succeeded(trio.current_time() - began, self._wall())
-            await self._ask_inactive(address, state)
+            with trio.move_on_after(seconds(self._options().discovery_interval)):
+                await self._ask_inactive(address, state)
+
+    async def _ask_directory(self, address: str, state: AskedLookupd) -> None:
+        ask = partial(self._upstream.get_json, address, is_lookupd=True)
+        listing = producers_in(await ask("/nodes"), most=self._options().max_nodes, known=self.nodes)
+        listed = await self._upstream.in_slices(listing)
+        names = await self._upstream.in_slices(names_in(await ask("/topics"), "topics"))
+        state.version = str(unwrapped(await ask("/info")).get("version") or "")
+        state.producers, state.nodes_left_out = listed.producers, listed.left_out
+        state.topics, state.topics_left_out = names[:MOST_NAMES], max(len(names) - MOST_NAMES, 0)
 
     async def _ask_inactive(self, address: str, state: AskedLookupd) -> None:
         """For the channels of topics that no node has: one question each, so not for too many."""
         active = {topic for it in self.lookupds.values() for producer in it.producers for topic in producer.topics}
         for topic in [it for it in state.topics if it not in active][:_MOST_INACTIVE]:
-            document = await self._upstream.get_json(address, f"/channels?topic={quote_plus(topic)}")
-            channels = {*self._registered_channels.get(topic, ()), *names_in(document, "channels")}
-            self._registered_channels[topic] = tuple(sorted(channels))
+            target = f"/channels?topic={quote_plus(topic)}"
+            document = await self._upstream.get_json(address, target, is_lookupd=True)
+            named = await self._upstream.in_slices(names_in(document, "channels"))
+            channels = {*self._registered_channels.get(topic, ()), *named}
+            self._registered_channels[topic] = tuple(sorted(channels)[:_MOST_CHANNELS])
 
     async def _ask_info(self, configured: str) -> None:
         try:
@@ -94,7 +106,7 @@ class Census:
         else:
             announced = list(self._static.values())
         there = set()
-        for it in announced:
+        for it in _known_first(announced, self.nodes, self._options().max_nodes):
             there.add(it.address)
             state = self.nodes.setdefault(it.address, AskedNode())
             state.announced, state.left_at = it, None
@@ -131,3 +143,10 @@ class Census:
         for address in restarted:
             self.nodes[address].restarted = False
         return restarted
+
+
+def _known_first(announced: list[Announced], known: Container[str], most: int) -> list[Announced]:
+    """At most so many: several nsqlookupds may each list as many others."""
+    if len(announced) <= most:
+        return announced
+    return sorted(announced, key=lambda it: it.address not in known)[:most]

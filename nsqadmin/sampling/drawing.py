@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from nsqadmin.diagnosis.words import TOO_MANY_NODES
 from nsqadmin.model import Health, Lookupd, Node, Producer, Rates, Unanswered
 from nsqadmin.sampling.cluster import is_out_of_date, node_order, version_key
 from nsqadmin.upstream import explained
@@ -40,6 +41,8 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
         answered_in=asked.answered_in,
         error=str(asked.error) if asked.error is not None else "",
         explanation=_explanation(address, asked),
+        not_read=asked.error.not_read if asked.error is not None else "",
+        token_withheld=asked.withheld,
         has_history=bool(asked.has_history),
         lookupds=tuple(announced.sources),
         remote_addresses=tuple(announced.remote_addresses),
@@ -109,6 +112,9 @@ def drawn_lookupd(address: str, asked: AskedLookupd) -> Lookupd:
         answered_in=asked.answered_in,
         error=str(asked.error) if asked.error is not None else "",
         explanation=explanation,
+        not_read=asked.error.not_read if asked.error is not None else "",
+        nodes_left_out=asked.nodes_left_out,
+        topics_left_out=asked.topics_left_out,
         version=asked.version,
         topics=tuple(asked.topics),
         nodes=tuple(it.address for it in asked.producers),
@@ -127,9 +133,21 @@ def unanswered_by(nodes: Sequence[Node], lookupds: Sequence[Lookupd]) -> Iterato
     for it in everybody:
         if not it.is_reachable:
             what = "nsqd" if isinstance(it, Node) else "nsqlookupd"
+            if it.not_read:
+                verdict = f"is not read: {it.not_read}"
+            else:
+                verdict = "has never answered" if it.health is Health.NEVER else "does not answer"
             yield Unanswered(
-                what=f"{what} {it.address} {'has never answered' if it.health is Health.NEVER else 'does not answer'}",
+                what=f"{what} {it.address} {verdict}",
                 where=it.address,
                 advice=it.explanation,
                 raw=it.error,
+            )
+    for lookupd in lookupds:
+        if lookupd.nodes_left_out:
+            yield Unanswered(
+                what=f"{lookupd.nodes_left_out:,} nodes that nsqlookupd {lookupd.address} lists are not asked",
+                where=lookupd.address,
+                advice=TOO_MANY_NODES,
+                raw="",
             )

@@ -55,7 +55,8 @@ class Sampler:
         self._wall = wall
         self._work = Work()
         self._census = Census(options, upstream, wall)
-        self._stats = Stats(upstream, self._work, wall)
+        self._stats = Stats(upstream, wall, most=options().max_cluster_size)
+        self._upstream = upstream
         self._interest = Interest()
         self._merger = Merger()
         self._rows = Rows()
@@ -128,6 +129,8 @@ class Sampler:
                 census.settle()
         await self._ask_nodes(nursery).wait()
         census.settle()
+        self._stats.forget_but(census.nodes)
+        self._work.count_reading(self._upstream.spent)
         with self._work.counted():
             self._snapshot = self._picture()
         with self._work.counted():

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin.answered import read_stats
+from nsqadmin.answered import stats_in_slices
 from nsqadmin.discovery import unwrapped
 from nsqadmin.model import Health
 from nsqadmin.sampling.asked import AskedNode, Round
+from nsqadmin.unpacking import megabytes
 from nsqadmin.upstream import Upstream, UpstreamError
 
 if TYPE_CHECKING:
-    from nsqadmin.sampling.work import Work
+    from nsqadmin.upstream import Document
 
 _AT_ONCE: Final = 16  # nodes that are asked at the same time
 _BAD_REQUEST: Final = 400
 
 
 class Stats:
-    def __init__(self, upstream: Upstream, work: Work, wall: Callable[[], float]) -> None:
+    def __init__(self, upstream: Upstream, wall: Callable[[], float], *, most: int) -> None:
         self._upstream = upstream
-        self._work = work
         self._wall = wall
+        self._most = most  # bytes of all answers together
+        self._sizes: dict[str, int] = {}  # of each node's last answer
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
     def start(
@@ -34,6 +36,8 @@ class Stats:
         """Asks all nodes; with their clients, or with those of these topics."""
         asked = Round()
         for node in nodes:
+            if node.not_before > trio.current_time():
+                continue
             if node.busy_since is None:
                 asked.start(nursery, self._ask_in_turn, node, has_clients, topics)
             else:
@@ -54,23 +58,40 @@ class Stats:
         if node.has_history is None:
             node.has_history = await self._keeps_history(address)
         words = "true" if has_clients else "false"
-        document, date = await self._upstream.get_dated_json(address, f"/stats?format=json&include_clients={words}")
-        node.clock_skew = date - self._wall() if date is not None else None
-        document = dict(unwrapped(document))
+        got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}")
+        node.clock_skew = got.made_at - self._wall() if got.made_at is not None else None
+        node.withheld = got.withheld
+        self._check_size(address, got)
+        document = dict(unwrapped(got.value))
         if topics:
             await self._add_clients(address, document, topics)
-        with self._work.counted():
-            answer = read_stats(
-                address,
-                document,
-                at=trio.current_time(),
-                before=node.answer,
-                has_clients=has_clients,
-                has_history=node.has_history,
-            )
+        reading = stats_in_slices(
+            address,
+            document,
+            at=trio.current_time(),
+            before=node.answer,
+            has_clients=has_clients,
+            has_history=node.has_history,
+        )
+        answer = await self._upstream.in_slices(reading)
+        self._sizes[address] = got.size
         if answer.restarted:
             node.has_history, node.restarted = None, True  # it may be another program now
         node.answer = answer
+
+    def _check_size(self, address: str, got: Document) -> None:
+        """Raises UpstreamError when it is too much together with what the others have said."""
+        others = sum(size for node, size in self._sizes.items() if node != address)
+        if others + got.size > self._most:
+            reason = (
+                f"its answer of {megabytes(got.size)} and those of other nodes are larger than "
+                f"{megabytes(self._most)} together"
+            )
+            raise UpstreamError(f"{address}: {reason}", withheld=got.withheld, not_read=reason)
+
+    def forget_but(self, addresses: Container[str]) -> None:
+        for address in [it for it in self._sizes if it not in addresses]:
+            del self._sizes[address]
 
     async def _add_clients(self, address: str, document: dict[str, Any], topics: Sequence[str]) -> None:
         there = {it["topic_name"]: at for at, it in enumerate(document.get("topics") or ())}

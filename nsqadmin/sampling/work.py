@@ -11,9 +11,15 @@ class Work:
     def __init__(self) -> None:
         self.seconds = 0.0  # in this sweep
         self.before = 0.0  # in the one before
+        self._spent = 0.0  # on reading answers, up to the last count
 
     def begin_sweep(self) -> None:
         self.before, self.seconds = self.seconds, 0.0
+
+    def count_reading(self, spent: float) -> None:
+        """`spent`: seconds that reading answers has taken since the start."""
+        self.seconds += spent - self._spent
+        self._spent = spent
 
     @contextmanager
     def counted(self) -> Iterator[None]:

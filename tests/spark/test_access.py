@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.rows import COLUMNS
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.certificates import make_certificates
+from tests.support.http_server import HttpServer
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address
 
@@ -81,3 +83,58 @@ def test_allowing_loss_does_not_hide_that_one_may_not(tmp_path: Path) -> None:
         reader = NsqStreamReader(source_options(options), pa.schema([("body", COLUMNS["body"])]))
         with pytest.raises(NsqError, match="answers 401 UNAUTHORIZED"):
             reader.initialOffset()
+
+
+class _Listening(HttpServer):
+    """Answers everything with a list that names itself, and keeps which questions came with a token."""
+
+    def __init__(self) -> None:
+        self.shown: list[bool] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.shown.append("Authorization" in self.headers)
+                body = b'{"producers": []}'
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Says nothing."""
+
+        super().__init__(Handler)
+
+
+@pytest.mark.parametrize(
+    ("given", "is_near", "shown"),
+    [
+        ({"lookupd": "{}"}, True, False),
+        ({"lookupd": "{}", "tokenTo": "10.0.0.0/8,nsqd-*"}, True, False),
+        ({"lookupd": "{}", "tokenTo": "127.0.0.0/8"}, True, True),
+        ({"lookupd": "{}", "tokenTo": "127.0.0.0/8"}, False, False),
+        ({"lookupd": "{}", "tokenTo": "127.0.0.0/8", "tokenOverHttp": "true"}, False, True),
+        ({"nsqd": "{}"}, True, True),
+        ({"nsqd": "{}"}, False, False),
+        ({"nsqd": "{}", "tokenOverHttp": "true"}, False, True),
+    ],
+)
+def test_the_token_is_shown_to_nsqd_that_are_named_where_nobody_else_can_read_it(
+    given: dict[str, str], is_near: bool, shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_near:
+        monkeypatch.setattr("pyspark_nsq.http.is_loopback", lambda peer: False)
+    with _Listening() as server:
+        options = {name: text.format(server.address) for name, text in given.items()}
+        http = Http(source_options({**options, "topic": "orders", "token": "secret"}).access)
+        http.json(server.address, "/topic/log")
+        http.json(server.address, "/nodes", is_lookupd=True)
+        assert server.shown == [shown, False]
+
+
+def test_what_token_to_names_is_checked() -> None:
+    with pytest.raises(NsqError, match=r"tokenTo: '10\.0\.0' is neither a network"):
+        source_options({"lookupd": "l:4161", "topic": "orders", "tokenTo": "10.0.0"})

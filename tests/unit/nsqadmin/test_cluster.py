@@ -7,9 +7,14 @@ from typing import Any
 import pytest
 
 from nsqadmin.answered import NodeAnswer, NotUnderstood, read_stats
-from nsqadmin.discovery import merged_nodes, producers_in, read_info
+from nsqadmin.discovery import Announced, merged_nodes, producers_in, read_info
 from nsqadmin.model import Latency, Paused, Percentile, Rates
 from nsqadmin.sampling.cluster import Directory, Merger, drain_time, merged_latency, version_key
+from nsqadmin.slices import at_once
+
+
+def producers(document: Any) -> list[Announced]:
+    return at_once(producers_in(document, most=1000)).producers
 
 
 def stats(*, start_time: int = 1, **channel: Any) -> dict[str, Any]:
@@ -187,8 +192,8 @@ def test_nodes_of_several_nsqlookupds_are_one() -> None:
         "topics": ["a", "b"],
         "tombstones": [True],
     }
-    one = producers_in({"producers": [producer]})
-    two = producers_in({"producers": [{**producer, "remote_address": "", "topics": ["c"], "tombstones": []}]})
+    one = producers({"producers": [producer]})
+    two = producers({"producers": [{**producer, "remote_address": "", "topics": ["c"], "tombstones": []}]})
     for _ in range(2):  # what was read is not changed by merging it
         (node,) = merged_nodes([("l1:1", one), ("l2:1", two)])
         assert node.remote_addresses == ["l1:1/10.0.0.5:1", "l2:1/N/A"]
@@ -197,7 +202,7 @@ def test_nodes_of_several_nsqlookupds_are_one() -> None:
 
 
 def test_ipv6_is_in_brackets() -> None:
-    (node,) = producers_in({"producers": [{"broadcast_address": "::1", "http_port": 4151}]})
+    (node,) = producers({"producers": [{"broadcast_address": "::1", "http_port": 4151}]})
     assert node.address == "[::1]:4151"
 
 

@@ -11,7 +11,8 @@ import trio
 
 from nsqadmin.options import Options
 from nsqadmin.queries import Found, Queries, TotalFailure
-from nsqadmin.upstream import Upstream, UpstreamError
+from nsqadmin.slices import Slices, at_once
+from nsqadmin.upstream import Document, Upstream, UpstreamError
 
 T = TypeVar("T")
 
@@ -33,8 +34,16 @@ NONSENSE: list[Any] = [
 class FakeUpstream:
     """`good:1` answers as it should, `odd:1` with what it is given."""
 
-    def __init__(self, odd: Any) -> None:
+    def __init__(self, odd: Any, *, weight: int = 0) -> None:
+        self.weight = weight
         self._odd = odd
+
+    async def in_slices(self, work: Slices[T]) -> T:
+        return at_once(work)
+
+    async def get_document(self, address: str, target: str, *, is_lookupd: bool) -> Document:
+        value = await self.get_json(address, target)
+        return Document(value, size=0, weight=self.weight, made_at=None, withheld="")
 
     async def get_json(self, address: str, target: str) -> Any:
         await trio.lowlevel.checkpoint()

@@ -1,0 +1,123 @@
+"""Who may be shown a secret: a list of networks and names, which a node has to be on.
+
+A node that nsqlookupd has told us about chooses its own address, so an address proves nothing. An entry is matched
+against what is really connected to:
+
+- a network, `10.0.0.0/8` or a single address: against the address at the other end of the connection;
+- a name, `nsqd-*.example.com`: against the name that was dialled. A certificate proves it; without TLS it is as good
+  as the resolver that was asked for its address.
+
+`*` and `?` stand for characters of one label, as in certificates, so `nsqd1*` is not `nsqd1.evil.example`. Either kind
+may end in a port. Names are compared without case and without a dot at their end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+IPAddress = IPv4Address | IPv6Address
+
+_is_host: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?", re.ASCII).fullmatch
+_is_pattern: Final = re.compile(r"[A-Za-z0-9_*?-]+(?:\.[A-Za-z0-9_*?-]+)*\.?", re.ASCII).fullmatch
+# The C library reads 127.1, 0x7f.1 and 2130706433 as addresses: no name ends like that.
+_looks_like_an_address: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)", re.ASCII).fullmatch
+_is_pattern_of_addresses: Final = re.compile(r"[*?.]*[0-9][0-9*?.]*", re.ASCII).fullmatch
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    network: IPv4Network | IPv6Network | None
+    labels: tuple[str, ...]  # of a name
+    port: int | None
+
+
+class Recipients:
+    """Raises ValueError for an entry that cannot be read, and says which one."""
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        self._entries = tuple(_read_entry(it.strip()) for it in entries)
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    @property
+    def has_networks(self) -> bool:
+        return any(it.network is not None for it in self._entries)
+
+    def has_name(self, host: str, port: int) -> bool:
+        """Whether a host that is dialled by this name is on the list; never for an address, however it is spelled."""
+        if not is_name(host):
+            return False
+        labels = _labels(host)
+        return any(it.labels and _same_port(it, port) and _same_labels(it.labels, labels) for it in self._entries)
+
+    def has_address(self, address: str, port: int) -> bool:
+        """Whether the other end of a connection is in one of the networks. False for what is no address."""
+        ip = read_ip(address)
+        return ip is not None and any(
+            it.network is not None and ip in it.network and _same_port(it, port) for it in self._entries
+        )
+
+
+def is_name(host: str) -> bool:
+    """Whether it is the name of a host: neither an address nor something that a URL would read otherwise."""
+    return _is_host(host) is not None and not _looks_like_an_address(host.rstrip("."))
+
+
+def read_ip(text: str) -> IPAddress | None:
+    """The address, with or without brackets and zone; IPv4 within IPv6 is IPv4. None for what is no address."""
+    try:
+        ip = ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
+    except ValueError:
+        return None
+    return (ip.ipv4_mapped or ip) if isinstance(ip, IPv6Address) else ip
+
+
+def is_loopback(address: str) -> bool:
+    ip = read_ip(address)
+    return ip is not None and ip.is_loopback
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Of `host:port`; port 0 where it says none that can be read."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0
+
+
+def _read_entry(text: str) -> _Entry:
+    ip_text, port = _split_port(text)
+    try:
+        return _Entry(ip_network(ip_text, strict=False), (), port)
+    except ValueError:
+        pass
+    name = ip_text.rstrip(".")
+    if "/" in ip_text or ":" in ip_text or not _is_pattern(name) or _is_pattern_of_addresses(name):
+        raise ValueError(f"{text!r} is neither a network, as in 10.0.0.0/8, nor a name, as in nsqd-*.example.com")
+    return _Entry(None, _labels(name), port)
+
+
+def _split_port(text: str) -> tuple[str, int | None]:
+    """`host`, `host:port`, `[::1]:port` or `::1`."""
+    if found := re.fullmatch(r"\[([^\]]*)\](?::([0-9]{1,5}))?", text):
+        return found[1], int(found[2]) if found[2] else None
+    host, colon, port = text.rpartition(":")
+    if colon and ":" not in host and re.fullmatch("[0-9]{1,5}", port):
+        return host, int(port)
+    return text, None
+
+
+def _labels(host: str) -> tuple[str, ...]:
+    return tuple(host.rstrip(".").lower().split("."))
+
+
+def _same_port(entry: _Entry, port: int) -> bool:
+    return entry.port is None or entry.port == port
+
+
+def _same_labels(patterns: tuple[str, ...], labels: tuple[str, ...]) -> bool:
+    return len(patterns) == len(labels) and all(map(fnmatchcase, labels, patterns))

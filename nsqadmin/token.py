@@ -1,0 +1,113 @@
+"""The token for nsqd: which nodes it is shown to, and why not to the others.
+
+Whoever registers with nsqlookupd is asked by us, and nobody checks who that is. So the token goes to nodes that the
+operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, and to where it can neither be read on the way nor be
+taken by somebody else: over HTTPS with a certificate that is verified, or over loopback. A network on the list is
+matched against the address that we connect to, which is why the name of such a node is resolved here, once.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.net import parse_address
+from common.recipients import Recipients, is_loopback, is_name, read_ip
+from common.startup import StartupError
+
+if TYPE_CHECKING:
+    import httpx
+
+    from nsqadmin.options import Options
+
+NOT_LISTED: Final = "it is not on --nsqd-token-to"
+NOT_SECURE: Final = "its connection is plain HTTP (--nsqd-token-over-http allows that)"
+NOT_VERIFIED: Final = (
+    "its certificate is not verified (--http-client-tls-insecure-skip-verify; --nsqd-token-over-http allows that)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a node is asked. `withheld` says why without the token; empty: with it, or there is none."""
+
+    url: httpx.URL
+    headers: Mapping[str, str] = field(default_factory=dict)
+    sni_hostname: str = ""  # whom the certificate must name, where `url` holds an address instead
+    withheld: str = ""
+
+
+class Token:
+    def __init__(self, options: Options) -> None:
+        """Raises StartupError."""
+        self._header = _read_header(options.nsqd_token_file)
+        self._listed = Recipients(options.nsqd_token_to)
+        self._configured = frozenset(
+            (where.host.lower(), where.port) for where in map(parse_address, options.nsqd_http_address)
+        )
+        self._over_http = options.nsqd_token_over_http
+        self._verifies = not options.http_client_tls_insecure_skip_verify
+
+    async def way_to(self, url: httpx.URL, announced: tuple[str, int]) -> Way:
+        """`announced`: the host and port by which the node is known; its HTTPS port is another one."""
+        if not self._header:
+            return Way(url)
+        host, is_named = url.raw_host.decode(), self._is_named(url, announced)
+        is_private = self._over_http or (url.scheme == "https" and self._verifies)
+        if is_named and is_private:
+            return Way(url, self._header)
+        addresses = await _addresses_of(host, url.port or 0)
+        if not is_named:
+            addresses = [it for it in addresses if self._has_address(it, url, announced)]
+            if not addresses:
+                return Way(url, withheld=NOT_LISTED)
+        if not is_private:
+            addresses = list(filter(is_loopback, addresses))
+            if not addresses:
+                return Way(url, withheld=NOT_SECURE if url.scheme == "http" else NOT_VERIFIED)
+        return _pinned(url, host, addresses[0], self._header)
+
+    def _is_named(self, url: httpx.URL, announced: tuple[str, int]) -> bool:
+        host, port = announced
+        if (host.lower(), port) in self._configured:
+            return True
+        return any(self._listed.has_name(url.raw_host.decode(), it) for it in (port, url.port or 0))
+
+    def _has_address(self, address: str, url: httpx.URL, announced: tuple[str, int]) -> bool:
+        return any(self._listed.has_address(address, it) for it in (announced[1], url.port or 0))
+
+
+def _pinned(url: httpx.URL, host: str, address: str, header: Mapping[str, str]) -> Way:
+    """To this address and no other, whatever the name means a moment later."""
+    if read_ip(host) is not None:
+        return Way(url, header)
+    headers = {**header, "host": url.netloc.decode()}
+    return Way(url.copy_with(host=address), headers, sni_hostname=host)
+
+
+async def _addresses_of(host: str, port: int) -> list[str]:
+    """IPv4 first where a name has both, as Go does. None for what cannot be resolved: connecting says why."""
+    if read_ip(host) is not None:
+        return [host]
+    if not is_name(host):
+        return []
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return []
+    found = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _read_header(path: str) -> Mapping[str, str]:
+    if not path:
+        return {}
+    try:
+        with open(path, encoding="ascii") as file:
+            return {"authorization": f"Bearer {file.read().strip()}"}
+    except (OSError, ValueError) as error:
+        raise StartupError(f"failed to read --nsqd-token-file ({path}) - {error}") from error

@@ -1,0 +1,271 @@
+"""nsqadmin before nodes that anybody has registered: their answers take neither its memory, nor its time, nor its token."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from bench.admin_nodes import Nsqd as BigNode
+from tests.support.http_server import HttpServer
+from tests.support.json_server import JsonServer
+from tests.support.process import Nsqadmin, eventually, needs_module
+
+needs_module("starlette")
+
+pytestmark = pytest.mark.e2e
+
+LIMIT = 30.0  # seconds
+BOMBS = 6
+MEGABYTE = 1 << 20
+LONGEST_PING = 1.0  # seconds
+MOST_MEMORY = 300 * MEGABYTE
+SECONDS = 8.0  # of attack
+
+
+class Answering(HttpServer):
+    """A node that answers the same to everything, and keeps what it was asked and by whom."""
+
+    def __init__(self, body: bytes, *, headers: dict[str, str] | None = None, pause: float = 0.0) -> None:
+        self.asked: list[tuple[str, str]] = []  # target, and the token that came with it
+        outer, given = self, headers or {}
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                outer.asked.append((self.path, self.headers.get("Authorization", "")))
+                if self.path == "/topic/log":
+                    self.send_error(400)  # it keeps history
+                    return
+                self.send_response(200)
+                for name, value in {"Content-Length": str(len(body)), **given}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                try:
+                    self._send()
+                except OSError:  # nobody reads any more
+                    self.close_connection = True
+
+            def _send(self) -> None:
+                if not pause:
+                    self.wfile.write(body)
+                    return
+                for at in range(len(body)):
+                    self.wfile.write(body[at : at + 1])
+                    if outer.stopped.wait(pause):
+                        return
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Says nothing."""
+
+        self.stopped = threading.Event()
+        super().__init__(Handler)
+
+    def __exit__(self, *error: Any) -> None:
+        self.stopped.set()
+        super().__exit__(*error)
+
+
+@cache
+def bomb() -> bytes:
+    """600 kB that are 180 MB of JSON, which is one that nsqd could have said."""
+    topic = json.dumps({"topic_name": "evil", "channels": [{"channel_name": "c", "clients": []}]}) + ","
+    return gzip.compress(b'{"topics":[' + topic.encode() * (180_000_000 // len(topic)) + b"{}]}", 9)
+
+
+def packed() -> Answering:
+    return Answering(bomb(), headers={"Content-Encoding": "gzip"})
+
+
+def lookupd_of(*nodes: HttpServer, topics: int = 1) -> JsonServer:
+    """Lists each node, as if it had registered."""
+    names = ["evil", *(f"topic-{it}" for it in range(1, topics))]
+
+    def answer(path: str, arguments: dict[str, str]) -> Any:
+        producers = [
+            {
+                "hostname": f"node-{number}",
+                "broadcast_address": "127.0.0.1",
+                "tcp_port": 4150 + number,
+                "http_port": node.port,
+                "version": "1.3.0",
+                "remote_address": f"127.0.0.1:{number}",
+                "topics": names,
+                "tombstones": [False] * len(names),
+            }
+            for number, node in enumerate(nodes)
+        ]
+        known = {"/nodes": {"producers": producers}, "/lookup": {"producers": producers}, "/topics": {"topics": names}}
+        return known.get(path, {"version": "1.3.0", "channels": []})
+
+    return JsonServer(answer)
+
+
+@contextmanager
+def watched(*nodes: HttpServer, options: tuple[str, ...] = ()) -> Iterator[Nsqadmin]:
+    with ExitStack() as stack:
+        for node in nodes:
+            stack.enter_context(node)
+        lookupd = stack.enter_context(lookupd_of(*nodes))
+        named = f"lookupd-http-address={lookupd.address}"
+        admin = stack.enter_context(Nsqadmin(named, "sample-interval=1s", "discovery-interval=1s", *options))
+        yield admin
+        assert "Traceback" not in admin.log
+
+
+def pings(admin: Nsqadmin, seconds: float) -> list[float]:
+    """How long each took, in order of size."""
+    took, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.monotonic()
+        assert admin.http("GET", "/ping", timeout=LIMIT).status == 200
+        took.append(time.monotonic() - began)
+        end_of_pause = threading.Event()
+        end_of_pause.wait(0.02)
+    return sorted(took)
+
+
+def peak(admin: Nsqadmin) -> int:
+    status = Path(f"/proc/{admin.pid}/status").read_text()
+    (line,) = [it for it in status.splitlines() if it.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+def processor_seconds(admin: Nsqadmin) -> float:
+    fields = Path(f"/proc/{admin.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def nodes_of(admin: Nsqadmin) -> dict[int, dict[str, Any]]:
+    """By HTTP port, as the API has them."""
+    answer = admin.http("GET", "/api/v2/nodes", timeout=LIMIT)
+    return {it["http_port"]: it for it in answer.json["nodes"]}
+
+
+def honest() -> JsonServer:
+    one = {"topic_name": "evil", "channels": [{"channel_name": "c", "depth": 7, "clients": []}]}
+    stats = {"version": "1.3.0", "health": "OK", "start_time": 1, "topics": [one]}
+    return JsonServer(lambda path, arguments: stats if path == "/stats" else (404, "{}"))
+
+
+def test_six_bombs_that_nobody_looks_at() -> None:
+    hostile, good = [packed() for _ in range(BOMBS)], honest()
+    assert len(bomb()) < 700_000
+    with watched(*hostile, good) as admin:
+        took = pings(admin, SECONDS)
+        used, memory = processor_seconds(admin), peak(admin)
+        p99 = took[int(len(took) * 0.99)]
+        print(f"/ping p50 {took[len(took) // 2]:.3f} s, p99 {p99:.3f} s, most {took[-1]:.3f} s, {len(took)} times")
+        print(f"peak {memory / MEGABYTE:.0f} MB, {used:.1f} s of the processor in {SECONDS:.0f} s with the start")
+        assert p99 < LONGEST_PING
+        assert memory < MOST_MEMORY
+
+        found = nodes_of(admin)
+        assert found[good.port]["health"] == "ok"
+        assert found[good.port]["depth"] == 7
+        for node in hostile:
+            shown = found[node.port]
+            assert shown["health"] == "never reached"
+            assert "its answer " in shown["not_read"]
+            assert "--max-answer-size" in shown["explanation"]
+            assert f"{shown['address']} is not read: its answer" in findings(admin)
+            page = admin.http("GET", f"/nodes/{quote(shown['address'], safe='')}", timeout=LIMIT)
+            assert b"This node is not read: its answer" in page.body
+        asked = [sum(target.startswith("/stats") for target, _ in node.asked) for node in hostile]
+        assert all(1 <= it <= 2 for it in asked), asked  # it would be each second, were they not left alone
+
+
+def findings(admin: Nsqadmin) -> str:
+    return admin.http("GET", "/api/v2/diagnose", timeout=LIMIT).body.decode()
+
+
+@pytest.mark.parametrize(
+    "path", ["/api/topics/evil", "/api/topics/evil/c", "/api/counter", "/api/nodes", "/topics/evil?fresh=1"]
+)
+def test_who_asks_for_what_they_have_gets_the_others(path: str) -> None:
+    good = honest()
+    with watched(*(packed() for _ in range(BOMBS)), good) as admin:
+        answers: list[int] = []
+
+        def ask() -> None:
+            answers.append(admin.http("GET", path, timeout=LIMIT).status)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        took = pings(admin, 2.0)
+        asking.join(LIMIT)
+        assert answers == [200]
+        assert took[-1] < LONGEST_PING, took[-5:]
+        assert peak(admin) < MOST_MEMORY
+        if path.startswith("/api/topics/"):
+            document = admin.http("GET", path, timeout=LIMIT).json
+            assert good.address in json.dumps(document["nodes"])
+            assert "its answer" in document["message"]
+
+
+def test_answers_that_come_byte_by_byte_hold_nobody_up() -> None:
+    dripping = [Answering(b'{"topics":[' + b" " * 10_000, pause=0.05) for _ in range(20)]
+    good = honest()
+    with watched(*dripping, good, options=("http-client-request-timeout=1s",)) as admin:
+        eventually(lambda: good.port in nodes_of(admin) and nodes_of(admin)[good.port]["health"] == "ok", LIMIT)
+        assert pings(admin, 2.0)[-1] < LONGEST_PING
+        shown = nodes_of(admin)
+        assert shown[good.port]["health"] == "ok"
+        assert all(shown[node.port]["health"] == "never reached" for node in dripping)
+
+
+@pytest.mark.parametrize("element", [b"{},", b"[],", b"0,", b'"\\ud800",', b'{"topic_name":"t"},'])
+def test_answers_just_below_the_bounds_hold_nobody_up(element: bytes) -> None:
+    """Small enough to be read, and made to take as long as can be: 1,000 kB of nothing but values."""
+    body = b'{"topics":[' + element * (MEGABYTE // len(element)) + b"0]}"
+    with watched(*(Answering(body) for _ in range(BOMBS)), honest()) as admin:
+        took = pings(admin, 3.0)
+        print(f"{element!r}: /ping p99 {took[int(len(took) * 0.99)]:.3f} s, peak {peak(admin) / MEGABYTE:.0f} MB")
+        assert took[int(len(took) * 0.99)] < LONGEST_PING
+        assert peak(admin) < MOST_MEMORY
+
+
+def test_ten_times_the_topics_of_a_big_cluster_are_read() -> None:
+    body = BigNode(20_000, 3, 0.1).stats(clients=False)
+    with watched(Answering(body)) as admin:
+        eventually(lambda: [it["topic_count"] for it in nodes_of(admin).values()] == [20_000], 2 * LIMIT)
+
+
+def test_of_more_nodes_than_are_taken_the_others_are_counted() -> None:
+    with watched(*(honest() for _ in range(5)), options=("max-nodes=3",)) as admin:
+        eventually(lambda: len(nodes_of(admin)) == 3, LIMIT)
+        assert "lists more than is shown" in findings(admin)
+        assert "--max-nodes" in admin.http("GET", "/api/nodes", timeout=LIMIT).json["message"]
+
+
+def test_who_registers_is_not_shown_the_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("the-token\n")
+    body = json.dumps({"version": "1.3.0", "health": "OK", "topics": []}).encode()
+    unknown = Answering(body)
+    with watched(unknown, options=(f"nsqd-token-file={token}",)) as admin:
+        eventually(lambda: len([it for it in unknown.asked if it[0].startswith("/stats")]) >= 3, LIMIT)
+        (shown,) = nodes_of(admin).values()
+        assert shown["token_withheld"] == "it is not on --nsqd-token-to"
+        assert f"{shown['address']} is asked without the token" in findings(admin)
+        page = admin.http("GET", f"/nodes/{quote(shown['address'], safe='')}", timeout=LIMIT)
+        assert b"not shown to it: it is not on --nsqd-token-to" in page.body
+    assert {said for _, said in unknown.asked} == {""}
+
+    listed = Answering(body)
+    with watched(listed, options=(f"nsqd-token-file={token}", "nsqd-token-to=127.0.0.0/8")) as admin:
+        eventually(lambda: len(listed.asked) >= 3, LIMIT)
+        (shown,) = nodes_of(admin).values()
+        assert shown["token_withheld"] == ""
+    assert {said for _, said in listed.asked} == {"Bearer the-token"}
