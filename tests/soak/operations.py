@@ -249,13 +249,13 @@ class Operations:
         """kill -9, a while without the node, and a start."""
         victim = self.cluster.victim
         async with self.cluster.undisturbed:
-            since = trio.current_time()
+            interruption = self.ledger.interrupted(trio.current_time(), node=self.cluster.nodes[1])
             await ask(victim, "/ping")  # on a busy machine what was sent a second ago may not even have been read
             await trio.to_thread.run_sync(victim.kill)
             await trio.sleep(self.chance.uniform(0, 3))
             await trio.to_thread.run_sync(victim.start)
             await be_quiet(victim)
-            self.ledger.interrupted(since, trio.current_time(), self.cluster.nodes[1])
+            interruption.until = trio.current_time()
 
     # Looking
 
