@@ -50,6 +50,8 @@ class Load:
             read_timeout=3 * self.heartbeat,
             write_timeout=self.heartbeat,
             dial_timeout=self.heartbeat,
+            reconnect_delay="fixed",  # the growing one reaches a minute on such a network
+            lookupd_poll_interval=1.0,
             max_in_flight=100,
             max_attempts=0,
             backoff="none",
