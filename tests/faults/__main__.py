@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.faults import disk_faults, power_cuts, steps, week
+from tests.faults import disk_faults, long_runs, power_cuts, steps, week
 from tests.faults.simulation import ANYTHING, HISTORY, POWER_LOSS, Plan, command_for, run
 
 PLANS = {"simulate": ANYTHING, "history": HISTORY, "power-loss": POWER_LOSS}
@@ -27,6 +27,9 @@ def main() -> int:
         return cut_everywhere()
     if arguments.command == "deferred":
         return defer_for_a_week(arguments.messages, arguments.seed)
+    if arguments.command in long_runs.SCENARIOS:
+        scenario, _ = long_runs.SCENARIOS[arguments.command]
+        return long_runs.run(scenario, 60 * arguments.minutes, arguments.seed, say)
     if arguments.command == "disk-faults":
         return fail_disks(arguments.minutes, arguments.seed, tuple(arguments.options))
     if arguments.command == "power-cuts":
@@ -76,11 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("power-cuts", help=text, description=text)
     _add_length(command)
     command.add_argument("--ack", choices=("synced", "written"), default="synced", help="(default: %(default)s)")
+    for name, (_, text) in long_runs.SCENARIOS.items():
+        _add_length(commands.add_parser(name, help=text, description=text))
     return parser
 
 
 def _add_length(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--minutes", type=float, default=10.0, help="for how long runs begin (default: %(default)s)")
+    command.add_argument("--minutes", type=float, default=10.0, help="how long, or for how long runs begin (default: %(default)s)")
     command.add_argument("--seed", type=int, default=1, help="of the first run, the next has the next (default: 1)")
 
 

@@ -48,11 +48,11 @@ class Channel:
     paused_at: float = inf  # no message may arrive from then on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Interruption:
     node: str  # "" for all of them
     since: float
-    until: float
+    until: float  # inf as long as it lasts
 
 
 class Ledger:
@@ -74,9 +74,11 @@ class Ledger:
     def remove_topic(self, topic: str) -> None:
         del self._topics[topic]
 
-    def interrupted(self, since: float, until: float, node: str = "") -> None:
+    def interrupted(self, since: float, until: float = inf, node: str = "") -> Interruption:
+        """To be told before it begins: what comes of it may come at once. Its end can be set later."""
         self._interruptions = [it for it in self._interruptions if it.until > since - KEPT]
         self._interruptions.append(Interruption(node, since, until))
+        return self._interruptions[-1]
 
     # Publishing
 

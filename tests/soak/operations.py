@@ -25,6 +25,7 @@ from tests.support.tools import run_tool
 
 _SETTLES: Final = 5.0  # seconds in which clients hand on what they had when a channel was paused
 _SYNCED: Final = 5.0  # seconds after which what was acknowledged is in the history: --sync-timeout, and more
+_SHORT_TIMEOUT: Final = 4.0  # seconds after which nsqd takes messages back from a consumer that dies
 _PASSING: Final = 100  # names that come and go, in turn
 _PAGES: Final = ("/ping", "/", "/nodes", "/topics/orders", "/api/topics", "/api/nodes", "/api/v2/health")
 
@@ -234,13 +235,16 @@ class Operations:
 
     async def die_as_a_consumer(self) -> None:
         """Takes messages, holds them, for longer than their timeout or not, and breaks the connection."""
-        held = self.chance.choice((0.0, 3.0))
+        held = self.chance.choice((0.0, 1.5 * _SHORT_TIMEOUT))
         client = await trio.to_thread.run_sync(_subscribed, self.cluster.steady)
-        try:
-            messages = await trio.to_thread.run_sync(_messages, client, 10)
+
+        def arrived(message: Message) -> None:
             now = trio.current_time()
-            for message in messages:
-                self.ledger.delivered("orders", "billing", message.body, message.attempts, now, self.cluster.nodes[0])
+            self.ledger.delivered("orders", "billing", message.body, message.attempts, now, self.cluster.nodes[0])
+
+        try:
+            # Each is told at once: when its time is over somebody else gets it.
+            await trio.to_thread.run_sync(_take_some, client, 10, lambda it: trio.from_thread.run_sync(arrived, it))
             await trio.sleep(held)
         finally:
             client.close()
@@ -249,13 +253,13 @@ class Operations:
         """kill -9, a while without the node, and a start."""
         victim = self.cluster.victim
         async with self.cluster.undisturbed:
-            since = trio.current_time()
+            interruption = self.ledger.interrupted(trio.current_time(), node=self.cluster.nodes[1])
             await ask(victim, "/ping")  # on a busy machine what was sent a second ago may not even have been read
             await trio.to_thread.run_sync(victim.kill)
             await trio.sleep(self.chance.uniform(0, 3))
             await trio.to_thread.run_sync(victim.start)
             await be_quiet(victim)
-            self.ledger.interrupted(since, trio.current_time(), self.cluster.nodes[1])
+            interruption.until = trio.current_time()
 
     # Looking
 
@@ -292,20 +296,18 @@ def end(daemon: Daemon) -> str:
 
 def _subscribed(node: Nsqd) -> Client:
     client = Client(node.tcp)
-    client.identify(msg_timeout=2000)
+    client.identify(msg_timeout=int(1000 * _SHORT_TIMEOUT))
     client.subscribe("orders", "billing", ready=10)
     return client
 
 
-def _messages(client: Client, count: int) -> list[Message]:
-    """So many, or as many as come in a second."""
-    messages: list[Message] = []
+def _take_some(client: Client, count: int, arrived: Callable[[Message], None]) -> None:
+    """So many, or fewer when there is none for a second."""
     try:
-        while len(messages) < count:
-            messages.append(client.message(1.0))
+        for _ in range(count):
+            arrived(client.message(1.0))
     except TimeoutError:
         pass
-    return messages
 
 
 def _take(node: Nsqd, topic: str, channel: str, count: int) -> list[Message]:

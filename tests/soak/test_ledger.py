@@ -155,3 +155,12 @@ def test_copies_are_owed_where_they_are_published() -> None:
     ledger.delivered("copies", "c", b"%d" % numbers[0], 1, 2)
     ledger.finishing("copies", "c", numbers[0], 2)
     assert ledger.waiting() == 3
+
+
+def test_what_comes_during_an_interruption_is_forgiven_before_its_end_is_known(ledger: Ledger) -> None:
+    (number,) = published(ledger)
+    finish(ledger, number, 2)
+    interruption = ledger.interrupted(2.5)
+    deliver(ledger, number, 4, attempts=2)
+    interruption.until = 5
+    assert (ledger.wrong, ledger.counts["again"]) == ({}, 1)

@@ -1,0 +1,131 @@
+"""Producers and consumers under a ledger, whatever happens to the node or to the way there meanwhile.
+
+The node is at one address, which may be a link of a bad network (network.py), a process that is stopped now and then,
+or one whose clock jumps. `run_load` publishes and consumes until `disturb` has returned; then everything has to arrive.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+import trio
+
+from nsqclient import (
+    Config,
+    ConnectError,
+    Message,
+    Producer,
+    PublishUnknown,
+    PublishUnsent,
+    Requeue,
+    open_consumer,
+    open_producer,
+)
+from tests.soak.ledger import Ledger
+from tests.support.process import Nsqd
+
+TOPIC: Final = "orders"
+CHANNELS: Final = ("a", "b")
+_PAUSE: Final = 0.02  # seconds between two publishes of a producer, on average
+_QUIET: Final = logging.getLogger("tests.faults.clients")  # clients say much about a bad network
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is published, and how patient clients are."""
+
+    producers: int = 3
+    longest_delay: float = 2.0
+    heartbeat: float = 1.0
+    drain: float = 60.0  # seconds for everything to arrive in the end
+
+    @property
+    def config(self) -> Config:
+        return Config(
+            heartbeat_interval=self.heartbeat,
+            read_timeout=3 * self.heartbeat,
+            write_timeout=self.heartbeat,
+            dial_timeout=self.heartbeat,
+            reconnect_delay="fixed",  # the growing one reaches a minute on such a network
+            lookupd_poll_interval=1.0,
+            max_in_flight=100,
+            max_attempts=0,
+            backoff="none",
+        )
+
+
+DEFAULT: Final = Load()
+
+
+async def run_load(
+    node: Nsqd,
+    address: tuple[str, int],
+    ledger: Ledger,
+    chance: Random,
+    disturb: Callable[[], Awaitable[None]],
+    load: Load = DEFAULT,
+) -> None:
+    """Raises AssertionError, with what was wrong, when a promise was broken."""
+    await trio.to_thread.run_sync(node.post, f"/topic/create?topic={TOPIC}")
+    for channel in CHANNELS:
+        await trio.to_thread.run_sync(node.post, f"/channel/create?topic={TOPIC}&channel={channel}")
+        ledger.add_channel(TOPIC, channel)
+    where = f"{address[0]}:{address[1]}"
+    async with trio.open_nursery() as consumers:
+        for channel in CHANNELS:
+            consumers.start_soon(_consume, where, channel, ledger, chance, load)
+        async with trio.open_nursery() as producers:
+            for _ in range(load.producers):
+                producers.start_soon(_produce, where, ledger, chance, load)
+            await disturb()
+            producers.cancel_scope.cancel()
+        with trio.move_on_after(load.drain):
+            while ledger.waiting():  # noqa: ASYNC110 -- a count, which goes down with each FIN
+                await trio.sleep(0.05)
+        consumers.cancel_scope.cancel()
+    ledger.close()
+    assert not ledger.wrong, f"{dict(ledger.wrong)}\n" + "\n".join(ledger.texts)
+
+
+async def _produce(where: str, ledger: Ledger, chance: Random, load: Load) -> None:
+    async with open_producer(where, config=load.config, logger=_QUIET) as producer:
+        while True:
+            await trio.sleep(chance.expovariate(1 / _PAUSE))
+            with trio.CancelScope(shield=True):  # the ledger has to know how it ended
+                await _publish(producer, ledger, chance, load)
+
+
+async def _publish(producer: Producer, ledger: Ledger, chance: Random, load: Load) -> None:
+    delay = round(chance.uniform(0, load.longest_delay), 3) if chance.random() < 0.2 else None
+    count = 1 if delay is not None or chance.random() < 0.7 else 10
+    numbers = ledger.sending(TOPIC, count, trio.current_time(), delay or 0.0)
+    bodies = [b"%d %b" % (number, b"." * chance.choice((0, 100, 5000))) for number in numbers]
+    try:
+        if count == 1:
+            await producer.publish(TOPIC, bodies[0], delay=delay)
+        else:
+            await producer.publish_many(TOPIC, bodies)
+    except (ConnectError, PublishUnsent):
+        ledger.refused(TOPIC, numbers)
+    except PublishUnknown:
+        ledger.unanswered(numbers)
+    else:
+        ledger.acknowledged(TOPIC, numbers)
+
+
+async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, load: Load) -> None:
+    async def handle(message: Message) -> None:
+        number = ledger.delivered(TOPIC, channel, message.body, message.attempts, trio.current_time())
+        if chance.random() < 0.1:
+            delay = chance.choice((0.0, round(chance.uniform(0, load.longest_delay / 2), 3)))
+            ledger.requeueing(TOPIC, channel, number, delay, trio.current_time())
+            raise Requeue(delay, backoff=False)
+        if message.finish():
+            ledger.finishing(TOPIC, channel, number, trio.current_time())
+
+    async with open_consumer(TOPIC, channel, nsqd=where, config=load.config, logger=_QUIET) as consumer:
+        await consumer.run(handle, concurrency=20)

@@ -1,0 +1,109 @@
+"""Processes that stand still for a while (SIGSTOP), and wall clocks that jump, under a ledger.
+
+The long ones: `python -m tests.faults standstill --minutes 30` and `python -m tests.faults clock --minutes 30`.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+
+from tests.faults.behind import Load, run_load
+from tests.faults.clocks import WallClock
+from tests.faults.disturbances import JUMPS, jump, stop_for
+from tests.soak.ledger import Ledger
+from tests.support.process import Nsqd, Nsqlookupd, eventually
+from tests.support.tools import LIMIT, Tool, address
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+STANDSTILL = 5.0  # seconds; longer than clients wait for a sign of life
+LATEST = 10.0  # seconds that a deferred message may come after its time on a busy machine
+
+
+def say(text: str) -> None:
+    print(text)
+
+
+def test_nothing_is_lost_when_nsqd_stands_still(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Nsqd(tmp_path / "data") as node:
+        disturb = partial(stop_for, node, ledger, STANDSTILL, say)
+        trio.run(run_load, node, node.tcp, ledger, Random(1), partial(before_and_after, disturb))
+    assert ledger.counts["published"] > 100
+    print(f"{dict(ledger.counts)}, latest {ledger.latest:.1f} s")
+
+
+async def before_and_after(disturb: Callable[[], Awaitable[None]]) -> None:
+    await trio.sleep(2)
+    await disturb()
+    await trio.sleep(2)
+
+
+def test_nothing_is_lost_when_a_client_stands_still(tmp_path: Path) -> None:
+    """A forwarding tool stands still for so long that nsqd gives its messages to somebody else."""
+    with Nsqd(tmp_path / "source", "msg-timeout=2s") as source, Nsqd(tmp_path / "copy") as copy:
+        source.post("/topic/create?topic=orders")
+        source.post("/channel/create?topic=orders&channel=c")
+        places = f"--nsqd-tcp-address={address(source.tcp)}", f"--destination-nsqd-tcp-address={address(copy.tcp)}"
+        settings = "--consumer-opt=heartbeat_interval,1s", "--consumer-opt=max_attempts,0"
+        with Tool("nsq_to_nsq", "--topic=orders", "--channel=c", *places, *settings) as tool:
+            wanted = {b"%d" % number for number in range(2000)}
+            publisher = threading.Thread(target=publish_slowly, args=(source, sorted(wanted)))
+            publisher.start()
+            eventually(lambda: copy.topic("orders"), timeout=LIMIT)
+            tool.signal(signal.SIGSTOP)
+            eventually(lambda: not source.channel("orders")["clients"], timeout=LIMIT)  # nsqd has given it up
+            tool.signal(signal.SIGCONT)
+            publisher.join(LIMIT)
+            eventually(lambda: is_done(source), timeout=LIMIT)
+        client = copy.connect()
+        client.subscribe("orders", "check", ready=2500)
+        found: set[bytes] = set()
+        while found != wanted:
+            message = client.message(LIMIT)
+            client.finish(message)
+            found.add(message.body)
+
+
+def publish_slowly(node: Nsqd, bodies: list[bytes]) -> None:
+    client = node.connect()
+    for body in bodies:
+        client.publish("orders", body)
+
+
+def is_done(node: Nsqd) -> bool:
+    found = node.channel("orders")
+    return bool(found["depth"] == found["in_flight_count"] == found["deferred_count"] == 0)
+
+
+def test_registrations_are_there_after_nsqlookupd_has_stood_still(tmp_path: Path) -> None:
+    with Nsqlookupd() as lookupd:
+        options = "broadcast-address=127.0.0.1", f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}"
+        with Nsqd(tmp_path / "data", *options) as node:
+            node.post("/topic/create?topic=before")
+            eventually(lambda: lookupd.producers("before"), timeout=LIMIT)
+            ledger = Ledger()
+            disturb = partial(stop_for, lookupd, ledger, STANDSTILL, say)
+            trio.run(run_load, node, node.tcp, ledger, Random(1), partial(before_and_after, disturb))
+            eventually(lambda: lookupd.producers("before") and lookupd.producers("orders"), timeout=LIMIT)
+
+
+@pytest.mark.skipif(not WallClock.is_there(), reason="no libfaketime here")
+def test_a_wall_clock_that_jumps_makes_nothing_early_or_late(tmp_path: Path) -> None:
+    ledger, clock, seed = Ledger(), WallClock(tmp_path), random.randrange(1 << 32)
+    with Nsqd(tmp_path / "data", environ=clock.environ) as node:
+        disturb = partial(jump, clock, 2.5, say)
+        trio.run(run_load, node, node.tcp, ledger, Random(seed), disturb, Load(longest_delay=4.0))
+        assert "Traceback" not in node.log
+    assert ledger.counts["published"] > 50 * len(JUMPS)
+    assert ledger.latest < LATEST
+    print(f"seed {seed}: {dict(ledger.counts)}, latest {ledger.latest:.1f} s")
