@@ -33,6 +33,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
     "client": ("--runs=1", "--seconds=0.3"),
     "admin": ("--nodes=1", "--topics=50", "--seconds=2"),
     "storms": ("--topics=500",),
+    "parsers": ("--runs=1",),
     "attack": ("--only=nothing,slow-headers,half-mpub,nops", "--seconds=1"),
 }
 

@@ -36,6 +36,9 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
     assert kinds == {
         "nsqd_build_info": "gauge",
         "nsqd_healthy": "gauge",
+        "nsqd_clock_jump_seconds": "gauge",
+        "nsqd_disk_reads_refused_total": "counter",
+        "nsqd_log_waiting_for_disk": "gauge",
         "nsqd_start_time_seconds": "gauge",
         "nsqd_resident_memory_bytes": "gauge",
         "nsqd_producers": "gauge",
