@@ -224,9 +224,9 @@ class Upstream:
         self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
     ) -> _Answer:
         """Wherever it leads. The token goes no further than to the first."""
-        with _failing(method, url):
+        with _failing(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
             way = await self._way_to(url, address, is_lookupd=is_lookupd)
-        withheld = way.withheld
+        withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
         for _ in range(_MOST_REDIRECTS + 1):
             answer = await self._exchange(method, url, way, body, place)
             if answer.status not in _REDIRECTS or not answer.location:
@@ -235,7 +235,7 @@ class Upstream:
                 method, body = "GET", b""
             with _failing(method, url):
                 way = Way(httpx.URL(url).join(answer.location))
-            url, withheld = str(way.url), _REDIRECTED
+            url, withheld = str(way.url), elsewhere
         raise UpstreamError(f'{method.capitalize()} "{url}": stopped after {_MOST_REDIRECTS} redirects')
 
     async def _way_to(self, url: str, address: str, *, is_lookupd: bool) -> Way:

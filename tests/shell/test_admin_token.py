@@ -223,6 +223,18 @@ def test_a_redirect_is_followed_without_the_token_also_back_to_itself(tmp_path: 
     run(test)
 
 
+def test_without_a_token_there_is_none_to_be_withheld() -> None:
+    async def test() -> None:
+        node = Node(answer(b"302 Found", b"", b"Location: /again"), OK)
+        chosen = Options(lookupd_http_address=("127.0.0.1:1",))
+        async with listening(node) as (port,), opened(chosen) as upstream:
+            got = await asked(upstream, f"127.0.0.1:{port}")
+            assert isinstance(got, Document)
+            assert got.withheld == ""
+
+    run(test)
+
+
 def test_an_nsqlookupd_is_never_shown_the_token(tmp_path: Path) -> None:
     async def test() -> None:
         lookupd = Node(OK)
