@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from common.http_api import JSON, V1, HttpError, Request, Response, parse_query
 from common.nsq_json import dumps
 from common.wire.names import is_valid_name
 from nsqd.http.access import Access, Endpoint, Scope
-from nsqd.rights import Rights
+
+if TYPE_CHECKING:
+    from nsqd.rights import Rights
 
 # A publisher asks the same again and again.
 _MOST_REMEMBERED: Final = 4096
