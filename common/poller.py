@@ -153,7 +153,7 @@ class Poller:
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
-        self._late: list[tuple[int, int]] = []  # events that the last turn had no time for
+        self._late: list[int] = []  # descriptors that the last turn had no time for
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
@@ -272,13 +272,11 @@ class Poller:
         self._turn.begin()
         stop = monotonic() + _LONGEST_TURN
         connections = self._connections
-        if self._late:  # they come first: who was served in the last turn may be ready again, and again
-            events = self._late + events
-            self._late = []
+        if self._late:
+            events = self._late_first(events)
         for at, (fd, event) in enumerate(events):
             if at and monotonic() >= stop:
-                # Only reading: epoll tells everything else again, and the descriptor may be another connection's by then.
-                self._late = [(late, select.EPOLLIN) for late, what in events[at:] if what & select.EPOLLIN]
+                self._late = [late for late, _ in events[at:]]
                 break
             connection = connections.get(fd)
             if connection is None:
@@ -292,6 +290,17 @@ class Poller:
             except Exception:
                 self._contain(connection)
         self._turn.finish()
+
+    def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Puts those first that the last turn had no time for: who was served in it may be ready again, and again.
+
+        Only their order is remembered. What is ready epoll tells each time, so nothing piles up here while a crowd is always
+        ready, and a descriptor that is another connection's by now is no danger.
+        """
+        ready = dict(events)
+        first = [(fd, ready.pop(fd)) for fd in self._late if fd in ready]
+        self._late = []
+        return [*first, *ready.items()]
 
     def _read(self, connection: Connection, event: int) -> None:
         if not connection.reading:

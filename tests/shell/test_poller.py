@@ -506,3 +506,40 @@ async def test_two_hundred_connections_at_once() -> None:
         assert sorted(heard) == list(range(200))
         await trio.testing.wait_all_tasks_blocked()
         assert len(b.poller) == 0
+
+
+@jumping
+async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() -> None:
+    crowd = 20
+    served: list[Echo] = []
+
+    class Greedy(Echo):
+        """Takes longer than a turn, and has more to say at once."""
+
+        peer: socket.socket
+
+        def receive(self, data: bytes, now: float) -> None:
+            served.append(self)
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            clock.jump(0.003)
+            self.peer.send(b"more")
+
+    async with bench() as b:
+        for _ in range(crowd):
+            ours, theirs = socket.socketpair()
+            b.peers.append(_nonblocking(theirs))
+            b.poller.add(ours, "@", Greedy)
+            handler = b.poller._connections[ours.fileno()].handler
+            assert isinstance(handler, Greedy)
+            handler.peer = theirs
+            theirs.send(b"first")
+        while len(served) < 10 * crowd:
+            await trio.lowlevel.checkpoint()
+        assert {served.count(each) for each in served} <= {9, 10, 11}
+        _, newcomer = b.connect()
+        before = len(served)
+        b.peers[-1].send(b"hello")
+        while not newcomer.heard:
+            await trio.lowlevel.checkpoint()
+        assert len(served) - before <= crowd + 5
