@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_length(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--minutes", type=float, default=10.0, help="how long, or for how long runs begin (default: %(default)s)")
+    command.add_argument(
+        "--minutes", type=float, default=10.0, help="how long, or for how long runs begin (default: %(default)s)"
+    )
     command.add_argument("--seed", type=int, default=1, help="of the first run, the next has the next (default: 1)")
 
 

@@ -33,7 +33,9 @@ def run(scenario: Scenario, seconds: float, seed: int, say: Say) -> int:
             failed = True
             say(f"seed {seed}: {group.exceptions[0]}")
     counts = ", ".join(f"{what} {count:,}" for what, count in ledger.counts.items())
-    wrong = ", ".join(f"{what} {count:,}" for what, count in ledger.wrong.items()) or ("FAILED" if failed else "nothing wrong")
+    wrong = ", ".join(f"{what} {count:,}" for what, count in ledger.wrong.items()) or (
+        "FAILED" if failed else "nothing wrong"
+    )
     say(f"seed {seed}, {time.monotonic() - began:.0f} s: {wrong}; latest {ledger.latest:.1f} s; {counts}")
     return int(failed)
 
