@@ -41,6 +41,7 @@ class Load:
     producers: int = 3
     longest_delay: float = 2.0
     heartbeat: float = 1.0
+    msg_timeout: float = 10.0  # what was in flight on a connection that has gone comes back then, as in NSQ
     drain: float = 60.0  # seconds for everything to arrive in the end
 
     @property
@@ -53,6 +54,7 @@ class Load:
             reconnect_delay="fixed",  # the growing one reaches a minute on such a network
             lookupd_poll_interval=1.0,
             max_in_flight=100,
+            msg_timeout=self.msg_timeout,
             max_attempts=0,
             backoff="none",
         )

@@ -64,7 +64,16 @@ class Cluster:
 
     def config(self, **settings: Any) -> Config:
         """For a client of both nodes."""
-        return Config(tls="prefer", ssl_context=self.tls, auth_secret=SECRET, lookupd_poll_interval=2.0, **settings)
+        return Config(
+            tls="prefer",
+            ssl_context=self.tls,
+            auth_secret=SECRET,
+            lookupd_poll_interval=2.0,
+            reconnect_delay="fixed",  # the growing one reaches a minute where a node is killed often
+            dial_timeout=10.0,  # other work may hold the machine
+            write_timeout=10.0,
+            **settings,
+        )
 
     async def sample(self, now: float) -> None:
         for name, daemon in self.daemons.items():

@@ -15,7 +15,7 @@ from common.http_client import HttpFailed
 from common.wire.commands import rdy, sub
 from common.wire.message import Message
 from nsqclient import Message as ClientMessage
-from nsqclient import open_consumer, open_producer
+from nsqclient import NSQError, open_consumer, open_producer
 from tests.soak.cluster import RETENTION, Cluster, ask
 from tests.soak.ledger import Ledger
 from tests.soak.load import Load, post
@@ -85,8 +85,9 @@ class Operations:
             with trio.CancelScope(shield=True):
                 try:
                     await work()
-                except (HttpFailed, OSError, Disconnected, AssertionError) as error:
-                    self.ledger.failed("operation", f"{work.__name__}: {type(error).__name__} {error}")
+                except* (HttpFailed, NSQError, OSError, Disconnected, AssertionError) as group:
+                    for error in group.exceptions:
+                        self.ledger.failed("operation", f"{work.__name__}: {type(error).__name__} {error}")
                 else:
                     self.ledger.counts[work.__name__] += 1
 
