@@ -45,7 +45,7 @@ class Options(BaseOptions):
         False, "show the token also over plain HTTP, and where certificates are not verified"
     )
     max_answer_size: int = option(
-        20 << 20, "largest answer of one node that is read, in bytes, once it is unpacked", at_least=1 << 16
+        16 << 20, "largest answer of one node that is read, in bytes, once it is unpacked", at_least=1 << 16
     )
     max_cluster_size: int = option(
         128 << 20, "how large the answers of all nodes may be together, in bytes", at_least=1 << 16
