@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Final
 
-from common.wire.commands import MAGIC, pub
+from common.wire.commands import MAGIC, identify, pub
 from common.wire.frames import OK_FRAME
 
 HOST: Final = "127.0.0.1"
@@ -23,11 +23,12 @@ def make_topics(port: int, count: int, window: int) -> float:
     began = time.monotonic()
     with socket.create_connection((HOST, port), timeout=LIMIT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.sendall(MAGIC)
-        sent = answered = 0
+        connection.sendall(MAGIC + identify(b'{"heartbeat_interval":-1}'))  # only answers are to come
+        sent = 0
+        answered = -1  # the first is for IDENTIFY
         received = b""
         while answered < count:
-            until = min(count, answered + window)
+            until = min(count, max(0, answered) + window)
             if until > sent:
                 connection.sendall(b"".join(pub(f"storm-{number}", b"x" * 100) for number in range(sent, until)))
                 sent = until
