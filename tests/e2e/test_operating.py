@@ -16,7 +16,7 @@ from common.wire import commands
 from tests.e2e.conftest import StartNsqd
 from tests.support.certificates import make_certificates
 from tests.support.client import Disconnected, Refused
-from tests.support.process import Nsqadmin, Nsqd, eventually, run_to_end
+from tests.support.process import Nsqadmin, Nsqd, eventually, needs_module, run_to_end
 
 pytestmark = pytest.mark.e2e
 
@@ -222,6 +222,7 @@ def test_a_password_in_a_url_of_nsqd_is_shown_nowhere(start_nsqd: StartNsqd) -> 
 
 
 def test_a_password_in_a_url_of_nsqadmin_is_shown_nowhere() -> None:
+    needs_module("starlette")
     urls = ("graphite-url=http://me:hunter2@127.0.0.1:1", "notification-http-endpoint=http://me:hunter2@127.0.0.1:1")
     with Nsqadmin("lookupd-http-address=127.0.0.1:1", *urls) as admin:
         assert admin.http("GET", "/config/graphite_url").body == b"http://me:xxxxx@127.0.0.1:1"
@@ -236,6 +237,7 @@ def test_a_password_in_a_url_of_nsqadmin_is_shown_nowhere() -> None:
 
 
 def test_a_start_that_fails_shows_no_password() -> None:
+    needs_module("starlette")
     done = run_to_end(
         "--graphite-url=ftp://me:hunter2@h", "--proxy-graphite", "--nsqd-http-address=h:1", program="nsqadmin"
     )
