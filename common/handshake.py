@@ -6,8 +6,9 @@ served in between:
     connected ── ClientHello is whole ──► in the queue ── its turn ──► signed ── the client's answer ──► done
 
 Most of what may come to an open port is no client. What cannot be a ClientHello is refused at once and takes no place in the
-queue; a peer that goes while it waits gives its place back. A peer that stays and says nothing costs a descriptor and,
-once it has been answered, some tens of kilobytes. So only so many handshakes may be under way, and the one in which nothing has
+queue; a peer that goes while it waits gives its place back. A client that has guessed the wrong group of keys is asked for a
+second ClientHello; the signature is made for that one, so it waits for a turn as well. A peer that stays and says nothing
+costs a descriptor and, once it has been answered, some tens of kilobytes. So only so many handshakes may be under way, and the one in which nothing has
 happened for the longest time makes room for a new one: a client needs a few round trips, a flood has no patience.
 """
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 MOST_UNDER_WAY: Final = 1000  # handshakes, of some tens of kilobytes each
 _FIRST: Final = 5  # bytes: a record's head, by which TLS itself decides
 _MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred, or some thousands
+# Clients send one or two. Every byte of a hello that trickles in makes us look at all of its records again.
+_MOST_RECORDS: Final = 16
+# In the place of a ServerHello's random bytes this asks for another ClientHello (RFC 8446, 4.1.3).
+_HELLO_RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+_RANDOM: Final = slice(11, 43)  # of a ServerHello, behind the heads of record and message, and the version
 
 _RECORD_HEAD: Final = 5
 _MESSAGE_HEAD: Final = 4
@@ -47,12 +53,15 @@ class Beginning(Enum):
 
 
 def beginning(data: bytes) -> Beginning:
-    """Looks at heads and lengths only; what is in a ClientHello is for TLS to judge."""
+    """Look at heads and lengths only; what is in a ClientHello is for TLS to judge."""
     if data[:1] and data[0] & 0x80:
         return _old_beginning(data)
     message = b""
-    at = 0
+    at = records = 0
     while at < len(data):
+        records += 1
+        if records > _MOST_RECORDS:
+            return Beginning.GARBAGE
         head = data[at : at + _RECORD_HEAD]
         length = int.from_bytes(head[3:5], "big")
         if head[0] != _HANDSHAKE_RECORD or head[1:2] not in (b"", b"\x03"):
@@ -73,7 +82,7 @@ def beginning(data: bytes) -> Beginning:
 
 
 def _old_beginning(data: bytes) -> Beginning:
-    """A ClientHello in the form of SSL 2, which clients used that could do both, and OpenSSL still takes."""
+    """Look for a ClientHello in the form of SSL 2: clients that spoke both began with it, and OpenSSL still takes it."""
     if data[2:3] not in (b"", b"\x01"):
         return Beginning.GARBAGE
     whole = 2 + ((data[0] & 0x7F) << 8 | data[1]) if len(data) > 1 else inf
@@ -181,20 +190,18 @@ class Handshake:
         self._under_way = under_way
         self._tls: SecureLayer | None = None  # not before there is something for it
         self._is_queued = False
+        self._is_signed = False  # what follows costs little, and is done as it comes
         self._raw = b""
+        self._answer = b""  # to be sent
 
     def receive(self, data: bytes, now: float) -> bool:
         """Goes on with what came; says whether it is done. Raises StreamError. What to send is `pending()`."""
-        if self._tls is not None:
-            return self._step(self._tls, data)
+        if self._is_signed:
+            return self._step(data)
         self._raw += data
-        self.first_bytes = self._raw[:_FIRST]
         if not self._is_queued:
-            begun = beginning(self._raw)
-            if begun is Beginning.PART:
+            if not self._is_worth_a_turn():
                 return False
-            if begun is Beginning.GARBAGE:  # TLS says best what is wrong with it, and needs no time for that
-                return self._step(self.tls, self._raw)
             self._is_queued = True
             self._queue.join(self)
             self._has_moved()
@@ -206,10 +213,26 @@ class Handshake:
         self._has_moved()
         raw, self._raw = self._raw, b""
         with self._queue.slot(self):
-            return self._step(self.tls, raw)
+            done = self._step(raw)
+        self._answer += self.tls.pending()
+        self._is_signed = self._answer[_RANDOM] != _HELLO_RETRY
+        return done
 
-    def _step(self, tls: SecureLayer, data: bytes) -> bool:
-        if tls.handshake(data):
+    def _is_worth_a_turn(self) -> bool:
+        """Whether what came so far may make TLS sign. Raises StreamError for what never will."""
+        if self._tls is not None:  # TLS has asked for another ClientHello, and judges what comes instead
+            return bool(self._raw)
+        self.first_bytes = self._raw[:_FIRST]
+        begun = beginning(self._raw)
+        if begun is Beginning.GARBAGE:
+            # TLS says best what is wrong with the head of a record. It must not see more: what is garbage to us might be
+            # a ClientHello to it, and would be signed out of turn.
+            self._step(self.first_bytes)
+            raise StreamError("tls: no ClientHello, or one of too many pieces or bytes")
+        return begun is Beginning.CLIENT_HELLO
+
+    def _step(self, data: bytes) -> bool:
+        if self.tls.handshake(data):
             self.end()
             return True
         return False
@@ -226,7 +249,8 @@ class Handshake:
 
     def pending(self) -> bytes:
         """What is to be sent for the handshake's sake."""
-        return self._tls.pending() if self._tls is not None else b""
+        answer, self._answer = self._answer, b""
+        return answer + self._tls.pending() if self._tls is not None else answer
 
     def end(self) -> None:
         """It is over: nothing is looked at any more, no time is kept, and nobody is woken."""

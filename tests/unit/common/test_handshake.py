@@ -21,6 +21,7 @@ class Tls:
 
     def __init__(self, take_time: Callable[[], None] = lambda: None) -> None:
         self.heard = b""
+        self.answer = b""
         self._take_time = take_time
 
     def handshake(self, data: bytes) -> bool:
@@ -28,10 +29,13 @@ class Tls:
         self.heard += data
         if b"?" in data:
             raise StreamError("garbage")
+        if data == WRONG_KEYS:
+            self.answer = HELLO_RETRY
         return b"done" in self.heard
 
     def pending(self) -> bytes:
-        return b""
+        answer, self.answer = self.answer, b""
+        return answer
 
     goodbye = pending
 
@@ -43,6 +47,9 @@ class Tls:
 
 STEP = 0.001
 HELLO = b"\x16\x03\x01\x00\x09" + b"\x01\x00\x00\x05" + b"hello"
+WRONG_KEYS = b"\x16\x03\x01\x00\x09" + b"\x01\x00\x00\x05" + b"wrong"
+# The beginning of what OpenSSL answers to a ClientHello without a share of a key.
+HELLO_RETRY = bytes.fromhex("1603030058020000540303cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c20")
 
 
 class Crowd:
@@ -160,6 +167,42 @@ def test_garbage_takes_no_place_in_the_queue() -> None:
     honest = crowd.come()
     honest.receive(HELLO, 1.0)
     assert crowd.layers[-1].heard == HELLO
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        pytest.param(b"\x16\x03\x01\x00\x00" + HELLO, id="an empty record first"),
+        pytest.param(b"\x15\x03\x01\x00\x02\x01\x5a" + HELLO, id="a warning first"),
+        pytest.param(HELLO[:5] + b"\x01\x00\x80\x01", id="too large"),
+    ],
+)
+def test_what_is_garbage_to_us_is_never_signed_out_of_turn(said: bytes) -> None:
+    crowd = Crowd()
+    with pytest.raises(StreamError):
+        crowd.come().receive(said, 1.0)
+    assert crowd.layers[0].heard == said[:5]
+
+
+def test_a_hello_in_very_many_records_is_garbage() -> None:
+    message = b"\x01\x00\x7f\x00" + bytes(100)
+    records = b"".join(b"\x16\x03\x01\x00\x01" + message[at : at + 1] for at in range(len(message)))
+    assert beginning(records[: 16 * 6]) is Beginning.PART
+    assert beginning(records[: 16 * 6 + 1]) is Beginning.GARBAGE
+
+
+def test_a_second_hello_waits_for_its_turn_as_well() -> None:
+    crowd = Crowd()
+    asked_again = crowd.come()
+    assert not asked_again.receive(WRONG_KEYS, 1.0)
+    assert asked_again.pending() == HELLO_RETRY
+    crowd.come().receive(HELLO, 2.0)
+    assert not asked_again.receive(HELLO, crowd.now)
+    assert crowd.layers[0].heard == WRONG_KEYS
+    assert crowd.now < asked_again.looks_at < inf
+    assert not asked_again.receive(b"", asked_again.looks_at)
+    assert crowd.layers[0].heard == WRONG_KEYS + HELLO
+    assert asked_again.receive(b"done", crowd.now)
 
 
 def test_a_part_of_a_hello_takes_no_place_either_and_costs_no_session() -> None:
