@@ -3,12 +3,12 @@
     MAGIC ──"  V1"──► COMMAND ◄──► BODY (of an IDENTIFY)        any error: answered, then CLOSED
 
 Every error is fatal. Commands are carried out one by one, by `step`, so that whoever has a thousand of them
-waiting can do something else in between.
+waiting can do something else in between. An UNREGISTER of a topic takes a step for each of its channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
@@ -54,6 +54,7 @@ class LookupProtocol:
         self._reader = LookupCommandReader()
         self._outgoing: list[bytes] = []
         self._peer: Peer | None = None
+        self._unregistering: Iterator[Registration | None] | None = None  # the rest of an UNREGISTER of a whole topic
 
     @property
     def is_identified(self) -> bool:
@@ -70,13 +71,13 @@ class LookupProtocol:
             self._reader.receive(data)
 
     def step(self) -> bool:
-        """Carries out one command. False: there is none, as bytes are missing or all is over."""
+        """Carries out one command, or a part of a long one. False: there is none, as bytes are missing or all is over."""
         try:
             match self.state:
                 case State.MAGIC:
                     return self._read_magic()
                 case State.COMMAND:
-                    return self._read_command()
+                    return self._read_command() if self._unregistering is None else self._unregister_more()
                 case State.BODY:
                     return self._read_body()
                 case State.CLOSED:
@@ -181,15 +182,27 @@ class LookupProtocol:
 
     def _unregister(self, words: list[bytes]) -> None:
         peer, topic, channel = self._names(words)
-        removed = self._registry.unregister(peer, topic, channel)
-        if not channel:
-            for row in removed:
-                if row.category == "channel":
-                    self._note(
-                        "warning", "client(%s) unexpected UNREGISTER category:%s key:%s subkey:%s", self.id, *row
-                    )
-        self._note_removed([row for row in removed if channel or row.category == "topic"])
-        self._outgoing.append(_OK)
+        if channel:
+            for row in self._registry.unregister_channel(peer, topic, channel):
+                self._note_removed(row)
+            self._outgoing.append(_OK)
+        else:
+            self._unregistering = self._registry.unregister_topic(peer, topic)
+
+    def _unregister_more(self) -> bool:
+        """One of the channels that the topic still has, or the topic itself; others are served between two of them."""
+        assert self._unregistering is not None
+        try:
+            row = next(self._unregistering)
+        except StopIteration:
+            self._unregistering = None
+            self._outgoing.append(_OK)
+        else:
+            if row is not None and row.category == "topic":
+                self._note_removed(row)
+            elif row is not None:
+                self._note("warning", "client(%s) unexpected UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
+        return True
 
     def _names(self, words: list[bytes]) -> tuple[Peer, str, str]:
         """The topic and the channel, which may be empty, of a peer that may name them."""
@@ -219,9 +232,8 @@ class LookupProtocol:
         for row in rows:
             self._note("info", "DB: client(%s) REGISTER category:%s key:%s subkey:%s", self.id, *row)
 
-    def _note_removed(self, rows: list[Registration]) -> None:
-        for row in rows:
-            self._note("info", "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
+    def _note_removed(self, row: Registration) -> None:
+        self._note("info", "DB: client(%s) UNREGISTER category:%s key:%s subkey:%s", self.id, *row)
 
 
 def _shown(magic: bytes) -> str:

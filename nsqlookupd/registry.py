@@ -266,9 +266,10 @@ class Registry:
                 return
 
     def _find(self, name: str) -> Topic | None:
-        """The topic of this name, without those that are gone."""
+        """Return the topic of this name, without those that are gone."""
         topic = self._topics.get(name)
-        if topic is None or not self._departed:
+        # Whoever is in a channel is among the producers of its topic.
+        if topic is None or topic.producers.isdisjoint(self._departed):
             return topic
         for channel in tuple(topic.channels.values()):
             for peer in [it for it in channel.peers if it.has_left]:
@@ -304,21 +305,32 @@ class Registry:
             added.append(Registration("topic", topic_name))
         return added
 
-    def unregister(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
-        """Returns what this has removed: with a channel at most that one, without it all of the topic's first."""
+    def unregister_channel(self, peer: Peer, topic_name: str, name: str) -> list[Registration]:
+        """Return what this has removed: at most the channel."""
+        topic = self._find(topic_name)
+        channel = topic.channels.get(name) if topic is not None else None
+        if channel is None or peer not in channel.peers:
+            return []
+        self._leave_channel(peer, channel)
+        return [Registration("channel", topic_name, name)]
+
+    def unregister_topic(self, peer: Peer, topic_name: str) -> Iterator[Registration | None]:
+        """Remove the peer from the topic's channels and then from the topic, one in each step, as there may be very many.
+
+        Yields what a step has removed; None if that was nothing. Others may change the topic between two steps.
+        """
         topic = self._find(topic_name)
         if topic is None:
-            return []
-        removed: list[Registration] = []
-        names = [channel_name] if channel_name else sorted(topic.channels)
-        for channel in [topic.channels[name] for name in names if name in topic.channels]:
-            if peer in channel.peers:
-                removed.append(Registration("channel", topic_name, channel.name))
+            return
+        for channel in in_order(list(topic.channels.values()), key=_name):
+            if channel is None or peer not in channel.peers:
+                yield None
+            else:
                 self._leave_channel(peer, channel)
-        if not channel_name and peer in topic.producers:
-            removed.append(Registration("topic", topic_name))
+                yield Registration("channel", topic_name, channel.name)
+        if peer in topic.producers:
             self._leave_topic(peer, topic)
-        return removed
+            yield Registration("topic", topic_name)
 
     def _leave_channel(self, peer: Peer, channel: Channel) -> None:
         channel.peers.discard(peer)
@@ -448,7 +460,7 @@ class Registry:
     def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]] | None]:
         """Every row that has producers, sorted, each producer with its tombstone, also one that is over.
 
-        Whoever takes a row after things have changed gets it as it is then. None: see `in_order`.
+        Whoever takes a row after things have changed gets it as it is then. None: there is more to look at.
         """
         topics: list[Topic] = []
         for topic in in_order(list(self._topics.values()), key=_place_in_debug):
@@ -456,6 +468,7 @@ class Registry:
                 yield None
                 continue
             topics.append(topic)
+            yield None  # most topics have no row of channels
             for channel in in_order(list(topic.channels.values()), key=_name):
                 if channel is None:
                     yield None
@@ -467,6 +480,8 @@ class Registry:
             if peers := _in_place(topic.producers):
                 tombstones = topic.tombstones or {}
                 yield Registration("topic", topic.name), [(peer, tombstones.get(peer)) for peer in peers]
+            else:
+                yield None
 
     def snapshot(self) -> Snapshot:
         return Snapshot(

@@ -193,3 +193,17 @@ def test_any_bytes_are_answered_and_leave_nothing_behind(noise: bytes, is_known:
     nsqd.end()
     assert not nsqd.is_open
     assert nsqd.registry.snapshot().peers == 0
+
+
+def test_an_unregister_of_a_topic_takes_a_step_for_each_channel_and_is_answered_at_the_end(nsqd: Nsqd) -> None:
+    nsqd.say(IDENTIFY)
+    for number in range(100):
+        nsqd.say(encode_command("REGISTER", "t", f"c{number}"))
+    nsqd.protocol.receive(encode_command("UNREGISTER", "t") + encode_command("PING"))
+    for _ in range(100):
+        assert nsqd.protocol.step()
+        assert nsqd.replies() == []
+    while nsqd.protocol.step():
+        pass
+    assert nsqd.replies() == [b"OK", b"OK"]
+    assert nsqd.producers == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -82,34 +83,34 @@ def test_ephemeral_names_go_with_the_last_that_disconnects(directory: Directory)
 def test_unregistered_channel_leaves_the_topic_alone(directory: Directory) -> None:
     nsqd = directory.nsqd()
     directory.register(nsqd, "t", "c")
-    assert directory.unregister(nsqd, "t", "c") == [Registration("channel", "t", "c")]
+    assert directory.unregister_channel(nsqd, "t", "c") == [Registration("channel", "t", "c")]
     assert (directory.channels("t"), directory.seen()) == (["c"], ["a"])
 
 
 def test_unregistered_ephemeral_channel_goes_with_its_last_peer(directory: Directory) -> None:
     nsqd = directory.nsqd()
     directory.register(nsqd, "t", "c#ephemeral")
-    directory.unregister(nsqd, "t", "c#ephemeral")
+    directory.unregister_channel(nsqd, "t", "c#ephemeral")
     assert (directory.channels("t"), directory.seen()) == ([], ["a"])
 
 
 def test_unregistered_topic_takes_the_peer_out_of_its_channels(directory: Directory) -> None:
     nsqd = directory.nsqd()
     directory.register(nsqd, "t", "c")
-    assert directory.unregister(nsqd, "t") == [Registration("channel", "t", "c"), Registration("topic", "t")]
+    assert list(directory.unregister_topic(nsqd, "t")) == [Registration("channel", "t", "c"), Registration("topic", "t")]
     assert (directory.topics(), directory.channels("t"), directory.seen()) == (("t",), ["c"], [])
 
 
 def test_unregistered_ephemeral_topic_goes_and_its_lasting_channels_stay(directory: Directory) -> None:
     nsqd = directory.nsqd()
     directory.register(nsqd, "t#ephemeral", "c")
-    directory.unregister(nsqd, "t#ephemeral")
+    list(directory.unregister_topic(nsqd, "t#ephemeral"))
     assert (directory.topics(), directory.channels("t#ephemeral"), directory.seen("t#ephemeral")) == ((), ["c"], None)
 
 
 def test_unregistering_what_nobody_knows_is_fine(directory: Directory) -> None:
     nsqd = directory.nsqd()
-    assert directory.unregister(nsqd, "t") == directory.unregister(nsqd, "t", "c") == []
+    assert list(directory.unregister_topic(nsqd, "t")) == directory.unregister_channel(nsqd, "t", "c") == []
     assert directory.topics() == ()
 
 
@@ -162,7 +163,7 @@ def test_registering_again_does_not_unhide_but_after_unregistering_it_does(direc
     directory.tombstone("t", "a:4151")
     directory.register(nsqd, "t", "c")
     assert directory.seen() == []
-    directory.unregister(nsqd, "t")
+    list(directory.unregister_topic(nsqd, "t"))
     directory.register(nsqd, "t")
     assert directory.seen() == ["a"]
 
@@ -308,7 +309,10 @@ def test_what_is_asked_agrees_with_what_was_done(steps: list[tuple[str, int, str
                 directory.register(nsqd, topic, channel)
                 assert topic in directory.topics()
             case "unregister":
-                directory.unregister(nsqd, topic, channel)
+                if channel:
+                    directory.unregister_channel(nsqd, topic, channel)
+                else:
+                    list(directory.unregister_topic(nsqd, topic))
             case "ping":
                 directory.ping(nsqd)
                 assert nsqd in directory.active_peers()
@@ -336,7 +340,7 @@ def test_what_is_asked_agrees_with_what_was_done(steps: list[tuple[str, int, str
         directory.disconnect(nsqd)
     assert directory.snapshot()[:2] == (0, 0)
     assert (directory.snapshot().producers, directory.next_deadline) == (0, inf)
-    assert list(directory.registrations()) == []
+    assert [row for row in directory.registrations() if row is not None] == []
 
 
 MANY = 1000  # registrations of one peer: more than are cleared when it leaves
@@ -404,3 +408,57 @@ def test_very_many_are_sorted_in_steps() -> None:
     steps = list(in_order(items, key=str))
     assert steps.count(None) == 5
     assert [it for it in steps if it is not None] == sorted(items)
+
+
+def test_an_unregister_of_a_topic_removes_one_channel_at_a_time() -> None:
+    directory = Directory()
+    nsqd, stays = directory.nsqd("a"), directory.nsqd("b")
+    for number in range(MANY):
+        directory.register(nsqd, "t", f"c{number}#ephemeral")
+    directory.register(stays, "t", "c")
+    left = [len(directory.channels("t")) for _ in directory.unregister_topic(nsqd, "t")]
+    assert all(before - after <= 1 for before, after in pairwise(left))
+    assert (directory.channels("t"), directory.seen()) == (["c"], ["b"])
+
+
+def test_a_topic_that_is_deleted_while_it_is_unregistered_is_gone() -> None:
+    directory = Directory()
+    nsqd = directory.nsqd()
+    for name in ("c", "d"):
+        directory.register(nsqd, "t", name)
+    steps = directory.unregister_topic(nsqd, "t")
+    assert next(steps) == Registration("channel", "t", "c")
+    directory.delete_topic("t")
+    assert [row for row in steps if row is not None] == []
+    assert (directory.topics(), directory.snapshot().producers) == ((), 0)
+
+
+@pytest.mark.parametrize("rest", [0, 1])
+def test_the_rows_of_very_many_topics_come_in_small_steps(rest: int) -> None:
+    """Topics without channels, whose rows come last, or without producers, which have no row."""
+    directory = Directory()
+    nsqd = directory.nsqd()
+    for number in range(MANY):
+        directory.register(nsqd, f"t{number}")
+    if rest:
+        for number in range(MANY):
+            list(directory.unregister_topic(nsqd, f"t{number}"))
+    steps = list(directory.registrations())
+    at = steps.index((CLIENT, [(nsqd, None)]))
+    assert at >= MANY
+    assert len(steps) - at > MANY
+
+
+@given(steps)
+def test_whoever_is_in_a_channel_is_a_producer_of_its_topic(steps: list[tuple[str, int, str, str, float]]) -> None:
+    directory = Directory()
+    nsqds = [directory.nsqd(host) for host in "abc"]
+    for what, number, topic, channel, _ in steps:
+        if what == "register":
+            directory.register(nsqds[number], topic, channel)
+        elif what == "unregister":
+            next(directory.unregister_topic(nsqds[number], topic), None)  # or some of it, as when the peer leaves then
+        elif what == "tombstone":
+            directory.delete_topic(topic)
+        for it in directory._topics.values():
+            assert all(each.peers <= it.producers for each in it.channels.values())
