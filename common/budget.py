@@ -6,6 +6,8 @@ import logging
 
 import trio
 
+from common.ration import Ration
+
 log = logging.getLogger(__name__)
 
 
@@ -19,7 +21,8 @@ class Budget:
         self.taken = 0
         self.most = max(1, most)
         self._door = door
-        self._has_room = trio.Event()
+        self._has_room = trio.Event()  # made anew when it has been set: several listeners may wait for it
+        self._lines = Ration()
 
     def take(self) -> None:
         self.taken += 1
@@ -33,6 +36,9 @@ class Budget:
 
     async def wait_for_room(self) -> None:
         while not self.has_room(1):
-            log.warning("%s: %d connections: no more are accepted until some have gone", self._door, self.taken)
-            self._has_room = trio.Event()
+            # In a flood the door is full again after each connection that has gone.
+            if self._lines.allows(trio.current_time()):
+                log.warning("%s: %d connections: no more are accepted until some have gone", self._door, self.taken)
+            if self._has_room.is_set():
+                self._has_room = trio.Event()
             await self._has_room.wait()

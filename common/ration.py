@@ -10,7 +10,7 @@ _WHILE: Final = 10.0  # seconds
 
 
 class Ration:
-    """The lines that one connection may cause. The caller logs `left_out` where it is not 0, and says so by `told`."""
+    """The lines that one thing may cause, such as a connection. Where `left_out` is not 0, the caller logs `told()`."""
 
     __slots__ = ("_ends", "_lines", "left_out")
 
