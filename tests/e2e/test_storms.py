@@ -29,22 +29,24 @@ LIMIT: Final = 60.0  # seconds
 LONGEST: Final = 0.25  # seconds for the median of others: a tenth on a machine with nothing else to do
 IDLE: Final = 0.05  # of a core
 STOP: Final = 10.0  # seconds
+MOST_WORK: Final = 0.25  # seconds of processor time before an answer; without slices it was 0.5
 
 
 class Others(threading.Thread):
     """Ask for something small, again and again, and keep how long it took."""
 
-    def __init__(self, ask: Callable[[], object]) -> None:
+    def __init__(self, ask: Callable[[], object], clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self.times: list[float] = []
         self._ask = ask
+        self._clock = clock
         self._ends = threading.Event()
 
     def run(self) -> None:
         while not self._ends.wait(0.002):
-            began = time.monotonic()
+            began = self._clock()
             self._ask()
-            self.times.append(time.monotonic() - began)
+            self.times.append(self._clock() - began)
 
     def __enter__(self) -> Others:
         self.start()
@@ -132,13 +134,14 @@ def test_a_peer_that_leaves_with_very_many_registrations_stops_nobody() -> None:
                 connection.request("GET", "/ping")
                 assert connection.getresponse().read() == b"OK"
 
-            with Others(ping) as others:
+            # What nsqlookupd works before it answers, so that it does not matter how busy the machine is.
+            with Others(ping, lambda: lookupd.cpu_seconds) as others:
                 for path in ("/nodes", "/topics", "/metrics"):
                     assert lookupd.http("GET", path, timeout=LIMIT).status == 200
                 peer.close()
                 eventually(lambda: lookupd.get("/nodes")["producers"] == [], timeout=LIMIT)
                 for number in range(0, count, 500):
                     assert lookupd.get(f"/lookup?topic=t{number}")["producers"] == []
-        print(f"p50 {others.share(0.5) * 1000:.1f} ms, longest {others.share(1) * 1000:.1f} ms")
-        assert others.share(1) < 1.0  # it was 0.5 s on a machine with nothing else to do; now it is 0.04 s
+        print(f"most work before an answer: {others.share(1) * 1000:.0f} ms")
+        assert others.share(1) < MOST_WORK
         assert "Traceback" not in lookupd.log
