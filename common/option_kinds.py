@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from common import nsq_json
 from common.durations import MILLISECOND, Nanoseconds, format_duration, parse_duration
 from common.logs import LogLevel
-from common.passwords import mask_passwords
+from common.passwords import mask_option
 from common.startup import StartupError
 
 T = TypeVar("T")
@@ -150,7 +150,7 @@ def _render_list(values: Sequence[object]) -> str:
 
 
 def _render_strings(values: Sequence[str]) -> str:
-    return _render_list([mask_passwords(value) for value in values])
+    return _render_list([mask_option(value) for value in values])
 
 
 def _show_boolean(value: bool) -> str:
@@ -166,7 +166,7 @@ BOOLEAN: Final = Kind(
 )
 INTEGER: Final = Kind(word="int", parse=_parse_integer, convert=_convert_integer)
 FLOAT: Final = Kind(word="float", parse=_parse_float, convert=_convert_float, show=lambda value: f"{value:g}")
-STRING: Final = Kind(word="string", parse=str, convert=_convert_string, render=mask_passwords)
+STRING: Final = Kind(word="string", parse=str, convert=_convert_string, render=mask_option)
 DURATION: Final = Kind(word="duration", parse=parse_duration, convert=_convert_duration, show=format_duration)
 STRINGS: Final[Kind[tuple[str, ...]]] = Kind(
     word="value",

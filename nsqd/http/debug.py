@@ -21,7 +21,7 @@ import trio
 
 from common.http_api import TEXT, HttpError, Request, Response, parse_query, plain
 from common.memory import return_unused
-from common.passwords import mask_passwords
+from common.passwords import mask_option
 from common.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, Endpoint
 from nsqd.http.memory import memory_now
@@ -92,7 +92,7 @@ async def _redirect_to_index(request: Request) -> Response:
 
 
 async def _show_command_line(request: Request) -> Response:
-    words = map(mask_passwords, sys.argv)
+    words = map(mask_option, sys.argv)
     return Response(body="\0".join(words).encode("utf-8", "surrogateescape"), headers=(TEXT, _NOSNIFF))
 
 

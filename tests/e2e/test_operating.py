@@ -210,9 +210,10 @@ def test_a_client_is_not_lost_between_refusal_and_end(start_nsqd: StartNsqd) -> 
 # Passwords
 
 
-def test_a_password_in_a_url_of_nsqd_is_shown_nowhere(start_nsqd: StartNsqd) -> None:
-    nsqd = start_nsqd("auth-http-address=http://user:hunter2@127.0.0.1:1/auth", "log-level=debug")
-    assert nsqd.http("GET", "/config/auth_http_addresses").json == ["http://user:xxxxx@127.0.0.1:1/auth"]
+@pytest.mark.parametrize("address", ["http://user:{}@127.0.0.1:1/auth", "user:{}@127.0.0.1:1"])
+def test_a_password_in_a_url_of_nsqd_is_shown_nowhere(start_nsqd: StartNsqd, address: str) -> None:
+    nsqd = start_nsqd(f"auth-http-address={address.format('hunter2')}", "log-level=debug")
+    assert nsqd.http("GET", "/config/auth_http_addresses").json == [address.format("xxxxx")]
     assert b"user:xxxxx@127.0.0.1:1" in nsqd.http("GET", "/debug/pprof/cmdline").body
     shown = [nsqd.http("GET", path).body for path in ("/info", "/stats", "/metrics", "/debug/pprof/goroutine")]
     with nsqd.connect() as client, pytest.raises(Refused):

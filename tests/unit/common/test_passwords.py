@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from common import logs
-from common.passwords import mask_passwords, without_credentials
+from common.passwords import mask_option, mask_passwords, without_credentials
 
 URL = "http://user:hunter2@host/auth"
 
@@ -28,6 +28,28 @@ URL = "http://user:hunter2@host/auth"
 )
 def test_the_password_of_a_url_is_masked(text: str, shown: str) -> None:
     assert mask_passwords(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("user:hunter2@host:4181", "user:xxxxx@host:4181"),
+        ("--auth-http-address=user:p@ss@host:4181", "--auth-http-address=user:xxxxx@host:4181"),
+        ("-auth-http-address=:hunter2@host", "-auth-http-address=:xxxxx@host"),
+        (URL, "http://user:xxxxx@host/auth"),
+        (f"--auth-http-address={URL}", "--auth-http-address=http://user:xxxxx@host/auth"),
+        ("http://host:80/x?mail=a:b@c", "http://host:80/x?mail=a:b@c"),
+        ("10.0.0.1:4160", "10.0.0.1:4160"),
+        ("ops@example.com", "ops@example.com"),
+    ],
+)
+def test_an_option_may_be_an_address_without_http(text: str, shown: str) -> None:
+    assert mask_option(text) == shown
+
+
+def test_an_address_without_http_is_shown_without_its_credentials() -> None:
+    assert without_credentials("user:hunter2@host:4181") == "host:4181"
+    assert without_credentials("host:4181/x@y") == "host:4181/x@y"
 
 
 @pytest.mark.parametrize("url", ["http://u:p@h:80/x", "http://u@h:80/x", "http://h:80/x"])
