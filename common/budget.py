@@ -12,9 +12,9 @@ log = logging.getLogger(__name__)
 
 
 class Budget:
-    """Places for connections. More of them wait in the listener's backlog until somebody goes.
+    """So many connections at a time; further ones wait in the listener's backlog until one has been closed.
 
-    Whoever accepts a connection calls `take`, and `give_back` goes with the connection, to be called when it is closed.
+    Call `take` when a connection has been accepted, and `give_back` when it has been closed, whoever owns it by then.
     """
 
     def __init__(self, most: int, door: str) -> None:

@@ -101,12 +101,12 @@ class SigningQueue:
         self._waiting[handshake] = None
 
     def slot_of(self, handshake: Handshake) -> float:
-        """When its turn is; inf: others come first, and it is woken when they have been served or have gone."""
+        """Return when its turn is; inf while others come first: it is woken when they have been served or have gone."""
         return self._free_at if next(iter(self._waiting)) is handshake else inf
 
     @contextmanager
     def slot(self, handshake: Handshake) -> Iterator[None]:
-        """Around the costly step of the first in the queue: afterwards everybody else has as much time as it took."""
+        """Surround the costly step of the first in the queue: afterwards everybody else has as much time as it took."""
         self.leave(handshake)
         began = self._clock()
         try:
@@ -140,7 +140,7 @@ class TlsServer:
         self._sessions: WeakSet[SecureLayer] = WeakSet()
 
     def handshake(self, *, ends: float, wake: Callable[[], None]) -> Handshake:
-        """With a client that has just connected, or asked for it. `ends` is when it must be done.
+        """Begin one with a client that has just connected, or has asked for it. `ends` is when it must be done.
 
         `wake` is called when `next_deadline` has come closer by what happened to other handshakes.
         """
@@ -158,19 +158,19 @@ class TlsServer:
 
     @property
     def under_way(self) -> int:
-        """How many handshakes are."""
+        """Return the number of handshakes that have begun and not ended."""
         return len(self._under_way)
 
     @property
     def sessions_gone(self) -> int:
-        """How many there were that are no more."""
+        """Return how many sessions have been made and are gone."""
         return self._begun - len(self._sessions)
 
 
 class Handshake:
-    """One of them. Nothing waits here: when `looks_at` has come, `receive` wants to be called again, with nothing.
+    """One handshake. Nothing waits here: when `looks_at` has come, `receive` has to be called again, with nothing.
 
-    Whoever has it calls `end` when the connection is over, or has to go on without it.
+    Its owner calls `end` when the connection is over, or goes on without it.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class Handshake:
         self._answer = b""  # to be sent
 
     def receive(self, data: bytes, now: float) -> bool:
-        """Goes on with what came; says whether it is done. Raises StreamError. What to send is `pending()`."""
+        """Go on with what came; return whether it is done. Raises StreamError. What to send is `pending()`."""
         if self._is_signed:
             return self._step(data)
         self._raw += data
@@ -248,12 +248,12 @@ class Handshake:
         return self._tls
 
     def pending(self) -> bytes:
-        """What is to be sent for the handshake's sake."""
+        """Return what the handshake has to send."""
         answer, self._answer = self._answer, b""
         return answer + self._tls.pending() if self._tls is not None else answer
 
     def end(self) -> None:
-        """It is over: nothing is looked at any more, no time is kept, and nobody is woken."""
+        """End it, done or not: it takes no place and no time any more, and wakes nobody."""
         self.ends = inf
         self._under_way.pop(self, None)
         if self._is_queued:
@@ -262,14 +262,14 @@ class Handshake:
         self.wake = _wake_nobody  # it leads to the connection, which must not wait for the garbage collector
 
     def give_way(self) -> None:
-        """Its time is over at once: there are too many, and here nothing has happened for the longest time."""
+        """End its time at once: there are too many, and here nothing has happened for the longest time."""
         self._under_way.pop(self, None)
         self.ends = 0.0
         self.wake()
 
     @property
     def looks_at(self) -> float:
-        """When what has come is looked at; inf: when more comes, or others have been served."""
+        """Return when what has come is looked at; inf: when more comes, or others have been served."""
         return self._queue.slot_of(self) if self._is_queued else inf
 
     @property
@@ -278,4 +278,4 @@ class Handshake:
 
 
 def _wake_nobody() -> None:
-    """Of a connection that is past its handshake, or has gone."""
+    """Do nothing: the connection is past its handshake, or has gone."""

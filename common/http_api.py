@@ -222,7 +222,7 @@ class Request:
         self.remote = format_name(tuple(client)) if client else "@"
         self.common_name: str = scope.get(COMMON_NAME, "")  # of the peer's certificate
         self.argument = ""  # what stood in the path where the route has `:name`
-        self.is_limited = False  # who asks must be told only what is about the topic that the query names
+        self.is_limited = False  # the answer must be about nothing but the topic that the query names
 
     def query(self) -> dict[str, str]:
         """See `parse_query`."""
@@ -254,7 +254,7 @@ class Request:
         return b"".join(pieces)[: limit + 1]
 
     async def pieces(self, limit: int) -> AsyncIterator[bytes]:
-        """As `read`, for who can use the body as it comes; the last piece may be longer than `limit` asks for."""
+        """Yield the body as it comes, under the rules of `read`. The last piece may go beyond `limit`."""
         self._reading = True
         size = 0
         while not self._complete and size <= limit:
@@ -269,16 +269,16 @@ class Request:
             yield piece
 
     def hold_body(self, size: int) -> None:
-        """The body takes so many bytes of memory by now; for a handler that reads it in pieces."""
+        """Note that the body takes `size` bytes of memory by now; for a handler that reads it in pieces."""
         if self._unfinished is not None:
             self._unfinished.hold(self, size)
 
     def give_up_body(self) -> None:
-        """Others need the memory. Whoever reads the body finds that the peer has gone."""
+        """End the connection, as others need the memory: the reader of the body finds that the peer has gone."""
         self.abort()
 
     def forget_body(self) -> None:
-        """Nothing of it is held any more."""
+        """Note that the body takes no memory any more."""
         if self._unfinished is not None:
             self._unfinished.release(self)
 

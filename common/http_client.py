@@ -152,7 +152,7 @@ class HttpClient:
                 self._release(place, dial.instead)  # we have one of our own, or fail
         if stream is not None:
             return stream, False
-        assert dial.instead is not None  # who cancels the dial gives one
+        assert dial.instead is not None  # whatever cancels the dial gives one
         return dial.instead, True
 
     def _release(self, place: _Place, stream: trio.abc.Stream) -> None:

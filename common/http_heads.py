@@ -29,7 +29,7 @@ _EXPECTATION_FAILED: Final = Response(417, headers=((b"connection", b"close"),))
 
 
 def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, *, date: bytes) -> bytes | None:
-    """Return what a head is answered with that breaks a rule, after which the connection ends.
+    """Return the answer to a head that breaks a rule, behind which the connection ends; None for a good one.
 
     `version` is "1.0" or "1.1", `headers` have names in lower case, and `size` is that of the whole head.
     """

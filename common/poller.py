@@ -292,7 +292,7 @@ class Poller:
         self._turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Puts those first that the last turn had no time for: who was served in it may be ready again, and again.
+        """Put those first that the last turn had no time for: connections that it has served may be ready again at once.
 
         Only their order is remembered. What is ready epoll tells each time, so nothing piles up here while a crowd is always
         ready, and a descriptor that is another connection's by now is no danger.
@@ -458,7 +458,7 @@ class Poller:
             self._turn.finish()
 
     def _ring(self, now: float) -> None:
-        """What is due beyond a turn's time stays due. A handler may want to be called again at once, in the next turn."""
+        """Ring what is due, for a turn's time. The rest stays due, as a handler may want to be called again at once."""
         stop = monotonic() + _LONGEST_TURN
         while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
             when, _, connection = heappop(self._alarms)

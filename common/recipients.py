@@ -70,7 +70,7 @@ def is_name(host: str) -> bool:
 
 
 def read_ip(text: str) -> IPAddress | None:
-    """The address, with or without brackets and zone; IPv4 within IPv6 is IPv4. None for what is no address."""
+    """Read an address, with or without brackets and zone; IPv4 within IPv6 is IPv4. None for what is no address."""
     try:
         ip = ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:
@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Of `host:port`; port 0 where it says none that can be read."""
+    """Split `host:port`; port 0 where none can be read."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0
 

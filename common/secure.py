@@ -105,7 +105,7 @@ class SecureHandler:
         self.inner.abort()
 
     def common_name(self) -> str:
-        """Of the peer's certificate."""
+        """Return the name in the peer's certificate."""
         return self._common_name
 
     def end(self) -> None:
@@ -121,7 +121,7 @@ class SecureHandler:
         self.inner.abort()
 
     def give_up(self) -> None:
-        """Closes the connection without another word."""
+        """Close the connection without another word."""
         self.abort()
         self._wake()
 
@@ -155,9 +155,8 @@ class SecureHandler:
 
     @property
     def reading(self) -> bool:
-        return (
-            self._shaking_hands or self.inner.reading
-        )  # while it waits for its turn, to see whether it is still there
+        # Also while the handshake waits for its turn: a peer that goes meanwhile is noticed only by reading.
+        return self._shaking_hands or self.inner.reading
 
     @property
     def finished(self) -> bool:
@@ -240,7 +239,7 @@ class TunnelEnd:
 
 
 class Tunnels:
-    """From connections over TLS to the web server. Their descriptors count in the budget of the door."""
+    """Lead from connections over TLS to the web server. Their descriptors count in the budget of the door."""
 
     def __init__(self, poller: Poller, web: Web, budget: Budget) -> None:
         self._poller = poller
@@ -248,7 +247,7 @@ class Tunnels:
         self._budget = budget
 
     def dig(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
-        """Leads this connection to the web server from now on, beginning with what was received."""
+        """Lead this connection to the web server from now on, beginning with what was received."""
         near = TunnelEnd(wake)
         try:
             if not self._budget.has_room(_TUNNEL):
@@ -279,7 +278,7 @@ class Tunnels:
         )
 
     def door(self, tls: TlsServer) -> MakeHandler:
-        """Makes handlers that have all that they hear in TLS answered by the web server."""
+        """Return what makes the handlers of connections on which the web server answers everything."""
 
         def make(connection: Connection, wake: Callable[[], None]) -> Handler:
             note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
@@ -291,7 +290,7 @@ class Tunnels:
 
 
 class _AtTheDoor:
-    """Implements `common.poller.Handler` until something has come, with which a tunnel begins."""
+    """Implements `common.poller.Handler` until the first bytes have come, with which a tunnel begins."""
 
     next_deadline: Final = inf
     write_timeout: Final = inf
@@ -321,4 +320,4 @@ class _AtTheDoor:
 
 
 def _dig_nothing(received: bytes) -> None:
-    """For a connection that has gone."""
+    """Do nothing: the connection has gone."""

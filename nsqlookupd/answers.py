@@ -96,14 +96,12 @@ def _node_entry(registry: Registry, peer: Peer) -> bytes:
 
 
 def _large_node_entry(registry: Registry, peer: Peer) -> Iterator[bytes]:
-    """In pieces, and not kept; with the topics that the peer has when it is begun."""
+    """Yield the entry of a node with very many topics, in pieces: the topics that it has when the entry is begun."""
     topics: list[Topic] = []
     for topic in registry.topics_of(peer):
-        if topic is None:
-            yield b""
-        else:
+        if topic is not None:
             topics.append(topic)
-            yield b""
+        yield b""
     yield b'{%b,"tombstones":[' % _lookup_entry(peer)
     yield from _in_pieces([topic.is_hidden(peer) for topic in topics])
     yield b'],"topics":['
@@ -112,7 +110,7 @@ def _large_node_entry(registry: Registry, peer: Peer) -> Iterator[bytes]:
 
 
 def topics_json(registry: Registry) -> Iterator[bytes]:
-    """In pieces."""
+    """Yield the names of all topics, in pieces."""
     names: list[str] = []
     for name in registry.names_in_order():
         if name is not None:
@@ -124,7 +122,7 @@ def topics_json(registry: Registry) -> Iterator[bytes]:
 
 
 def _in_pieces(values: Sequence[object]) -> Iterator[bytes]:
-    """The elements of a JSON array, without its brackets."""
+    """Yield the elements of a JSON array, without its brackets."""
     for start in range(0, len(values), _IN_PIECE):
         yield (b"," if start else b"") + dumps(values[start : start + _IN_PIECE])[1:-1]
 

@@ -143,7 +143,7 @@ def _clients(
 
 
 def _http_budget() -> Budget:
-    """Of descriptors that connections over TCP never get, and which leave them theirs."""
+    """Return the budget of descriptors for HTTP: connections over TCP never get these, nor HTTP theirs."""
     most = _descriptors_for_http()
     return Budget(most - min(_OWN, most // 4), "HTTP")
 

@@ -231,7 +231,7 @@ class Registry:
         return silence
 
     def disconnect(self, peer: Peer) -> int:
-        """It is gone, at once and in every answer. Returns how many registrations it had.
+        """Remove the peer, at once and from every answer. Return how many registrations it had.
 
         What names it is cleared by `clear_some`: a little of it here, and the rest, where there is much, in later turns.
         A topic that somebody asks for, or changes, is cleared before, so nobody can tell the difference.
@@ -251,7 +251,7 @@ class Registry:
         return bool(self._departed)
 
     def clear_some(self) -> None:
-        """Clears a little of what those have left behind who are gone."""
+        """Clear a little of what departed peers have left behind."""
         if self._departed:
             self._clear(next(iter(self._departed)))
 
@@ -436,7 +436,7 @@ class Registry:
         return self._names
 
     def names_in_order(self) -> Iterator[str | None]:
-        """As `topics`, for whoever has something else to do in between when there are very many. None: see `in_order`."""
+        """Yield the names of `topics`, in steps when there are very many. None: see `in_order`."""
         if self._names is None and self._registered > _SORTED_AT_ONCE:
             return in_order([topic.name for topic in self._topics.values() if topic.is_registered], key=str)
         return iter(self.topics())
@@ -450,7 +450,7 @@ class Registry:
         return sorted(self._active, key=_order)
 
     def topics_of(self, peer: Peer) -> Iterator[Topic | None]:
-        """Its topics, sorted by name. None: see `in_order`."""
+        """Yield its topics by name. None: see `in_order`."""
         return in_order(list(peer.topics), key=_name)
 
     def node(self, peer: Peer) -> Node:
@@ -546,7 +546,7 @@ class Registry:
 
 
 def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | None]:
-    """Sort in steps: the items in order, and before them a None behind each step, as sorting all at once may take long."""
+    """Yield the items in order. Sorting very many takes long: it is done in steps, with a None after each."""
     runs: list[list[T]] = []
     for start in range(0, len(items), _SORTED_AT_ONCE):
         if runs:
@@ -556,7 +556,7 @@ def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | Non
 
 
 def _in_place(peers: Iterable[Peer]) -> list[Peer]:
-    """Those that have not left, as answers have them."""
+    """Return those that have not left, in the order of answers."""
     return sorted((peer for peer in peers if not peer.has_left), key=_order)
 
 

@@ -40,7 +40,7 @@ class Turn:
             self._somebody_has_left.set()
 
     async def clear_departed(self) -> None:
-        """What somebody has left who had very much is cleared while others are served."""
+        """Clear what departed peers have left behind, while others are served."""
         while True:
             await self._somebody_has_left.wait()
             stop = self.begin() + _SLICE

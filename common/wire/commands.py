@@ -279,7 +279,7 @@ def _admit_nothing(params: list[bytes]) -> None:
 
 
 def _hold_nothing(size: int) -> None:
-    """Of a reader whose bodies nobody counts."""
+    """Do nothing: nobody counts the bodies of this reader."""
 
 
 # FIN: the one command that consumers send for every message, so a run of them is cut at once.

@@ -16,7 +16,7 @@ __all__ = ["Holder", "UnfinishedBodies"]
 
 class Holder(Protocol):
     def give_up_body(self) -> None:
-        """What has come of the body is not wanted any more. Called from within `hold`, also of the holder itself."""
+        """Let go of what has come of the body. Called from within `hold`, perhaps by the holder itself."""
 
 
 class UnfinishedBodies:
@@ -26,7 +26,7 @@ class UnfinishedBodies:
         self._sizes: OrderedDict[Holder, int] = OrderedDict()  # in the order in which they began
 
     def hold(self, holder: Holder, size: int) -> None:
-        """`holder` now has `size` bytes of a body. A body that is alone is never given up: it has a limit of its own."""
+        """Note that `holder` has `size` bytes of a body by now. One that is alone is never given up: it has its own limit."""
         sizes = self._sizes
         self.total += size - sizes.get(holder, 0)
         sizes[holder] = size
@@ -36,5 +36,5 @@ class UnfinishedBodies:
             oldest.give_up_body()
 
     def release(self, holder: Holder) -> None:
-        """The body is whole, or `holder` is gone. Idempotent."""
+        """Note that the body is whole, or that `holder` is gone. Idempotent."""
         self.total -= self._sizes.pop(holder, 0)

@@ -1,4 +1,4 @@
-"""Whether who asks may be answered. Without `--rights-file` nobody is asked, and there is no `Guard`."""
+"""Whether a request may be answered. Without `--rights-file` every request is, and there is no `Guard`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Guard:
         self._decided: dict[tuple[Access, bytes, bytes, str], _Verdict] = {}
 
     def check(self, request: Request, endpoint: Endpoint) -> Response | None:
-        """Return the answer to a request that is refused, and tell the others' handlers who is limited to topics."""
+        """Return the answer to a request that is refused. Of others, note whether their holder is limited to topics."""
         authorization = request.headers.get(b"authorization", b"")
         verdict = self._verdict(endpoint.access, request.query_string, authorization, request.common_name)
         request.is_limited = verdict.is_limited
@@ -86,7 +86,7 @@ def token_of(authorization: bytes) -> bytes:
 
 
 def _topic_in(query: bytes) -> str | None:
-    """The topic that a query names. None where it names none or makes no sense, which the endpoint will say itself."""
+    """Return the topic that a query names. None where it names none or makes no sense, which the endpoint will say."""
     try:
         topic = parse_query(query).get("topic", "")  # the first one, as the endpoints read it
     except HttpError:

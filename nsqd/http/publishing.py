@@ -94,7 +94,7 @@ class Publishing:
         return target.early
 
     def mpub_body(self, query: bytes) -> MpubBody:
-        """Return what takes a body that comes in pieces, for `mpub`."""
+        """Return an empty body for `mpub`, which is given the pieces as they come."""
         target = self._mpub_targets.get(query) or self._learn_mpub(query)
         return BinaryBody(self.limits) if target.binary else LinesBody(self.limits)
 

@@ -215,7 +215,7 @@ class QuickHttp:
             self._wake()
 
     def give_up_body(self) -> None:
-        """Others need the memory: nothing of it is published, and the connection ends."""
+        """Give up the body, as others need the memory: nothing of it is published, and the connection ends."""
         head, self._head = self._head, None
         self._body = bytearray()
         if head is not None:
@@ -270,7 +270,7 @@ class QuickHttp:
                 self._routes.unfinished.hold(self, self._held_size)
 
     def _hold(self, piece: bytes) -> None:
-        """Keeps some of the body that is coming in."""
+        """Keep a piece of the body that is coming in."""
         if isinstance(self._body, bytearray):
             self._body += piece
         else:

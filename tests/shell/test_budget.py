@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import TYPE_CHECKING
+
 import trio
 import trio.testing
 
 from common.budget import Budget
+
+if TYPE_CHECKING:
+    import pytest
 
 LIMIT = 30.0  # seconds
 

@@ -97,7 +97,10 @@ def test_unregistered_ephemeral_channel_goes_with_its_last_peer(directory: Direc
 def test_unregistered_topic_takes_the_peer_out_of_its_channels(directory: Directory) -> None:
     nsqd = directory.nsqd()
     directory.register(nsqd, "t", "c")
-    assert list(directory.unregister_topic(nsqd, "t")) == [Registration("channel", "t", "c"), Registration("topic", "t")]
+    assert list(directory.unregister_topic(nsqd, "t")) == [
+        Registration("channel", "t", "c"),
+        Registration("topic", "t"),
+    ]
     assert (directory.topics(), directory.channels("t"), directory.seen()) == (("t",), ["c"], [])
 
 
