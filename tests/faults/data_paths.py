@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
+from common.wire.unfinished import UnfinishedBodies
 from nsqd.disk import restored_broker
 from nsqd.fsck import cli as fsck
 from nsqd.log.files import Files
@@ -44,6 +45,7 @@ class DiskNode:
     questions = None  # nobody has to AUTH
 
     def __init__(self, path: Path) -> None:
+        self.unfinished = UnfinishedBodies(1 << 20)
         settings = LogSettings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
         self.store = Store.open(path, settings, files=FastFiles())
         try:
