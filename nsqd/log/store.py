@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -110,6 +110,8 @@ class Store:
         self._buffered: dict[DiskLog, None] = {}
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
+        self._rest: dict[DiskLog, None] = {}  # were unsynced when a round began that could not take all of them
+        self._outcome_of_rest: Outcome | None = None  # of the calls of `sync` that wait for the rest; None: none is left
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
@@ -170,9 +172,9 @@ class Store:
         for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
-        round_ = self.begin_round(sys.maxsize)
-        round_.perform(self.files)
-        self.end_round(round_)
+        if self._outcome_of_rest is not None:
+            self._perform_round()
+        self._perform_round()
         self.journal.record_quietly(self._take_checkpoints())
         self._try_journal()
         last = self.journal.begin_sync(also_quiet=True)
@@ -192,6 +194,11 @@ class Store:
         for text in self._faults.values():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
+
+    def _perform_round(self) -> None:
+        round_ = self.begin_round(sys.maxsize)
+        round_.perform(self.files)
+        self.end_round(round_)
 
     def _note_journal_end(self) -> None:
         try:
@@ -250,7 +257,7 @@ class Store:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self.carrying):
+        for place in (self._buffered, self._unsynced, self._rest, self._checkpoints, self._open, self.carrying):
             place.pop(topic_log, None)
         self._removals.spare(topic_log.folder)
         if self._round is not None:
@@ -381,7 +388,9 @@ class Store:
 
     @property
     def somebody_waits_for_sync(self) -> bool:
-        return self._outcome.is_wanted or any(topic_log.waits_for_sync for topic_log in self._unsynced)
+        if self._outcome.is_wanted or (self._outcome_of_rest is not None and self._outcome_of_rest.is_wanted):
+            return True
+        return any(topic_log.waits_for_sync for topic_log in chain(self._rest, self._unsynced))
 
     @property
     def has_to_hurry(self) -> bool:
@@ -390,14 +399,13 @@ class Store:
     def begin_round(self, most: int = MOST_LOGS) -> Round:
         """Takes what is unsynced now, of at most so many logs.
 
-        Where more are left, those who wait for everything wait for a later round.
+        Where there are more, the next rounds take the rest, and the last of them answers the calls of `sync` that wait.
+        What becomes unsynced meanwhile comes after the rest: under a steady load on many topics, something is always
+        unsynced, and a call that waited for none to be left would wait for ever.
         """
         self._write_buffered()
         journal_is_written = self.write_journal(force=True)
-        unsynced = self._take_unsynced(most)
-        outcome = Outcome()
-        if not self._unsynced:
-            outcome, self._outcome = self._outcome, outcome
+        unsynced, outcome = self._take_unsynced(most)
         round_ = self._round = Round(outcome)
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
@@ -406,17 +414,19 @@ class Store:
         self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
         return round_
 
-    def _take_unsynced(self, most: int) -> list[DiskLog]:
-        """The longest unsynced first."""
-        unsynced = self._unsynced
-        if len(unsynced) <= most:
-            self._unsynced = {}
+    def _take_unsynced(self, most: int) -> tuple[list[DiskLog], Outcome]:
+        """Takes logs, and the outcome of the round that syncs them: nobody waits for it if more are left."""
+        if self._outcome_of_rest is None:
+            self._rest, self._unsynced = self._unsynced, {}
+            self._outcome_of_rest, self._outcome = self._outcome, Outcome()
             self._unsynced_messages = 0
-            return list(unsynced)
-        taken = list(islice(unsynced, most))
+        taken = list(islice(self._rest, most))
         for topic_log in taken:
-            del unsynced[topic_log]
-        return taken
+            del self._rest[topic_log]
+        if self._rest:
+            return taken, Outcome()
+        outcome, self._outcome_of_rest = self._outcome_of_rest, None
+        return taken, outcome
 
     def end_round(self, round_: Round) -> None:
         answered = False
@@ -436,7 +446,7 @@ class Store:
         self._check_removals()
         if self.journal.wants_rotation and self.journal.error is None:  # else `repair` does, and not in every round
             self._committer.rotation_wakeup.set()
-        if self._unsynced or self._outcome.is_wanted:
+        if self._unsynced or self._outcome_of_rest is not None or self._outcome.is_wanted:
             self._something_is_unsynced()
         outcome.error = self.journal.error
         outcome.log_errors = {

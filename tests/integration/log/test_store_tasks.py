@@ -18,7 +18,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import NotSynced
 from nsqd.log import journal
 from nsqd.log.files import Files
-from tests.integration.log.harness import OpenStore, TroubledFiles
+from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import make_batch
 
 
@@ -87,6 +87,56 @@ def test_many_that_wait_for_a_sync_share_it(tmp_path: Path) -> None:
                 for _ in range(50):
                     nursery.start_soon(store.store.sync)
             assert 1 <= files.calls.count(("sync", f"{0:020}.log")) <= 2
+
+    run(test)
+
+
+def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) -> None:
+    topics = "abcde"
+
+    async def test() -> None:
+        store = OpenStore(tmp_path)
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                store.publish(b"before", topic=topic)
+            nursery.start_soon(store.store.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            for rounds in range(3):
+                assert nursery.child_tasks, rounds
+                round_ = store.store.begin_round(2)
+                round_.perform(store.store.files)
+                store.store.end_round(round_)
+                for topic in topics:
+                    store.publish(b"after", topic=topic)
+                await trio.testing.wait_all_tasks_blocked()
+            assert not nursery.child_tasks
+            assert all(store.log(topic).synced_tail for topic in topics)
+            nursery.cancel_scope.cancel()
+        store.store.close()
+        with opened(tmp_path) as again:
+            assert {again.log(topic).synced_tail for topic in topics} == {4}
+
+    run(test)
+
+
+def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = OpenStore(tmp_path)
+        async with trio.open_nursery() as nursery:
+            for topic in "abc":
+                store.publish(b"x", topic=topic)
+            nursery.start_soon(store.store.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(2):
+                round_ = store.store.begin_round(1)
+                round_.perform(store.store.files)
+                store.store.end_round(round_)
+                store.store.drop_log("b")
+                store.store.drop_log("c")
+                await trio.testing.wait_all_tasks_blocked()
+            assert not nursery.child_tasks
+            nursery.cancel_scope.cancel()
+        store.kill()
 
     run(test)
 
