@@ -255,7 +255,7 @@ class ClientProtocol:
             self.close()
         except _Suspended:
             pass
-        if complete and (not self._stopped or self._paused):
+        if complete and not self._stopped:
             self._read_deadline = now + self._read_patience
         self._wake()
         if self._granted is not None:
@@ -264,14 +264,18 @@ class ClientProtocol:
             self._upgrade(self, granted, reader.take_rest())
 
     def _pause(self, now: float) -> None:
-        """Lets others have their turn, before more of what has come is carried out."""
+        """Lets others have their turn before more of what has come is carried out."""
         self._paused = self._stopped = True
+        self._read_deadline = inf  # it is for us to go on
         self.next_deadline = now + _BREATH
         self._find_out_whether_to_read()
 
     def _go_on(self, now: float) -> None:
+        """Carries out what was left when the client paused."""
         self._paused = self._stopped = False
         self._find_out_whether_to_read()
+        self._read_deadline = now + self._read_patience
+        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
         self._work(now)
         if self._ended and not self._paused:
             self._cut_off(b"")

@@ -253,8 +253,8 @@ class Committer:
         store = self._store
         while True:
             await self.topology_wakeup.wait()
-            spent = await self._collect_names()
             with trio.CancelScope(shield=True):  # as with a round
+                spent = await self._collect_names()
                 topology = store.take_topology()
                 if topology is not None:
                     try:
