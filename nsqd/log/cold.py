@@ -211,8 +211,7 @@ class Load:
                 self._read(files, read)
         except OSError as error:
             self._give_up(files, error)
-            return
-        for hole in self.holes:
+        for hole in self.holes:  # also those found before an error
             if (aside := keep_aside(files, self.segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
                 self.aside.append(aside)
 

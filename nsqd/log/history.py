@@ -11,7 +11,7 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
@@ -82,13 +82,24 @@ class Past:
 
     def times(self) -> tuple[int, int] | None:
         """When the first and the last message were published, as far as can be read; None: there is none."""
-        first = self._first_header(0, Salvage)
+        stretches = range(len(self._stretches))
+        first = next(filter(None, map(self._first_salvaged, stretches)), None)
         if first is None:
             return None
-        for place in range(len(self._stretches) - 1, -1, -1):
-            if last := deque(self._headers_of(place, Salvage, near_end=True), maxlen=1):
-                return first.timestamp, last[0].timestamp
+        last = next(filter(None, map(self._last_salvaged, reversed(stretches))), first)
+        return first.timestamp, last.timestamp
+
+    def _first_salvaged(self, place: int) -> Header | None:
+        """The first header of this stretch that can be read now."""
+        with suppress(ReadRefused):
+            return self._first_in(place, Salvage)
         return None
+
+    def _last_salvaged(self, place: int) -> Header | None:
+        last: deque[Header] = deque(maxlen=1)
+        with suppress(ReadRefused):
+            last.extend(self._headers_of(place, Salvage, near_end=True))
+        return last[0] if last else None
 
     def sequence_at(self, timestamp: int) -> int:
         """The first message that was published at this time or later; `next` if there is none.
@@ -99,9 +110,7 @@ class Past:
 
     def _sequence_at(self, timestamp: int) -> int:
         stretches = range(len(self._stretches))
-        start = max(
-            0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it, _as_it_is))) - 1
-        )
+        start = max(0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
         for place in stretches[start:]:
             for header in self._headers_of(place, _as_it_is, before=timestamp):
                 if header.timestamp >= timestamp:
@@ -111,12 +120,15 @@ class Past:
                 return sequence
         return self.next
 
-    def _first_header(self, place: int, reader: _Reader) -> Header | None:
-        """The first that can be read from this stretch on."""
+    def _first_header(self, place: int) -> Header | None:
+        """The first sound one from this stretch on. Raises ReadRefused."""
         for at in range(place, len(self._stretches)):
-            if (header := self._header_at_start(at, reader) or next(self._headers_of(at, reader), None)) is not None:
+            if (header := self._first_in(at, _as_it_is)) is not None:
                 return header
         return None
+
+    def _first_in(self, place: int, reader: _Reader) -> Header | None:
+        return self._header_at_start(place, reader) or next(self._headers_of(place, reader), None)
 
     def _header_at_start(self, place: int, reader: _Reader) -> Header | None:
         """At the price of a small read."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -357,6 +358,28 @@ def test_topology_is_saved_in_the_background_and_not_too_often(tmp_path: Path) -
             await trio.sleep(1)
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 19}
         assert files.calls.count(("rename", "topology.json")) <= 7
+
+    run(test)
+
+
+def test_names_are_not_forgotten_when_the_end_comes_while_they_are_collected(tmp_path: Path) -> None:
+    async def test() -> None:
+        opened = OpenStore(tmp_path)
+        seconds = count()
+        opened.store.now = lambda: float(next(seconds))
+        async with trio.open_nursery() as nursery:
+
+            def names() -> Iterator[dict[str, object]]:
+                yield {"a": {}}
+                nursery.cancel_scope.cancel()
+                yield {"b": {}}
+
+            opened.store.names = names
+            await nursery.start(opened.store.run)
+            opened.store.names_changed()
+            await trio.sleep_forever()
+        opened.store.close()
+        assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"a": {}, "b": {}}
 
     run(test)
 
