@@ -338,7 +338,9 @@ class Committer:
         while True:
             await self.carry_wakeup.wait()
             while store.carrying:
-                for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
+                # Side files, too, would be written to whatever is in the data path's place.
+                due = [one for one in store.carrying if one.carry_at <= store.now()] if store.is_in_place else []
+                for topic_log in due:
                     await self._carry_forward(topic_log)
                 await trio.sleep(CARRY_INTERVAL)
 

@@ -14,6 +14,7 @@ aside, unless the disk refuses to read it: then nsqd waits for a while, and does
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -118,6 +119,7 @@ class DataPath:
         self._files = files
         self._new_id = new_id
         self._clock = clock
+        self.lost: str | None = None  # why what is in its place now is not ours, as `lost_place` has found last
         self._places: dict[Path, tuple[int, int]] = {}  # device and inode of our folders
         self._pause = pause  # for a start that waits for a disk
         self._lock = -1
@@ -211,6 +213,11 @@ class DataPath:
                 return f"data-path {self.folder}: {folder} was replaced by another folder"
         return None
 
+    def check_place(self) -> None:
+        """Raises OSError while another folder, or none, is known to be in the data path's place: what is there is not ours."""
+        if self.lost is not None:
+            raise OSError(errno.ESTALE, self.lost, str(self.folder))
+
     # Small files
 
     def reserve_ids(self, until: int) -> None:
@@ -223,6 +230,7 @@ class DataPath:
         self._write_node()  # also for the clock's sake
 
     def _write_node(self) -> None:
+        self.check_place()
         node = NodeFile(self.node, self.ids_reserved, self.journal_end, self._clock())
         write_node(self._files, self.folder, node)
 
@@ -230,7 +238,8 @@ class DataPath:
         return read_small_file(self._files, self.folder / TOPOLOGY_JSON)
 
     def write_topology(self, topology: bytes) -> None:
-        """Blocks on the disk."""
+        """Blocks on the disk. Raises OSError."""
+        self.check_place()
         self._files.replace(self.folder / TOPOLOGY_JSON, topology)
 
     # Topics

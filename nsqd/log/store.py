@@ -244,6 +244,7 @@ class Store:
     def make_folder(self, topic_log: DiskLog) -> None:
         """The log's own; what has its name, a deleted log that could not be moved away, must go first."""
         folder = topic_log.folder
+        self.data_path.check_place()
         # Else it was half made before.
         if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
             self._removals.move_away(folder)
@@ -251,6 +252,7 @@ class Store:
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
     def save_identity(self, topic_log: DiskLog) -> None:
+        self.data_path.check_place()
         write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
 
     def drop_log(self, topic: str) -> None:
@@ -411,7 +413,11 @@ class Store:
         round_.journal = self.journal.begin_sync()
         says_what_is_finished = journal_is_written and not self.journal.has_lost
         doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
-        self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
+        if self.is_in_place:
+            self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
+        else:
+            for job in round_.jobs:
+                job.indexes = []  # they would be written by their names; readers can make them anew
         return round_
 
     def _take_unsynced(self, most: int) -> tuple[list[DiskLog], Outcome]:
@@ -513,7 +519,7 @@ class Store:
         self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
-        if _place_source in self._faults:
+        if not self.is_in_place:
             return False
         names = [topic_log.topic for topic_log in self.disk_logs()]
         started = self.journal.start_rotation(names)
@@ -549,7 +555,7 @@ class Store:
 
         Nothing while the data path is not in its place: what is there now is not ours.
         """
-        if _place_source in self._faults:
+        if not self.is_in_place:
             return
         for source in tuple(self._faults):
             if source is self.journal:
@@ -729,11 +735,16 @@ class Store:
         """How many reads and carries of each topic are tried again, because the disk refuses to read."""
         return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
 
+    @property
+    def is_in_place(self) -> bool:
+        return self.data_path.lost is None
+
     def place_looked_at(self, error: str | None) -> None:
         """Whether the data path is still in its place: else publishing is refused until it is back.
 
         What was open when it went away is written as before: should it come back, nothing is missing in it.
         """
+        self.data_path.lost = error
         if error is not None:
             self.broken(_place_source, error)
         else:

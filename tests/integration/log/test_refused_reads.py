@@ -14,7 +14,7 @@ from nsqd.log.history import History
 from nsqd.log.reading import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
 from nsqd.log.segment import BLOCK_SIZE, Segment
 from nsqd.log.topic_log import RETRY_AFTER
-from tests.integration.log.harness import START, OpenStore, TroubledFiles, opened, texts
+from tests.integration.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
 from tests.integration.log.test_carrying import SEGMENT, Topic
 
 
@@ -35,10 +35,6 @@ def damage(segment: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[10] ^= 1
     segment.write_bytes(data)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # Carrying forward
