@@ -81,7 +81,7 @@ class Past:
     # In a thread
 
     def times(self) -> tuple[int, int] | None:
-        """When the first and the last message were published, as far as can be read; None: there is none."""
+        """Return when the first and the last message that can be read were published; None: none can be read."""
         stretches = range(len(self._stretches))
         first = next(filter(None, map(self._first_salvaged, stretches)), None)
         if first is None:
@@ -90,7 +90,7 @@ class Past:
         return first.timestamp, last.timestamp
 
     def _first_salvaged(self, place: int) -> Header | None:
-        """The first header of this stretch that can be read now."""
+        """Return the first header of this stretch that the disk gives, if it gives any."""
         with suppress(ReadRefused):
             return self._first_in(place, Salvage)
         return None
@@ -102,9 +102,9 @@ class Past:
         return last[0] if last else None
 
     def sequence_at(self, timestamp: int) -> int:
-        """The first message that was published at this time or later; `next` if there is none.
+        """Return the first message that was published at this time or later; `next` if there is none.
 
-        Raises ReadRefused: one that is refused may be the one that is asked for.
+        Raises ReadRefused, because a message that the disk refuses may be the one that is asked for.
         """
         return patiently(lambda: self._sequence_at(timestamp), self._pause)
 
@@ -121,7 +121,7 @@ class Past:
         return self.next
 
     def _first_header(self, place: int) -> Header | None:
-        """The first sound one from this stretch on. Raises ReadRefused."""
+        """Return the first sound header from this stretch on. Raises ReadRefused."""
         for at in range(place, len(self._stretches)):
             if (header := self._first_in(at, _as_it_is)) is not None:
                 return header
@@ -131,13 +131,13 @@ class Past:
         return self._header_at_start(place, reader) or next(self._headers_of(place, reader), None)
 
     def _header_at_start(self, place: int, reader: _Reader) -> Header | None:
-        """At the price of a small read."""
+        """Return the header at the very start, for which a small read is enough."""
         with self._opened(place, reader) as read:
             return _header_at(read, 0) if read is not None else None
 
     @contextmanager
     def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
-        """None: there is no such file."""
+        """Open the stretch's file; gives None if there is none."""
         with ExitStack() as stack:
             try:
                 read = reader(stack.enter_context(opened_to_read(self._files, self._stretches[place].path)))

@@ -92,7 +92,7 @@ class Store:
         self.settings = settings
         self.files = files
         self.now = clock
-        self.pause = pause  # of a start, or a thread, that waits for the disk
+        self.pause = pause  # with which a start or a thread waits for the disk
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
         self.is_recovered = False
@@ -111,7 +111,9 @@ class Store:
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
         self._rest: dict[DiskLog, None] = {}  # were unsynced when a round began that could not take all of them
-        self._outcome_of_rest: Outcome | None = None  # of the calls of `sync` that wait for the rest; None: none is left
+        self._outcome_of_rest: Outcome | None = (
+            None  # of the calls of `sync` that wait for the rest; None: none is left
+        )
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
@@ -302,12 +304,12 @@ class Store:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def names_changed(self) -> None:
-        """Topics, channels or pauses have changed: `names` are collected and written in the background."""
+        """Have the `names`, in which something has changed, collected and written in the background."""
         self._names_are_new = True
         self._committer.topology_wakeup.set()
 
     def set_topology(self, names: Mapping[str, object]) -> None:
-        """The names of everything, as plain values; written in the background."""
+        """Write the names of everything, given as plain values, in the background."""
         topology = Topology()
         self.add_names(topology, names)
         self.save_topology(topology)
@@ -317,7 +319,7 @@ class Store:
         self._committer.topology_wakeup.set()
 
     def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
-        """Adds topics by name, with the ids of the logs that they have now."""
+        """Add topics by name, with the ids of their present logs."""
         logs = self.logs
         found = ((name, logs.get(name)) for name in names)
         topology.add(names, {name: log.log_id for name, log in found if isinstance(log, DiskLog)})
@@ -421,7 +423,7 @@ class Store:
         return round_
 
     def _take_unsynced(self, most: int) -> tuple[list[DiskLog], Outcome]:
-        """Takes logs, and the outcome of the round that syncs them: nobody waits for it if more are left."""
+        """Take logs, and the outcome of the round that syncs them: nobody waits for it if more are left."""
         if self._outcome_of_rest is None:
             self._rest, self._unsynced = self._unsynced, {}
             self._outcome_of_rest, self._outcome = self._outcome, Outcome()
@@ -501,7 +503,7 @@ class Store:
         self.on_loaded(load.topic)
 
     def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
-        """The names as they are now, in parts; None: the newest topology has them."""
+        """Return the names as they are now, in parts; None: they have not changed since they were taken last."""
         names_are_new, self._names_are_new = self._names_are_new, False
         return self.names() if names_are_new else None
 
@@ -551,9 +553,9 @@ class Store:
         return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Whatever is broken tries again; without space only what needs little, or gives some back.
+        """Try again whatever is broken; without space only what needs little, or gives some back.
 
-        Nothing while the data path is not in its place: what is there now is not ours.
+        Nothing is tried while the data path is not in its place: what is there now is not ours.
         """
         if not self.is_in_place:
             return
@@ -719,12 +721,14 @@ class Store:
 
     def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
         self.reads_refused += 1
-        if load.gone_round is None:
+        if load.bypassed is None:
             return
-        first, end = load.gone_round
+        first, end = load.bypassed
         text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
         if refusals not in self._faults:
-            log.warning("what the disk refuses to read is put off topic=%s first=%d end=%d", topic, first, end)
+            log.warning(
+                "the disk refuses to read messages, which are put off topic=%s first=%d end=%d", topic, first, end
+            )
         self.broken(refusals, text)
 
     def read_again(self, refusals: Refusals) -> None:
@@ -732,7 +736,7 @@ class Store:
             self.repaired(refusals)
 
     def waiting_for_disk(self) -> dict[str, int]:
-        """How many reads and carries of each topic are tried again, because the disk refuses to read."""
+        """Return how many reads and carries of each topic are being tried again because the disk refuses to read."""
         return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
 
     @property
@@ -740,9 +744,9 @@ class Store:
         return self.data_path.lost is None
 
     def place_looked_at(self, error: str | None) -> None:
-        """Whether the data path is still in its place: else publishing is refused until it is back.
+        """Take what `lost_place` has found: publishing is refused until the data path is back in its place.
 
-        What was open when it went away is written as before: should it come back, nothing is missing in it.
+        Files that are open are written as before, so that nothing is missing when it comes back.
         """
         self.data_path.lost = error
         if error is not None:

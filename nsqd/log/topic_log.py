@@ -526,14 +526,14 @@ class DiskLog:
         return (self._reader if sequence >= self.first else self._carried).refusals.end_of(sequence)
 
     def ask_again(self, refusals: Refusals) -> None:
-        """Reads what the disk has refused for long, if this log was refused it."""
+        """Read again what the disk has refused for long, if the refusals are this log's."""
         for reader in (self._reader, self._carried):
             if reader.refusals is refusals:
                 reader.ask_again()
 
     @property
     def waiting_for_disk(self) -> int:
-        """Reads, and jobs of carrying forward, that the disk has refused and that are tried again."""
+        """How many reads and jobs of carrying forward are being tried again because the disk refuses to read."""
         return len(self._reader.refusals) + len(self._carried.refusals) + self._carry_is_refused
 
     def loaded(self, load: AnyLoad) -> None:
