@@ -94,7 +94,7 @@ def decode_grant(body: bytes) -> Grant:
 
 
 def decode_grant_stepwise(body: bytes) -> Generator[None, None, Grant]:
-    """As `decode_grant`, which takes seconds when there are thousands of expressions: a step reads one of them."""
+    """Decode a grant one expression at a time, as thousands of them take seconds. Raises GrantError as `decode_grant` does."""
     try:
         fields = Fields(read(body))
         ttl = fields.integer("ttl")

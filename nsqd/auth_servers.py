@@ -92,7 +92,7 @@ class AuthServers:
         self._questions: deque[Question] = deque()
         self._asked = trio.Event()
         self._large = trio.Semaphore(_LARGE_AT_ONCE)
-        self._decoding = trio.Lock()  # one answer after the other, so that a slice is a slice however many there are
+        self._decoding = trio.Lock()  # one answer after the other, so that their slices do not add up in a turn
 
     def ask(self, question: Question) -> None:
         """Returns at once; the question gets its answer in a turn of its own."""
@@ -150,8 +150,8 @@ class AuthServers:
 class _Room:
     """The memory that one answer takes, from its first byte until it is decoded.
 
-    A sick server may answer all questions at once with as much as is allowed. A short answer needs no leave; a longer
-    one takes a place among the large ones as soon as it proves to be long.
+    A sick server may give the longest allowed answer to all questions at once. A short answer needs no place; a longer
+    one takes one of the few places for large answers as soon as it proves to be long.
     """
 
     def __init__(self, large: trio.Semaphore) -> None:

@@ -244,9 +244,9 @@ def _authorities(trust: _Trust, turn: Turn) -> auth_servers.AuthServers | None:
 
 
 def _budgets(listening: Listening) -> Budgets:
-    """All descriptors but those that logs, their syncs and the node's own questions may need.
+    """Share out all descriptors but those that logs, their syncs and the node's own questions may need.
 
-    HTTP has a part that connections over TCP never get: probes and operators must reach a node that is full of clients.
+    HTTP has a share that TCP connections never get: probes and operators must reach a node that is full of clients.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = int(limit) - min(_RESERVED_DESCRIPTORS, limit // 2)

@@ -452,7 +452,7 @@ _LITERAL: Final = re.compile(r"(\^?)(\.\*)?((?:[A-Za-z0-9_#-]|\\\.)*+)(\.\*)?(\$
 
 @dataclass(frozen=True, slots=True)
 class _Literal:
-    """A text that stands somewhere in the name, or at its start, or its end, or is all of it."""
+    """A text that is somewhere in the name, at its start, at its end, or all of it."""
 
     start: bool
     text: str
@@ -467,7 +467,10 @@ class _Literal:
 
 
 def _literal(text: str) -> _Literal | None:
-    """`^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, where a dot of the name itself is written `\\.`"""
+    """Return what to look for if the expression is like `^name$`, `name`, `^begins.*`, `.*ends$` or `.*`, else None.
+
+    A dot of the name itself is written `\\.` in the expression.
+    """
     found = _LITERAL.fullmatch(text)
     if found is None:
         return None

@@ -78,7 +78,7 @@ def say_what_closes(listening: Listening) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Of descriptors, for each door its own: who fills one leaves the others open."""
+    """The descriptors that each door may use: a crowd that fills one door leaves the others open."""
 
     tcp: Budget
     http: Budget

@@ -223,7 +223,7 @@ class _Conversation:
         self._replies: deque[bytes] = deque()
         self._arrived = trio.Event()
         self._awaited = 0  # replies
-        self._told = 0  # commands whose replies nobody has asked for yet
+        self._told = 0  # commands of `tell` whose replies no `ask` has read yet
         self._unsent = b""
         self._sending = False
 
@@ -256,7 +256,7 @@ class _Conversation:
             self._unsent = self._unsent[_send_now(self._stream, self._unsent) :]
 
     async def ask(self, *commands: bytes, before: bytes = b"") -> list[bytes]:
-        """All the replies, in order, those to what was told before first."""
+        """Return all the replies in order, beginning with those to commands that `tell` has sent."""
         count, self._told = self._told + len(commands), 0
         self._awaited += len(commands)
         self._unsent += before + b"".join(commands)
@@ -267,7 +267,7 @@ class _Conversation:
             raise Refused(f"no answer within {IO_LIMIT:g} s") from error
 
     async def _send(self) -> None:
-        """Send everything, also what is told meanwhile."""
+        """Send everything, including what `tell` adds meanwhile."""
         self._sending = True
         try:
             with trio.fail_after(IO_LIMIT):

@@ -65,7 +65,7 @@ _MOST_OWED: Final = 1024  # answers to one client that wait for the log
 # Commands of one client at a stretch. One read may hold 30,000 NOPs, but hardly more than 600 messages of 200 bytes.
 _MOST_COMMANDS: Final = 1024
 _MOST_TOPICS: Final = 4  # made by one connection in a turn
-_MOST_FAILURES: Final = 512  # and answers that are errors: one command may stand for 512 FINs
+_MOST_FAILURES: Final = 512  # errors answered in a turn: one command of ours may stand for 512 FINs
 _BREATH: Final = 0.000_001  # seconds; any time that is later lets all others have their turn first
 _WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
@@ -201,7 +201,7 @@ class ClientProtocol:
         # No further command now: it is closed, a question is out, an upgrade comes first, or others have their turn.
         self._stopped = False
         self._paused = False  # the last of these: `tick` goes on
-        self._failures = 0  # that were answered in this turn
+        self._failures = 0  # answered in this turn
         self._topics_made = 0  # in this turn
         self._ration = Ration()
         self._magic: bytes | None = b""
@@ -255,7 +255,7 @@ class ClientProtocol:
             self.close()
         except _Suspended:
             pass
-        if complete and (not self._stopped or self._paused):
+        if complete and not self._stopped:
             self._read_deadline = now + self._read_patience
         self._wake()
         if self._granted is not None:
@@ -264,14 +264,18 @@ class ClientProtocol:
             self._upgrade(self, granted, reader.take_rest())
 
     def _pause(self, now: float) -> None:
-        """Lets others have their turn, before more of what has come is carried out."""
+        """Give way: others have their turn before more of what has come is carried out."""
         self._paused = self._stopped = True
+        self._read_deadline = inf  # it is for us to go on
         self.next_deadline = now + _BREATH
         self._find_out_whether_to_read()
 
     def _go_on(self, now: float) -> None:
+        """Carry out what was left when the client gave way."""
         self._paused = self._stopped = False
         self._find_out_whether_to_read()
+        self._read_deadline = now + self._read_patience
+        self.next_deadline = min(self._heartbeat_at, self._read_deadline)
         self._work(now)
         if self._ended and not self._paused:
             self._cut_off(b"")
@@ -320,7 +324,7 @@ class ClientProtocol:
                 self._unfinished.release(self)
 
     def give_up_body(self) -> None:
-        """Others need the memory: as if the read deadline had come in the middle of the body."""
+        """Close the client as if its read deadline had come in the middle of the body: others need the memory."""
         self._note("info", b"too much is held in unfinished bodies (--max-unfinished-bytes), and this one began first")
         self._cut_off(b"")
         self.lingers = False
@@ -590,12 +594,12 @@ class ClientProtocol:
             self._let_messages_follow(topic, self._channel)
 
     def _let_messages_follow(self, topic: Topic, channel: Channel) -> None:
-        """The OK that is owed now goes before the message that was published, if this client is to get it too."""
+        """Hold back messages of this topic until the OK of this publish, which a client that consumes the topic gets first."""
         if channel.topic is topic:
             self._holds_messages = self._held[-1]
 
     def _make_topic(self) -> Topic:
-        """Makes a topic. Its files cost as much time as hundreds of messages, so others come after a few of them."""
+        """Make a topic. That takes as long as hundreds of messages, so after a few topics the client gives way."""
         self._topic = self._broker.topic(self._topic_raw.decode())
         self._topics_made += 1
         if self._topics_made == _MOST_TOPICS:
@@ -715,7 +719,7 @@ class ClientProtocol:
             self._pause(self._broker.now)
 
     def _note_some(self, kind: NoteKind, text: bytes) -> None:
-        """Logs what there may be one of for each message: only the first ones of a storm."""
+        """Log a line that every message might cause: of a storm only the first ones."""
         if self._ration.allows(self._broker.now):
             self._tell_left_out()
             self._note(kind, text)

@@ -54,7 +54,7 @@ class Holder:
         return role in self.roles or Role.ADMIN in self.roles
 
     def may(self, role: Role, topic: str | None) -> bool:
-        """Whether this may be done. `topic` is None for what is about no topic, or not clearly about one."""
+        """Return whether the holder may do this. `topic` is None if the request is not about exactly one topic."""
         return self.has(role) and self._reaches(topic)
 
     def _reaches(self, topic: str | None) -> bool:

@@ -54,7 +54,7 @@ class RightsFile:
                 seen = self._look()
                 if seen != self._seen:
                     self._seen = seen
-                    # Thousands of entries take some time to read, and this is no reason for clients to wait.
+                    # Reading thousands of entries takes a while, for which clients must not wait.
                     self.now = await trio.to_thread.run_sync(self._read)
                     log.info("rights file %s was read again", self._path)
             except (OSError, RightsError) as error:

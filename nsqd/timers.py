@@ -61,7 +61,7 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
 
 
 def record_progress(broker: Broker, store: ProgressStore) -> None:
-    """Also what the end of the process leaves to the store's."""
+    """Record what has changed since the last call. The end of the process calls this before the store's own end."""
     if broker.shape_unsaved:
         broker.shape_unsaved = False
         store.names_changed()
@@ -81,9 +81,9 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None)
 
 
 async def watch_data_path(look: Callable[[], str | None], tell: Callable[[str | None], None]) -> None:
-    """Notices within a second that the data path was deleted, moved or replaced.
+    """Notice within a second that the data path was deleted, moved or replaced.
 
-    A file server that hangs keeps one thread, which nobody waits for, and not the loop.
+    A file server that hangs holds up one thread, which nobody waits for, and not the loop.
     """
     while True:
         await trio.sleep(_PLACE_INTERVAL)

@@ -71,7 +71,7 @@ class Turn:
             # Before the frames that follow from it leave. If the disk does not take it they leave anyway: consuming goes
             # on, and after a crash a message may come earlier, or with fewer attempts, than a REQ has asked for.
             store.write_journal()
-            # Who is told that a topic has a message must find the topic by nsqlookupd.
+            # A client that hears of a message must be able to find its topic by nsqlookupd.
             if broker.reshaped:
                 broker.reshaped = False
                 self.announce()

@@ -95,7 +95,7 @@ class Broker:
         self.alarms = Alarms()
         self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
         self.shape_unsaved = False  # topics, channels or pauses changed
-        self.reshaped = False  # they did in this turn, and nobody has been told
+        self.reshaped = False  # they did since new topics and channels were announced last
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
         self.urgent_changes = 0  # for the journal, ever
         self.promised: Receipt | None = None
@@ -249,7 +249,7 @@ class Broker:
         return self._topology_of(self.topics.values())
 
     def topology_parts(self) -> Iterator[dict[str, object]]:
-        """As `topology`, some topics at a time, each as it is when its part is taken."""
+        """Yield `topology` in parts of some topics, each as it is when its part is taken."""
         names = iter(list(self.topics))
         while some := list(islice(names, _TOPICS_IN_PART)):
             yield self._topology_of(topic for name in some if (topic := self.topics.get(name)) is not None)

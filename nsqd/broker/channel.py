@@ -281,10 +281,10 @@ class Channel:
         return taken
 
     def _put_off_new(self, cursor: int, end: int) -> bool:
-        """Defers what the disk has refused for long to read, so that what lies behind it can go on.
+        """Defer messages that the disk has refused for long to read, so that those behind them can be delivered.
 
-        As a deferred message it stays where it is on the disk, also across a restart, and is asked for again when it is
-        due. False: nothing was refused; it is only not in memory now.
+        Deferred messages keep their place on the disk, also across a restart, and are read again when they are due.
+        Return False if nothing was refused: the batch is only not in memory yet.
         """
         stop = min(self._source.end_of_refused(cursor), end, cursor + _DEFERRED_AT_ONCE)
         if (next_skip := self.skips.next_start()) is not None:
@@ -296,7 +296,7 @@ class Channel:
         return True
 
     def _put_off_retries(self) -> bool:
-        """The same for what was asked for again, by those that stand first in the queue."""
+        """Defer, in the same way, refused messages at the head of the retry queue."""
         due_ms = self._put_off_until_ms
         due = self._broker.due_from_wall(due_ms)
         entries: list[int] = []

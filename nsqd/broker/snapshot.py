@@ -20,7 +20,7 @@ class LatencySnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSnapshot:
-    """What the store tells of the disk and of the clock, beside its health."""
+    """What the store tells about the disk and the clock, besides its health."""
 
     reads_refused: int = 0
     waiting: Mapping[str, int] = field(default_factory=dict)  # by topic: what the disk refuses to read
@@ -102,7 +102,7 @@ class BrokerSnapshot:
 
 
 def only_about(topic: str, snapshot: BrokerSnapshot) -> BrokerSnapshot:
-    """A snapshot of one topic without what NSQ shows beside it: clients that publish to others, and their counts.
+    """Remove from a snapshot of one topic what NSQ shows of others: clients that publish to them, and their counts.
 
     For those who may know of this topic alone.
     """

@@ -34,9 +34,9 @@ class BatchSource(Protocol):
         """`sequence` itself, or where reading goes on when it lies in damage or before `first`."""
 
     def end_of_refused(self, sequence: int) -> int:
-        """Where reading can go on if the disk has refused for long to read this sequence; otherwise the sequence itself.
+        """Return where reading can go on if the disk has refused for long to read this sequence, else the sequence itself.
 
-        To be asked when `batch_at` has given None. What lies before the end is there, and is to be asked for again later.
+        Ask this when `batch_at` has returned None. The messages before that place still exist: ask for them again later.
         """
 
 

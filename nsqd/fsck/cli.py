@@ -31,7 +31,7 @@ line; progress and the sum to standard error.
 
 _STATUS: Final = """\
 severities:
-  unreadable the disk refuses to read something; what is there may be sound
+  unreadable the disk refuses to read something, which may be sound
   damage     something is not what was written, or is missing
   warning    something is not as it was written, but nothing is lost by it
   note       as it should be, or as a kill leaves it; the next start sees to it

@@ -102,7 +102,7 @@ class LogExamination:
         yield from self._leftovers(names, segments)
 
     def _unless_refused(self, file: str, examination: Iterator[Finding]) -> Iterator[Finding]:
-        """What lies in a file that cannot be read as a whole nobody knows."""
+        """Examine a file; if the disk refuses too much of it, report that, and that its content is unknown."""
         try:
             yield from examination
         except ReadRefused:

@@ -1,4 +1,4 @@
-"""How an examination reads from a disk that refuses: it waits for a while, says so, and goes on with the rest."""
+"""How an examination reads from a disk that refuses: it waits for a while, reports the refusal, and goes on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def opened_to_salvage(files: Files, path: Path) -> Iterator[Salvage]:
 
 
 def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[Finding, None, T | None]:
-    """Gives back what was read; None after the finding that the disk refuses it."""
+    """Return what was read, or yield the finding that the disk refuses it and return None."""
     try:
         return patiently(read, time.sleep)
     except OSError as error:

@@ -122,7 +122,19 @@ class Reading:
 async def find_sequence(reading: Reading, topic: str, place: AtTime) -> int:
     """Where a time lies in all that was published so far, synced or not."""
     past = reading.history.find(topic, synced=False)
-    return await reading.in_thread(lambda: past.sequence_at(place.timestamp)) if past is not None else 0
+    return await _sequence_at(reading, topic, past, place) if past is not None else 0
+
+
+async def _sequence_at(reading: Reading, topic: str, past: Past, place: AtTime) -> int:
+    try:
+        return await reading.in_thread(lambda: past.sequence_at(place.timestamp))
+    except OSError as error:
+        raise _cannot_read(topic, error) from error
+
+
+def _cannot_read(topic: str, error: OSError) -> HttpError:
+    log.error("cannot read history topic=%s error=%s", topic, error)
+    return HttpError(503, "CANNOT_READ")
 
 
 def place_argument(request: Request, default: str | None = None) -> Place | None:
@@ -183,7 +195,7 @@ class HistoryEndpoints:
         topic = _topic(request)
         place = place_argument(request, "earliest")
         past = self._find(topic, arguments)
-        start = await self._start(past, place)
+        start = await self._start(topic, past, place)
         end = _end(arguments, past, start)
         if start < past.first:
             raise self._gone(past)
@@ -191,9 +203,9 @@ class HistoryEndpoints:
             raise HttpError(400, "BEYOND_END", details=self._described(past))
         return await self._open(request, topic, past, start, end)
 
-    async def _start(self, past: Past, place: Place | None) -> int:
+    async def _start(self, topic: str, past: Past, place: Place | None) -> int:
         if isinstance(place, AtTime):
-            return await self._reading.in_thread(lambda: past.sequence_at(place.timestamp))
+            return await _sequence_at(self._reading, topic, past, place)
         if isinstance(place, int):
             return place
         return past.next if place is Edge.LATEST else past.first
@@ -209,8 +221,7 @@ class HistoryEndpoints:
         except BaseException as error:
             reading.readers -= 1
             if isinstance(error, OSError):
-                log.error("cannot read history topic=%s error=%s", topic, error)
-                raise HttpError(503, "CANNOT_READ") from error
+                raise _cannot_read(topic, error) from error
             raise
         answer = _Answer(reading, reader, LogRange(reading.history.node, past.log_id, start, reader.end), packed=packed)
         if start < end and not past.still_has(start):  # it went while it was opened

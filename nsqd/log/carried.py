@@ -93,9 +93,9 @@ class CarriedFile:
 
 
 def scan_carried(files: Files, folder: Path, number: int) -> tuple[CarriedFile, list[Hole]]:
-    """Reads a side file with its checksums. The holes' sequences are what lies between their neighbours.
+    """Read a side file with its checksums. A hole's sequences are those between its neighbours'.
 
-    Raises ReadRefused: without all of its bytes nobody knows what it holds.
+    Raises ReadRefused if the disk refuses any part of it: without all of its bytes nobody knows what it holds.
     """
     found = CarriedFile(folder, number)
     holes: list[Hole] = []
@@ -139,7 +139,7 @@ def _hole(data: bytes, offset: int, sequence: int) -> Hole:
 class CarriedLoad:
     """A read of a side file that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere."""
 
-    def __init__(self, topic: str, file: CarriedFile, place: int, *, goes_round: bool) -> None:
+    def __init__(self, topic: str, file: CarriedFile, place: int, *, bypasses: bool) -> None:
         self.topic = topic
         self.segment = file
         self.place = place
@@ -148,15 +148,15 @@ class CarriedLoad:
         self.holes: list[Hole] = []
         self.aside: list[Path] = []
         self.error: OSError | None = None
-        self.gone_round: tuple[int, int] | None = None
+        self.bypassed: tuple[int, int] | None = None
         self.end = self.sequence + file.count(place)
         self.offset, self._size = file.extent(place)
         self._end_offset = file.size
-        self._goes_round = goes_round  # what is refused now has been for long
+        self._bypasses = bypasses  # the disk has refused this record for long
 
     @property
     def is_put_off(self) -> bool:
-        return self.error is not None and self.gone_round is None and not self.holes
+        return self.error is not None and self.bypassed is None and not self.holes
 
     def perform(self, files: Files) -> None:
         try:
@@ -164,8 +164,8 @@ class CarriedLoad:
                 self.data = self._read(read)
         except OSError as error:
             self.error = error
-            if self._goes_round and is_refusal(error):
-                self.gone_round = self.sequence, self.end
+            if self._bypasses and is_refusal(error):
+                self.bypassed = self.sequence, self.end
             elif is_missing(files, self.segment.path, error):
                 self.holes.append(Hole(self.sequence, self.end, 0, 0))
             return
@@ -176,7 +176,7 @@ class CarriedLoad:
                 self.aside.append(aside)
 
     def _read(self, read: ReadAt) -> bytes:
-        """The record, and some of those behind it, which are likely to be wanted next."""
+        """Read the record and some of those behind it, which are likely to be wanted next."""
         try:
             return read(self.offset, min(max(_READ_SIZE, self._size), self._end_offset - self.offset))
         except ReadRefused:
@@ -244,15 +244,15 @@ class Carried:
         return batch
 
     def ask_again(self) -> None:
-        """Reads what the disk has refused for long, though perhaps nobody waits for it now."""
+        """Read again what the disk has refused for long, even if nobody waits for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
             self._load(*self._find(sequence))
 
     def _load(self, file: CarriedFile, place: int) -> None:
         if (file.number, place) not in self._loading:
             self._loading.add((file.number, place))
-            goes_round = self.refusals.has_lasted(file.first(place))
-            self._host.load(CarriedLoad(self._topic, file, place, goes_round=goes_round))
+            bypasses = self.refusals.has_lasted(file.first(place))
+            self._host.load(CarriedLoad(self._topic, file, place, bypasses=bypasses))
 
     def _find(self, sequence: int) -> tuple[CarriedFile, int]:
         for file in reversed(self.files):
@@ -306,8 +306,8 @@ class Carried:
 
     def _note_refusal(self, load: CarriedLoad) -> None:
         refusals = self.refusals
-        if load.gone_round is not None:
-            refusals.go_round(*load.gone_round)
+        if load.bypassed is not None:
+            refusals.bypass(*load.bypassed)
         elif load.is_put_off:
             refusals.refused(load.sequence)
         elif refusals:

@@ -1,8 +1,8 @@
-"""Noticing that the wall clock was set while nothing ran: delays are kept as wall time, and end early or late by as much.
+"""Noticing that the wall clock was set while nsqd was down: delays are kept as wall time, so they end early or late.
 
-A *mark* is kept in node.json: what two clocks said at the same moment, and since which boot. The clock that counts from
-boot on is set by nobody, and goes on when nsqd is down. After a reboot there is only the wall clock to go by, and a
-clock that was set forward looks like a machine that was off.
+node.json keeps a *mark*: what two clocks said at the same moment, and in which boot. Nobody can set the clock that counts
+from boot on, and it goes on while nsqd is down. Across a reboot there is only the wall clock, and a clock that was set
+forward looks like a machine that was off.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-LONGEST_SLIP: Final = 60_000  # milliseconds that the wall clock may be ahead or behind without a word
+LONGEST_SLIP: Final = 60_000  # milliseconds that the wall clock may be ahead or behind before it is reported
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -26,7 +26,7 @@ class ClockMark(NamedTuple):
 
 class ClockJump(NamedTuple):
     milliseconds: int  # negative: back
-    is_certain: bool  # False: or nothing ran for as long
+    is_certain: bool  # False: the machine may have been off for as long instead
 
     def __str__(self) -> str:
         seconds = abs(self.milliseconds) / 1000
@@ -41,7 +41,7 @@ class ClockJump(NamedTuple):
 
 
 def clock_mark() -> ClockMark:
-    """As of now."""
+    """Return what the clocks say now."""
     try:
         boot = _BOOT_ID.read_text().strip()
     except OSError:
@@ -50,7 +50,7 @@ def clock_mark() -> ClockMark:
 
 
 def jump_between(noted: ClockMark, now: ClockMark) -> ClockJump | None:
-    """What happened to the wall clock in between; None: nothing that is worth a word."""
+    """Return by how much the wall clock was set in between; None: by too little to be reported."""
     is_same_boot = noted.boot == now.boot != "" and now.since_boot >= noted.since_boot
     passed = now.since_boot - noted.since_boot if is_same_boot else 0
     jump = now.wall - noted.wall - passed

@@ -164,14 +164,14 @@ class AnyLoad(Protocol):
     holes: list[Hole]
     aside: list[Path]  # copies of the bytes in the holes
     error: OSError | None  # why not everything could be read
-    gone_round: tuple[int, int] | None  # the sequences [first, end) that the disk refuses, and has refused for long
+    bypassed: tuple[int, int] | None  # the sequences [first, end) that the disk refuses, and has refused for long
 
     @property
     def segment(self) -> InFile: ...
 
     @property
     def is_put_off(self) -> bool:
-        """Whether it has to be done again."""
+        """Whether it has to be done again later."""
 
     def perform(self, files: Files) -> None: ...
 
@@ -179,7 +179,7 @@ class AnyLoad(Protocol):
 class Load:
     """A read that needs a thread. Made and taken back on the loop; only `perform` runs elsewhere.
 
-    What the disk refuses is in no hole. A load that `salvages` looks for what can be read behind it.
+    Bytes that the disk refuses never become a hole. A load that `salvages` looks for the next record behind them.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Load:
         self.index: Index | None = None
         self.index_is_bad_at: int | None = None
         self.error: OSError | None = None
-        self.gone_round: tuple[int, int] | None = None
+        self.bypassed: tuple[int, int] | None = None
         self._end_offset = segment.size
         self._end_sequence = end  # where the segment's records end
         self._start = start
@@ -203,7 +203,7 @@ class Load:
     @property
     def is_put_off(self) -> bool:
         """Whether it has to be done again: it was refused, or failed for a reason that goes away (rights, descriptors)."""
-        return self.error is not None and self.gone_round is None and not self.holes
+        return self.error is not None and self.bypassed is None and not self.holes
 
     def perform(self, files: Files) -> None:
         try:
@@ -211,8 +211,7 @@ class Load:
                 self._read(files, read)
         except OSError as error:
             self._give_up(files, error)
-            return
-        for hole in self.holes:
+        for hole in self.holes:  # also those found before an error
             if (aside := keep_aside(files, self.segment.path, "damaged", hole.offset, hole.end_offset)) is not None:
                 self.aside.append(aside)
 
@@ -220,7 +219,7 @@ class Load:
         self.error = error
         rest = (self.sequence, self._end_sequence)
         if self._salvages and is_refusal(error):
-            self.gone_round = rest
+            self.bypassed = rest
         elif is_missing(files, self.segment.path, error):
             self.holes.append(Hole(*rest, 0, 0))
 
@@ -243,7 +242,7 @@ class Load:
                 if salvage is None or not salvage.refused_in(hole.offset, hole.end_offset):
                     self.holes.append(hole)
                 elif hole.end > self.sequence:
-                    self.error, self.gone_round = salvage.error, (hole.first, hole.end)
+                    self.error, self.bypassed = salvage.error, (hole.first, hole.end)
                 if hole.end > self.sequence:
                     return
                 start = Start(hole.end, hole.end_offset)
@@ -280,7 +279,7 @@ class Load:
 
 
 def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copies a piece of a file beside it, as `copy_aside` does. Not being able to is no reason to stop reading."""
+    """Copy a piece of a file beside it, as `copy_aside` does; None also if it fails, which is no reason to stop reading."""
     try:
         return copy_aside(files, path, word, offset, end_offset)
     except OSError:
@@ -288,9 +287,9 @@ def keep_aside(files: Files, path: Path, word: str, offset: int, end_offset: int
 
 
 def copy_aside(files: Files, path: Path, word: str, offset: int, end_offset: int) -> Path | None:
-    """Copies a piece of a file beside it, once; None: there is nothing to be copied.
+    """Copy a piece of a file beside it, once, and return the copy; None: the piece is empty.
 
-    There is a copy of all of it or none. Raises ReadRefused when the bytes cannot be read, OSError when they cannot be
+    The copy is whole, or there is none. Raises ReadRefused when the bytes cannot be read, OSError when they cannot be
     written.
     """
     target = path.with_name(f"{path.name}.{word}.{offset}")
@@ -319,9 +318,9 @@ def _copy(files: Files, source: Path, offset: int, end_offset: int, target: Path
 
 
 def is_missing(files: Files, path: Path, error: OSError) -> bool:
-    """Whether the error says that this file alone is missing: then there are no bytes to wait for.
+    """Return whether the error means that only this file is missing: then there are no bytes to wait for.
 
-    Where its folder is missing too, the data path was moved away or is not mounted, and may come back.
+    If its folder is missing too, the data path was moved away or is not mounted, and may come back.
     """
     try:
         return isinstance(error, FileNotFoundError) and files.exists(path.parent)

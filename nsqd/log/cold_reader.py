@@ -51,10 +51,10 @@ class ReadingHost(Protocol):
     def damaged(self, topic: str, load: AnyLoad) -> None: ...
 
     def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
-        """The disk has refused a read; `load.gone_round` tells whether readers pass over it."""
+        """Hear that the disk has refused a read; `load.bypassed` tells whether readers bypass it."""
 
     def read_again(self, refusals: Refusals) -> None:
-        """Less is refused than before, perhaps nothing."""
+        """Hear that less is refused than before, perhaps nothing."""
 
 
 class ColdReader:
@@ -107,7 +107,7 @@ class ColdReader:
         return None
 
     def ask_again(self) -> None:
-        """Reads what the disk has refused for long, though perhaps nobody waits for it now."""
+        """Read again what the disk has refused for long, even if nobody waits for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
             self._load(sequence, self._segments.holding(sequence), None)
 
@@ -166,7 +166,7 @@ class ColdReader:
         self.learn(load)
 
     def learn(self, load: Load) -> None:
-        """Takes what was found, whoever has asked."""
+        """Take what a load has found, whoever asked for it."""
         segment = load.segment
         if segment not in self._segments:  # finished meanwhile
             return
@@ -186,8 +186,8 @@ class ColdReader:
 
     def _note_refusal(self, load: Load) -> None:
         refusals = self.refusals
-        if load.gone_round is not None:
-            refusals.go_round(*load.gone_round)
+        if load.bypassed is not None:
+            refusals.bypass(*load.bypassed)
         elif load.is_put_off:
             refusals.refused(load.sequence)
         elif refusals:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 FLUSH_INTERVAL: Final = 0.1  # seconds that acknowledged messages and unurgent changes may stay in memory
 TOPOLOGY_INTERVAL: Final = 0.2
 TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names between two pauses
-TOPOLOGY_SHARE: Final = 10  # one part of this many of the processor's time may go into that
+TOPOLOGY_SHARE: Final = 10  # collecting names takes at most one part in this many of the time
 SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
 CARRY_INTERVAL: Final = 1.0  # between two looks at who is due
@@ -43,7 +43,7 @@ REPAIR_INTERVAL: Final = 1.0
 LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
 LOADING_THREADS: Final = 4
 SYNCING_THREADS: Final = 4
-MANY_LOGS: Final = 32  # in a round, for more than one thread
+MANY_LOGS: Final = 32  # in a round, from which on it uses several threads
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
 
@@ -119,7 +119,7 @@ class Round:
             del self.folders[0]
 
     def _sync_logs(self, files: Files) -> None:
-        """Many logs in several threads: file systems make durable together what is asked for at the same time."""
+        """Sync many logs in several threads: a file system joins syncs that it is asked for at the same time."""
         common = CommonFolders(files)
 
         def sync(first: int, step: int) -> None:
@@ -253,8 +253,8 @@ class Committer:
         store = self._store
         while True:
             await self.topology_wakeup.wait()
-            spent = await self._collect_names()
             with trio.CancelScope(shield=True):  # as with a round
+                spent = await self._collect_names()
                 topology = store.take_topology()
                 if topology is not None:
                     try:
@@ -266,7 +266,7 @@ class Committer:
             await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
 
     async def _collect_names(self) -> float:
-        """Makes a topology of names that have changed, in slices; returns the seconds of work."""
+        """If names have changed, collect a new topology in slices. Return the seconds of work."""
         store = self._store
         names = store.take_new_names()
         if names is None:
@@ -338,7 +338,9 @@ class Committer:
         while True:
             await self.carry_wakeup.wait()
             while store.carrying:
-                for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
+                # Side files, too, would be written to whatever is in the data path's place.
+                due = [one for one in store.carrying if one.carry_at <= store.now()] if store.is_in_place else []
+                for topic_log in due:
                     await self._carry_forward(topic_log)
                 await trio.sleep(CARRY_INTERVAL)
 

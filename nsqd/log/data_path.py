@@ -8,12 +8,14 @@
     go-import.json  how far the import of a Go nsqd's data path came, see nsqd/go_import
 
 The small files carry a checksum of their own. One that is lost or damaged is told anew from another place: node.json
-from the journal, topology.json too, log.json from the log's checkpoint in the journal. What cannot be read is kept
-aside, unless the disk refuses to read it: then nsqd waits for a while, and does not start. Files of other programs, a Go nsqd's among them, are left alone.
+from the journal, topology.json too, log.json from the log's checkpoint in the journal. A damaged one is kept aside. If
+the disk refuses to read one, nsqd waits for a while, and then does not start. Files of other programs, a Go nsqd's among
+them, are left alone.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -75,9 +77,9 @@ class SmallFile(NamedTuple):
 
 
 class Topology:
-    """What topology.json is to say: topics with their channels, and the log ids of the topics.
+    """The content of topology.json: topics with their channels, and the log ids of the topics.
 
-    It is encoded part by part, because a single step for all of many topics would stop everything else meanwhile.
+    It is encoded part by part: encoding ten thousands of topics in one step would hold up everything else.
     """
 
     def __init__(self, names: Mapping[str, object] | None = None, logs: Mapping[str, str] | None = None) -> None:
@@ -118,6 +120,7 @@ class DataPath:
         self._files = files
         self._new_id = new_id
         self._clock = clock
+        self.lost: str | None = None  # why what is in its place now is not ours, as `lost_place` has found last
         self._places: dict[Path, tuple[int, int]] = {}  # device and inode of our folders
         self._pause = pause  # for a start that waits for a disk
         self._lock = -1
@@ -185,7 +188,7 @@ class DataPath:
         return kept
 
     def clock_jump(self) -> ClockJump | None:
-        """What happened to the wall clock since an earlier process has noted it last."""
+        """Return by how much the wall clock was set since an earlier process noted it last."""
         return jump_between(self.clock_noted, self._clock()) if self.clock_noted is not None else None
 
     def close(self) -> None:
@@ -196,9 +199,9 @@ class DataPath:
     # Its place
 
     def lost_place(self) -> str | None:
-        """Why what is in the data path's place now is not what was opened; None: it is. Blocks on the disk.
+        """Return why the folder in the data path's place is not the one that was opened; None: it is. Blocks on the disk.
 
-        A disk that does not answer is no such reason: reads and writes find out what it takes.
+        A disk that does not answer is no such reason: reads and writes will tell what is wrong with it.
         """
         for folder, opened in self._places.items():
             try:
@@ -210,6 +213,11 @@ class DataPath:
             if found != opened:
                 return f"data-path {self.folder}: {folder} was replaced by another folder"
         return None
+
+    def check_place(self) -> None:
+        """Refuse to touch what is in the data path's place, by an OSError, while that is not ours."""
+        if self.lost is not None:
+            raise OSError(errno.ESTALE, self.lost, str(self.folder))
 
     # Small files
 
@@ -223,6 +231,7 @@ class DataPath:
         self._write_node()  # also for the clock's sake
 
     def _write_node(self) -> None:
+        self.check_place()
         node = NodeFile(self.node, self.ids_reserved, self.journal_end, self._clock())
         write_node(self._files, self.folder, node)
 
@@ -230,7 +239,8 @@ class DataPath:
         return read_small_file(self._files, self.folder / TOPOLOGY_JSON)
 
     def write_topology(self, topology: bytes) -> None:
-        """Blocks on the disk."""
+        """Blocks on the disk. Raises OSError."""
+        self.check_place()
         self._files.replace(self.folder / TOPOLOGY_JSON, topology)
 
     # Topics
@@ -283,9 +293,9 @@ def _compact(value: Mapping[str, object]) -> bytes:
 
 
 def read_small_file(files: Files, path: Path) -> SmallFile:
-    """An object that `as_json` has written. Raises DataPathError if a later version of ours has.
+    """Read an object that `as_json` has written. Raises DataPathError if a later version of nsqd wrote it.
 
-    Raises OSError when it cannot be read: that says nothing of what is in it.
+    Raises OSError if the file cannot be read, which says nothing about its content.
     """
     try:
         data = files.read(path)

@@ -105,7 +105,7 @@ class Files:
         return sorted(os.listdir(path))
 
     def exists(self, path: Path) -> bool:
-        """Whether there is something of this name. Raises OSError when the disk does not tell."""
+        """Return whether there is something of this name. Raises OSError if the disk does not tell."""
         try:
             path.stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -113,7 +113,7 @@ class Files:
         return True
 
     def identity_of(self, path: Path) -> tuple[int, int]:
-        """Device and inode: another folder of the same name has others."""
+        """Return device and inode, which tell this folder from another one of the same name."""
         found = path.stat()
         return found.st_dev, found.st_ino
 

@@ -11,7 +11,7 @@ import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
@@ -81,27 +81,36 @@ class Past:
     # In a thread
 
     def times(self) -> tuple[int, int] | None:
-        """When the first and the last message were published, as far as can be read; None: there is none."""
-        first = self._first_header(0, Salvage)
+        """Return when the first and the last message that can be read were published; None: none can be read."""
+        stretches = range(len(self._stretches))
+        first = next(filter(None, map(self._first_salvaged, stretches)), None)
         if first is None:
             return None
-        for place in range(len(self._stretches) - 1, -1, -1):
-            if last := deque(self._headers_of(place, Salvage, near_end=True), maxlen=1):
-                return first.timestamp, last[0].timestamp
+        last = next(filter(None, map(self._last_salvaged, reversed(stretches))), first)
+        return first.timestamp, last.timestamp
+
+    def _first_salvaged(self, place: int) -> Header | None:
+        """Return the first header of this stretch that the disk gives, if it gives any."""
+        with suppress(ReadRefused):
+            return self._first_in(place, Salvage)
         return None
 
-    def sequence_at(self, timestamp: int) -> int:
-        """The first message that was published at this time or later; `next` if there is none.
+    def _last_salvaged(self, place: int) -> Header | None:
+        last: deque[Header] = deque(maxlen=1)
+        with suppress(ReadRefused):
+            last.extend(self._headers_of(place, Salvage, near_end=True))
+        return last[0] if last else None
 
-        Raises ReadRefused: one that is refused may be the one that is asked for.
+    def sequence_at(self, timestamp: int) -> int:
+        """Return the first message that was published at this time or later; `next` if there is none.
+
+        Raises ReadRefused, because a message that the disk refuses may be the one that is asked for.
         """
         return patiently(lambda: self._sequence_at(timestamp), self._pause)
 
     def _sequence_at(self, timestamp: int) -> int:
         stretches = range(len(self._stretches))
-        start = max(
-            0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it, _as_it_is))) - 1
-        )
+        start = max(0, bisect_left(stretches, timestamp, key=lambda it: _time_of(self._first_header(it))) - 1)
         for place in stretches[start:]:
             for header in self._headers_of(place, _as_it_is, before=timestamp):
                 if header.timestamp >= timestamp:
@@ -111,21 +120,24 @@ class Past:
                 return sequence
         return self.next
 
-    def _first_header(self, place: int, reader: _Reader) -> Header | None:
-        """The first that can be read from this stretch on."""
+    def _first_header(self, place: int) -> Header | None:
+        """Return the first sound header from this stretch on. Raises ReadRefused."""
         for at in range(place, len(self._stretches)):
-            if (header := self._header_at_start(at, reader) or next(self._headers_of(at, reader), None)) is not None:
+            if (header := self._first_in(at, _as_it_is)) is not None:
                 return header
         return None
 
+    def _first_in(self, place: int, reader: _Reader) -> Header | None:
+        return self._header_at_start(place, reader) or next(self._headers_of(place, reader), None)
+
     def _header_at_start(self, place: int, reader: _Reader) -> Header | None:
-        """At the price of a small read."""
+        """Return the header at the very start, for which a small read is enough."""
         with self._opened(place, reader) as read:
             return _header_at(read, 0) if read is not None else None
 
     @contextmanager
     def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
-        """None: there is no such file."""
+        """Open the stretch's file; gives None if there is none."""
         with ExitStack() as stack:
             try:
                 read = reader(stack.enter_context(opened_to_read(self._files, self._stretches[place].path)))

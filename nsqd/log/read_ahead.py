@@ -29,7 +29,7 @@ class ReadAhead:
         self.holes: list[Hole] = []
         self.aside: list[Path] = []
         self.error: OSError | None = None
-        self.gone_round: tuple[int, int] | None = None
+        self.bypassed: tuple[int, int] | None = None
         self.is_put_off = False
         self._offset = offset
         self._size = size

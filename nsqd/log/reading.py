@@ -1,14 +1,14 @@
 """Reading from a disk that may refuse: one policy for every reader of the log.
 
-A read gives bytes, or the disk refuses to give them (EIO, say). The two are judged differently:
+A read either gives bytes, or the disk refuses to give them (EIO, say). The two are judged differently:
 
-    bytes      their checksums tell: they are what was written, or they are damage, for good
-    a refusal  says nothing about the bytes, which may be read a moment later
+    bytes      have checksums: they are what was written, or they are damaged for good
+    a refusal  says nothing about the bytes, which may be readable a moment later
 
-A refusal therefore never becomes a `Hole`, and nothing is deleted, cut, overwritten or copied because of one. It is
-raised as `ReadRefused`, and whoever reads comes again. After `READ_PATIENCE` seconds it counts as lasting: a start and
-a repair give up, and a reader that has others waiting behind it goes round the refused bytes with a `Salvage`, which
-knows what it could not read. What lies there stays where it is, and is asked for every second.
+So a refusal never becomes a `Hole`, and nothing is deleted, cut, overwritten or copied because of one. It is raised as
+`ReadRefused`, and the reader tries again. After `READ_PATIENCE` seconds a refusal counts as lasting: a start and a
+repair give up, and a reader with messages to deliver beyond the refused bytes bypasses them with a `Salvage`, which
+remembers what it could not read. The refused messages stay where they are, and are asked for again every second.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 READ_PATIENCE: Final = 3.0  # seconds until a refusal counts as lasting
-RETRY_INTERVAL: Final = 0.1  # seconds between two tries of those who may wait in place
+RETRY_INTERVAL: Final = 0.1  # seconds between two tries of a caller that can wait in place
 _PAGE: Final = 4096
 _MOST_REFUSED_PAGES: Final = 64  # a sick disk takes seconds to refuse one
 
-# What Linux makes of a device that times out, is unplugged, has a bad sector, or is a file server that does not answer.
+# What Linux reports for a device that times out, is unplugged or has a bad sector, or a file server that does not answer.
 _REFUSALS: Final = frozenset(
     (
         errno.EIO,
@@ -54,17 +54,17 @@ _REFUSALS: Final = frozenset(
 
 
 class ReadRefused(OSError):
-    """The disk does not give the bytes; `filename` is the file's."""
+    """The disk refuses to give the bytes of the file that `filename` names."""
 
 
 def is_refusal(error: OSError) -> bool:
-    """Whether the error says that the disk fails, and not that something is missing or forbidden."""
+    """Return whether the error means that the disk fails, not that something is missing or forbidden."""
     return isinstance(error, ReadRefused) or error.errno in _REFUSALS
 
 
 @contextmanager
 def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
-    """Reads of one file: bytes, or ReadRefused. Other errors of opening it are raised as they are."""
+    """Open a file, and give its `strictly`. Raises ReadRefused; other errors of opening are raised as they are."""
     try:
         descriptor = files.open_to_read(path)
     except OSError as error:
@@ -78,7 +78,7 @@ def opened_to_read(files: Files, path: Path) -> Iterator[ReadAt]:
 
 
 def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
-    """Reads an open file; what the file is too short for comes as zeros. Raises ReadRefused."""
+    """Return a reader of an open file, which fills up with zeros beyond its end, and raises ReadRefused."""
 
     def read(offset: int, size: int) -> bytes:
         try:
@@ -90,10 +90,10 @@ def strictly(files: Files, descriptor: int, path: Path) -> ReadAt:
 
 
 class Salvage:
-    """Reads on beyond what the disk refuses, which comes as zeros, and remembers where that was.
+    """A reader that gives zeros for pages that the disk refuses, and remembers where they were.
 
-    It serves to find the next sound record. Whoever believes in a hole asks `refused_in` first. Raises ReadRefused when
-    so much is refused that there is no use in going on.
+    It serves to find the next sound record. Before taking a gap for a hole, ask `refused_in`. Raises ReadRefused when
+    so much is refused that it is no use to go on.
     """
 
     def __init__(self, read: ReadAt) -> None:
@@ -119,12 +119,12 @@ class Salvage:
             return bytes(size)
 
     def refused_in(self, offset: int, end: int) -> bool:
-        """Whether some of these bytes are zeros because they were refused."""
+        """Return whether some of these bytes are zeros because the disk refused them."""
         return any(start < end and offset < stop for start, stop in self._refused.items())
 
 
 def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
-    """Does what may be done again until the disk does not refuse; raises what it refuses with when that lasts.
+    """Repeat an idempotent step until the disk does not refuse; if the refusal lasts, raise its error.
 
     For a start and for threads, which can wait in place.
     """
@@ -142,7 +142,7 @@ def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
 
 
 class WaitsOnce:
-    """Reads one file in a thread: waits for the disk that refuses, but only for as long as one refusal takes to last."""
+    """A reader of one file, in a thread: it waits for the first lasting refusal, and for no other after it."""
 
     def __init__(self, read: ReadAt, pause: Callable[[float], None]) -> None:
         self._read = read
@@ -160,54 +160,54 @@ class WaitsOnce:
 
 
 class Refusals:
-    """What the disk refuses to one reader of a log: since when, and which sequences the reader goes round.
+    """What the disk refuses to one reader of a log: since when, and which sequences the reader bypasses.
 
-    A read that is refused is tried again, and its reader waits. When that has lasted, the read looks for the next record
-    that it can get, and the reader goes round what lies before: a stretch of sequences, of which one is asked for again
-    every second. The first answer ends the stretch; what else in it cannot be read is found out anew.
+    A refused read is tried again while its reader waits. Once the refusal has lasted, the read looks for the next record
+    that it can get, and the reader bypasses the sequences before that record. Each such stretch is read again from time
+    to time. The first read of it that succeeds ends the stretch; if more of it is refused, that makes a new one.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: dict[int, float] = {}  # sequences whose reads are refused and tried again
-        self._stretches: list[tuple[int, int]] = []  # [first, end), the one that was asked for last at the end
+        self._stretches: list[tuple[int, int]] = []  # [first, end), in the order in which they were asked for
 
     def __len__(self) -> int:
-        """How many reads wait for the disk."""
+        """Return how many reads wait for the disk."""
         return len(self._since) + len(self._stretches)
 
     @property
     def oldest_stretch(self) -> int | None:
-        """Where the stretch begins that was not asked for the longest; None: there is none."""
+        """The first sequence of the stretch whose last read is the longest ago; None: there is no stretch."""
         return self._stretches[0][0] if self._stretches else None
 
     def has_lasted(self, sequence: int) -> bool:
-        """Whether the next read of this sequence may go round what is refused."""
+        """Return whether the next read of this sequence may bypass what is refused."""
         now = self._now()
         return self.end_of(sequence) != sequence or now - self._since.get(sequence, now) >= READ_PATIENCE
 
     def end_of(self, sequence: int) -> int:
-        """The end of the stretch that holds the sequence; the sequence itself if none does."""
+        """Return the end of the stretch that holds the sequence, or the sequence itself if none does."""
         for first, end in self._stretches:
             if first <= sequence < end:
                 return end
         return sequence
 
     def refused(self, sequence: int) -> None:
-        """A read of this sequence was refused, and will be tried again."""
+        """Note that a read of this sequence was refused, and will be tried again."""
         self._since.setdefault(sequence, self._now())
 
-    def go_round(self, first: int, end: int) -> None:
-        """The refusal of [first, end) has lasted."""
+    def bypass(self, first: int, end: int) -> None:
+        """Note that the refusal of [first, end) has lasted."""
         self.was_read(first, end)
         self._stretches.append((first, end))
 
     def was_read(self, first: int, end: int) -> None:
-        """The disk gives [first, end) again."""
+        """Note that the disk gives [first, end) again."""
         self._since = {sequence: since for sequence, since in self._since.items() if not first <= sequence < end}
         self._stretches = [stretch for stretch in self._stretches if not (stretch[0] < end and first < stretch[1])]
 
     def forget(self, is_gone: Callable[[int], bool]) -> None:
-        """Nobody will ask any more for sequences that are gone."""
+        """Drop the sequences that nobody will ask for any more."""
         self._since = {sequence: since for sequence, since in self._since.items() if not is_gone(sequence)}
         self._stretches = [stretch for stretch in self._stretches if not is_gone(stretch[1] - 1)]

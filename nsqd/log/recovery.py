@@ -1,8 +1,8 @@
 """Finding out what a topic's log holds, after whatever happened.
 
-Only what the last checkpoint does not vouch for is read, and the side files. What the disk refuses to read is neither
-damage nor a torn write: it raises ReadRefused, and nothing was changed because of it (see reading.py). Bad bytes at the very end are a torn write: they are cut off
-and kept aside. Bad bytes with something sound behind are damage: kept aside, reported, and read around.
+Only what the last checkpoint does not vouch for is read, and the side files. Bad bytes at the very end are a torn write:
+they are cut off and kept aside. Bad bytes with something sound behind are damage: kept aside, reported, and read around.
+What the disk refuses to read is neither: ReadRefused is raised, and nothing is changed because of it (see reading.py).
 """
 
 from __future__ import annotations
@@ -245,13 +245,13 @@ class _Recovery:
         try:
             with opened_to_read(files, segment.path) as read:
                 walk = self._walk_end(read, segment, index, next_base)
-        except ReadRefused:  # readers will find out, and may wait better than a start
+        except ReadRefused:  # readers will find out, and can wait longer than a start
             return
         if walk is not None:
             self._report(segment, walk.holes)
 
     def _walk_end(self, read: ReadAt, segment: Segment, index: Index, next_base: int) -> Walk | None:
-        """From the last record that the index knows on; None: that is too long a way, and readers will find out."""
+        """Walk from the last record in the index to the end. None: that is too far, and readers will find out."""
         offset, sequence = 0, segment.base
         if index:
             offset, sequence = index.offsets[-1], index.sequences[-1]

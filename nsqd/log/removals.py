@@ -52,6 +52,7 @@ class Removals:
 
     def move_away(self, folder: Path) -> None:
         """The folder's files follow in the background. Raises OSError."""
+        self._data_path.check_place()
         target = self._data_path.new_dropped_folder()
         self._disk.rename(folder, target)
         self._folders.append(target)

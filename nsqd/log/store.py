@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -92,7 +92,7 @@ class Store:
         self.settings = settings
         self.files = files
         self.now = clock
-        self.pause = pause  # of a start, or a thread, that waits for the disk
+        self.pause = pause  # with which a start or a thread waits for the disk
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.health = "OK"
         self.is_recovered = False
@@ -110,6 +110,10 @@ class Store:
         self._buffered: dict[DiskLog, None] = {}
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
+        self._rest: dict[DiskLog, None] = {}  # were unsynced when a round began that could not take all of them
+        self._outcome_of_rest: Outcome | None = (
+            None  # of the calls of `sync` that wait for the rest; None: none is left
+        )
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
@@ -170,9 +174,9 @@ class Store:
         for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
-        round_ = self.begin_round(sys.maxsize)
-        round_.perform(self.files)
-        self.end_round(round_)
+        if self._outcome_of_rest is not None:
+            self._perform_round()
+        self._perform_round()
         self.journal.record_quietly(self._take_checkpoints())
         self._try_journal()
         last = self.journal.begin_sync(also_quiet=True)
@@ -192,6 +196,11 @@ class Store:
         for text in self._faults.values():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
+
+    def _perform_round(self) -> None:
+        round_ = self.begin_round(sys.maxsize)
+        round_.perform(self.files)
+        self.end_round(round_)
 
     def _note_journal_end(self) -> None:
         try:
@@ -237,6 +246,7 @@ class Store:
     def make_folder(self, topic_log: DiskLog) -> None:
         """The log's own; what has its name, a deleted log that could not be moved away, must go first."""
         folder = topic_log.folder
+        self.data_path.check_place()
         # Else it was half made before.
         if self.files.exists(folder) and self.data_path.read_log_id(folder) != topic_log.log_id:
             self._removals.move_away(folder)
@@ -244,13 +254,14 @@ class Store:
         write_log_json(self.files, folder, topic_log.topic, topic_log.log_id, durable=False)
 
     def save_identity(self, topic_log: DiskLog) -> None:
+        self.data_path.check_place()
         write_log_json(self.files, topic_log.folder, topic_log.topic, topic_log.log_id, durable=True)
 
     def drop_log(self, topic: str) -> None:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._checkpoints, self._open, self.carrying):
+        for place in (self._buffered, self._unsynced, self._rest, self._checkpoints, self._open, self.carrying):
             place.pop(topic_log, None)
         self._removals.spare(topic_log.folder)
         if self._round is not None:
@@ -293,12 +304,12 @@ class Store:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
     def names_changed(self) -> None:
-        """Topics, channels or pauses have changed: `names` are collected and written in the background."""
+        """Have the `names`, in which something has changed, collected and written in the background."""
         self._names_are_new = True
         self._committer.topology_wakeup.set()
 
     def set_topology(self, names: Mapping[str, object]) -> None:
-        """The names of everything, as plain values; written in the background."""
+        """Write the names of everything, given as plain values, in the background."""
         topology = Topology()
         self.add_names(topology, names)
         self.save_topology(topology)
@@ -308,7 +319,7 @@ class Store:
         self._committer.topology_wakeup.set()
 
     def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
-        """Adds topics by name, with the ids of the logs that they have now."""
+        """Add topics by name, with the ids of their present logs."""
         logs = self.logs
         found = ((name, logs.get(name)) for name in names)
         topology.add(names, {name: log.log_id for name, log in found if isinstance(log, DiskLog)})
@@ -381,7 +392,9 @@ class Store:
 
     @property
     def somebody_waits_for_sync(self) -> bool:
-        return self._outcome.is_wanted or any(topic_log.waits_for_sync for topic_log in self._unsynced)
+        if self._outcome.is_wanted or (self._outcome_of_rest is not None and self._outcome_of_rest.is_wanted):
+            return True
+        return any(topic_log.waits_for_sync for topic_log in chain(self._rest, self._unsynced))
 
     @property
     def has_to_hurry(self) -> bool:
@@ -390,33 +403,38 @@ class Store:
     def begin_round(self, most: int = MOST_LOGS) -> Round:
         """Takes what is unsynced now, of at most so many logs.
 
-        Where more are left, those who wait for everything wait for a later round.
+        Where there are more, the next rounds take the rest, and the last of them answers the calls of `sync` that wait.
+        What becomes unsynced meanwhile comes after the rest: under a steady load on many topics, something is always
+        unsynced, and a call that waited for none to be left would wait for ever.
         """
         self._write_buffered()
         journal_is_written = self.write_journal(force=True)
-        unsynced = self._take_unsynced(most)
-        outcome = Outcome()
-        if not self._unsynced:
-            outcome, self._outcome = self._outcome, outcome
+        unsynced, outcome = self._take_unsynced(most)
         round_ = self._round = Round(outcome)
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
         says_what_is_finished = journal_is_written and not self.journal.has_lost
         doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
-        self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
+        if self.is_in_place:
+            self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
+        else:
+            for job in round_.jobs:
+                job.indexes = []  # they would be written by their names; readers can make them anew
         return round_
 
-    def _take_unsynced(self, most: int) -> list[DiskLog]:
-        """The longest unsynced first."""
-        unsynced = self._unsynced
-        if len(unsynced) <= most:
-            self._unsynced = {}
+    def _take_unsynced(self, most: int) -> tuple[list[DiskLog], Outcome]:
+        """Take logs, and the outcome of the round that syncs them: nobody waits for it if more are left."""
+        if self._outcome_of_rest is None:
+            self._rest, self._unsynced = self._unsynced, {}
+            self._outcome_of_rest, self._outcome = self._outcome, Outcome()
             self._unsynced_messages = 0
-            return list(unsynced)
-        taken = list(islice(unsynced, most))
+        taken = list(islice(self._rest, most))
         for topic_log in taken:
-            del unsynced[topic_log]
-        return taken
+            del self._rest[topic_log]
+        if self._rest:
+            return taken, Outcome()
+        outcome, self._outcome_of_rest = self._outcome_of_rest, None
+        return taken, outcome
 
     def end_round(self, round_: Round) -> None:
         answered = False
@@ -436,7 +454,7 @@ class Store:
         self._check_removals()
         if self.journal.wants_rotation and self.journal.error is None:  # else `repair` does, and not in every round
             self._committer.rotation_wakeup.set()
-        if self._unsynced or self._outcome.is_wanted:
+        if self._unsynced or self._outcome_of_rest is not None or self._outcome.is_wanted:
             self._something_is_unsynced()
         outcome.error = self.journal.error
         outcome.log_errors = {
@@ -485,7 +503,7 @@ class Store:
         self.on_loaded(load.topic)
 
     def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
-        """The names as they are now, in parts; None: the newest topology has them."""
+        """Return the names as they are now, in parts; None: they have not changed since they were taken last."""
         names_are_new, self._names_are_new = self._names_are_new, False
         return self.names() if names_are_new else None
 
@@ -503,7 +521,7 @@ class Store:
         self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
-        if _place_source in self._faults:
+        if not self.is_in_place:
             return False
         names = [topic_log.topic for topic_log in self.disk_logs()]
         started = self.journal.start_rotation(names)
@@ -535,11 +553,11 @@ class Store:
         return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
 
     def repair(self, *, has_space: bool = True) -> None:
-        """Whatever is broken tries again; without space only what needs little, or gives some back.
+        """Try again whatever is broken; without space only what needs little, or gives some back.
 
-        Nothing while the data path is not in its place: what is there now is not ours.
+        Nothing is tried while the data path is not in its place: what is there now is not ours.
         """
-        if _place_source in self._faults:
+        if not self.is_in_place:
             return
         for source in tuple(self._faults):
             if source is self.journal:
@@ -703,12 +721,14 @@ class Store:
 
     def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
         self.reads_refused += 1
-        if load.gone_round is None:
+        if load.bypassed is None:
             return
-        first, end = load.gone_round
+        first, end = load.bypassed
         text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
         if refusals not in self._faults:
-            log.warning("what the disk refuses to read is put off topic=%s first=%d end=%d", topic, first, end)
+            log.warning(
+                "the disk refuses to read messages, which are put off topic=%s first=%d end=%d", topic, first, end
+            )
         self.broken(refusals, text)
 
     def read_again(self, refusals: Refusals) -> None:
@@ -716,14 +736,19 @@ class Store:
             self.repaired(refusals)
 
     def waiting_for_disk(self) -> dict[str, int]:
-        """How many reads and carries of each topic are tried again, because the disk refuses to read."""
+        """Return how many reads and carries of each topic are being tried again because the disk refuses to read."""
         return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
 
-    def place_looked_at(self, error: str | None) -> None:
-        """Whether the data path is still in its place: else publishing is refused until it is back.
+    @property
+    def is_in_place(self) -> bool:
+        return self.data_path.lost is None
 
-        What was open when it went away is written as before: should it come back, nothing is missing in it.
+    def place_looked_at(self, error: str | None) -> None:
+        """Take what `lost_place` has found: publishing is refused until the data path is back in its place.
+
+        Files that are open are written as before, so that nothing is missing when it comes back.
         """
+        self.data_path.lost = error
         if error is not None:
             self.broken(_place_source, error)
         else:

@@ -85,7 +85,7 @@ class StoreRecovery:
         )
 
     def _patiently(self, step: Callable[[], T]) -> T:
-        """Does what can be done again, until the disk does not refuse to read. Raises OSError when that lasts."""
+        """Repeat an idempotent step until the disk does not refuse to read. Raises OSError if the refusal lasts."""
         return patiently(step, self._store.pause)
 
     def _read_journal(self) -> tuple[Told, JournalContents]:

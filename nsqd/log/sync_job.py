@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CommonFolders:
-    """Folders outside of the logs' own, which many logs of a round want synced: once for all of them, from any thread."""
+    """Folders that many logs of a round want synced: each is synced once for all of them, by whichever thread is first."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -24,7 +24,7 @@ class CommonFolders:
         self._errors: dict[Path, OSError | None] = {}
 
     def sync(self, folder: Path) -> None:
-        """Raises OSError, and the same again for everybody else who asks for this folder."""
+        """Sync the folder unless that was done. Raises OSError; the same one for every log that asks for this folder."""
         with self._lock:
             if folder not in self._errors:
                 self._errors[folder] = self._sync(folder)

@@ -462,6 +462,7 @@ class DiskLog:
         front = list(takewhile(lambda one: one[1] <= self.synced_tail and one[0].path not in unsynced, ended))
         self._carry_awaits_sync = len(front) < len(ended)
         if not front and not self._carried:
+            self._carry_is_refused = False
             return None
         segments = [Ended(*ended) for ended in front]
         return CarryPlan(self, segments, self._carried.files, self.first, self._epoch)
@@ -471,6 +472,7 @@ class DiskLog:
         if self.dropped:  # a new topic of the same name has the same folder
             return None
         job = plan.decide(self._carried.next_number, self.folder)
+        self._carry_is_refused &= job is not None  # what was refused need not be carried any more
         self._carry_pause = CARRY_INTERVAL if job is not None else min(2 * self._carry_pause, LONGEST_CARRY_INTERVAL)
         self.carry_at = self._host.now() + max(self._carry_pause, took * CARRY_SHARE)
         return job
@@ -524,14 +526,14 @@ class DiskLog:
         return (self._reader if sequence >= self.first else self._carried).refusals.end_of(sequence)
 
     def ask_again(self, refusals: Refusals) -> None:
-        """Reads what the disk has refused for long, if this log was refused it."""
+        """Read again what the disk has refused for long, if the refusals are this log's."""
         for reader in (self._reader, self._carried):
             if reader.refusals is refusals:
                 reader.ask_again()
 
     @property
     def waiting_for_disk(self) -> int:
-        """Reads, and jobs of carrying forward, that the disk has refused and that are tried again."""
+        """How many reads and jobs of carrying forward are being tried again because the disk refuses to read."""
         return len(self._reader.refusals) + len(self._carried.refusals) + self._carry_is_refused
 
     def loaded(self, load: AnyLoad) -> None:

@@ -89,3 +89,14 @@ def test_failing_fins_are_answered_some_at_a_time_and_logged_seldom() -> None:
     assert len(errors) == 10
     client.handler.end()
     assert ("info", b"%d more lines about its messages were left out" % (count - 10)) in client.notes
+
+
+def test_a_client_is_not_taken_for_silent_while_it_is_nsqd_that_is_late() -> None:
+    node = Node()
+    client = node.client()
+    client.say(nop() * 3000 + pub("t", b"x"))
+    node.pass_time(61.0)  # the process was stopped, say; 60 seconds are the client's read deadline
+    for _ in range(3):
+        node.pass_time(0.001)
+    assert client.handler.reading
+    assert client.answers()[-1] == b"OK"

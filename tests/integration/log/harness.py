@@ -161,6 +161,11 @@ def opened(path: Path, files: Files | None = None, **settings: Any) -> Iterator[
         store.kill()
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below the folder, by its path in it."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 class TroubledFiles(Files):
     """A disk that fails when told to, and remembers what was asked of it."""
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from nsqd.log.data_path import DataPathError, as_json
 from nsqd.log.files import Files
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
-from tests.integration.log.harness import TroubledFiles, opened
+from tests.integration.log.harness import TroubledFiles, contents, opened
 
 
 def test_missing_folder_is_reported_in_nsqs_words(tmp_path: Path) -> None:
@@ -160,3 +161,45 @@ def test_damaged_topology_is_no_reason_not_to_start(tmp_path: Path, text: str) -
     (tmp_path / "topology.json").write_text(text)
     with opened(tmp_path) as store:
         assert store.recovered.topology is None
+
+
+def test_folder_that_has_taken_the_data_paths_place_is_left_as_it_is(tmp_path: Path) -> None:
+    ours, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    ours.mkdir()
+    with opened(ours) as store:
+        store.publish(b"x", topic="kept")
+        store.publish(b"x", topic="dropped")
+        store.checkpoint()
+        ours.rename(elsewhere)
+        shutil.copytree(elsewhere, ours)
+        before = contents(ours)
+        store.store.place_looked_at(store.store.data_path.lost_place())
+        store.log("new")
+        store.store.drop_log("dropped")
+        store.store.reserve_ids(1 << 40)
+        store.store.set_topology({"new": {}})
+        store.store.repair()
+        store.sync()
+        store.store.close()
+        assert contents(ours) == before
+
+
+def test_what_waited_for_the_data_path_is_done_when_it_is_back(tmp_path: Path) -> None:
+    ours, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    ours.mkdir()
+    with opened(ours) as store:
+        store.publish(b"x", topic="dropped")
+        store.checkpoint()
+        ours.rename(elsewhere)
+        store.store.place_looked_at(store.store.data_path.lost_place())
+        store.store.drop_log("dropped")
+        store.store.reserve_ids(1 << 40)
+        elsewhere.rename(ours)
+        store.store.place_looked_at(store.store.data_path.lost_place())
+        store.store.repair()
+        store.sync()
+        assert store.store.health == "OK"
+        assert store.publish(b"x", topic="new").error is None
+        store.store.close()
+    with opened(ours) as store:
+        assert (list(store.store.logs), store.store.data_path.ids_reserved) == (["new"], 1 << 40)

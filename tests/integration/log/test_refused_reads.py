@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from common.wire.history import Gap
+from nsqd.log.cold import Load, Start
 from nsqd.log.data_path import DataPathError
 from nsqd.log.history import History
 from nsqd.log.reading import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
+from nsqd.log.segment import BLOCK_SIZE, Segment
 from nsqd.log.topic_log import RETRY_AFTER
-from tests.integration.log.harness import START, OpenStore, TroubledFiles, opened, texts
+from tests.integration.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
 from tests.integration.log.test_carrying import SEGMENT, Topic
 
 
@@ -28,8 +30,11 @@ def refuse(files: TroubledFiles, part: str) -> None:
     files.fails_for = lambda name: part in name
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def damage(segment: Path) -> None:
+    """The first record of it."""
+    data = bytearray(segment.read_bytes())
+    data[10] ^= 1
+    segment.write_bytes(data)
 
 
 # Carrying forward
@@ -67,6 +72,18 @@ def test_carry_that_is_refused_a_side_file_is_put_off(tmp_path: Path, files: Tro
         topic.carry()
         assert topic.side_files() == ["carried.000002"]
         topic.read_needed()
+
+
+def test_carry_that_is_not_needed_any_more_does_not_wait_for_the_disk(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, **SEGMENT) as store:
+        topic = Topic(store)
+        topic.let_one_be_needed()
+        refuse(files, ".log")
+        topic.carry()
+        assert topic.log.waiting_for_disk == 1
+        topic.needed = set()
+        topic.carry()
+        assert topic.log.waiting_for_disk == 0
 
 
 # Reading
@@ -108,12 +125,30 @@ def test_no_copy_is_made_of_damage_that_cannot_be_read_a_second_time(tmp_path: P
         store.publish(b"a")
         store.publish(b"b")
         segment = store.segments()[0]
-        data = bytearray(segment.read_bytes())
-        data[60] ^= 1
-        segment.write_bytes(data)
+        damage(segment)
         assert store.batch_at(store.log(), 0) is None
-        assert [(damage.first, damage.end, damage.kept) for damage in store.store.damage] == [(0, 1, "")]
+        assert [(found.first, found.end, found.kept) for found in store.store.damage] == [(0, 1, "")]
         assert not list(segment.parent.glob("*.damaged.*"))
+
+
+def test_damage_found_before_a_refusal_is_kept_aside(tmp_path: Path) -> None:
+    class RefusesTheEnd(TroubledFiles):
+        def read_fully(self, descriptor: int, size: int, offset: int) -> bytes:
+            if offset + size > 2 * BLOCK_SIZE:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().read_fully(descriptor, size, offset)
+
+    with opened(tmp_path, RefusesTheEnd(), mem_queue_size=0) as store:
+        store.publish(b"a")
+        store.publish(b"b")
+        store.publish(bytes(3 * BLOCK_SIZE))
+        path = store.segments()[0]
+        damage(path)
+        load = Load("t", 2, Segment(path, 0, path.stat().st_size), end=3, start=Start(0, 0))
+        load.perform(store.store.files)
+        assert load.error is not None
+        assert [(hole.first, hole.end) for hole in load.holes] == [(0, 1)]
+        assert [kept.exists() for kept in load.aside] == [True]
 
 
 # History
@@ -131,6 +166,8 @@ def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, f
         assert store.clock.now > START + READ_PATIENCE - RETRY_INTERVAL
         with pytest.raises(ReadRefused):
             past.sequence_at(1)
+        assert past.times() is None
+        files.fail("open to read", errno.EIO)
         assert past.times() is None
         files.recover()
         assert past.sequence_at(1) == 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.broker.store import NotSynced
 from nsqd.log import journal
 from nsqd.log.files import Files
-from tests.integration.log.harness import OpenStore, TroubledFiles
+from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import make_batch
 
 
@@ -87,6 +88,56 @@ def test_many_that_wait_for_a_sync_share_it(tmp_path: Path) -> None:
                 for _ in range(50):
                     nursery.start_soon(store.store.sync)
             assert 1 <= files.calls.count(("sync", f"{0:020}.log")) <= 2
+
+    run(test)
+
+
+def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) -> None:
+    topics = "abcde"
+
+    async def test() -> None:
+        store = OpenStore(tmp_path)
+        async with trio.open_nursery() as nursery:
+            for topic in topics:
+                store.publish(b"before", topic=topic)
+            nursery.start_soon(store.store.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            for rounds in range(3):
+                assert nursery.child_tasks, rounds
+                round_ = store.store.begin_round(2)
+                round_.perform(store.store.files)
+                store.store.end_round(round_)
+                for topic in topics:
+                    store.publish(b"after", topic=topic)
+                await trio.testing.wait_all_tasks_blocked()
+            assert not nursery.child_tasks
+            assert all(store.log(topic).synced_tail for topic in topics)
+            nursery.cancel_scope.cancel()
+        store.store.close()
+        with opened(tmp_path) as again:
+            assert {again.log(topic).synced_tail for topic in topics} == {4}
+
+    run(test)
+
+
+def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> None:
+    async def test() -> None:
+        store = OpenStore(tmp_path)
+        async with trio.open_nursery() as nursery:
+            for topic in "abc":
+                store.publish(b"x", topic=topic)
+            nursery.start_soon(store.store.sync)
+            await trio.testing.wait_all_tasks_blocked()
+            for _ in range(2):
+                round_ = store.store.begin_round(1)
+                round_.perform(store.store.files)
+                store.store.end_round(round_)
+                store.store.drop_log("b")
+                store.store.drop_log("c")
+                await trio.testing.wait_all_tasks_blocked()
+            assert not nursery.child_tasks
+            nursery.cancel_scope.cancel()
+        store.kill()
 
     run(test)
 
@@ -307,6 +358,28 @@ def test_topology_is_saved_in_the_background_and_not_too_often(tmp_path: Path) -
             await trio.sleep(1)
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 19}
         assert files.calls.count(("rename", "topology.json")) <= 7
+
+    run(test)
+
+
+def test_names_are_not_forgotten_when_the_end_comes_while_they_are_collected(tmp_path: Path) -> None:
+    async def test() -> None:
+        opened = OpenStore(tmp_path)
+        seconds = count()
+        opened.store.now = lambda: float(next(seconds))
+        async with trio.open_nursery() as nursery:
+
+            def names() -> Iterator[dict[str, object]]:
+                yield {"a": {}}
+                nursery.cancel_scope.cancel()
+                yield {"b": {}}
+
+            opened.store.names = names
+            await nursery.start(opened.store.run)
+            opened.store.names_changed()
+            await trio.sleep_forever()
+        opened.store.close()
+        assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"a": {}, "b": {}}
 
     run(test)
 

@@ -7,7 +7,7 @@ import pytest
 from common.http_api import HttpApi
 from common.wire.limits import Limits
 from nsqd.broker.broker import Broker
-from nsqd.http import NodeInfo, Publishing, make_app
+from nsqd.http import NodeInfo, Publishing, Reading, make_app
 from nsqd.http.access import Endpoint
 from nsqd.options import Options
 from tests.support.asgi import Answer, ask, run_directly
@@ -28,7 +28,7 @@ class FakeSettings:
 class Nsqd:
     """An nsqd's HTTP side, in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading | None = None) -> None:
         self.store = FakeStore()
         self.broker: Broker = make_broker(self.store)
         self.turn = FakeTurn(self.broker)
@@ -42,7 +42,7 @@ class Nsqd:
             NodeInfo(hostname="node1", tcp_port=4150, http_port=4151),
             start_drain=self._start_drain,
             run_trio=run_directly,
-            reading=no_history(),
+            reading=reading or no_history(),
         )
 
     def _start_drain(self) -> None:
