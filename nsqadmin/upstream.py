@@ -310,11 +310,12 @@ class Upstream:
         return body
 
     async def _pieces_of(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """Unpacked; of each piece that is received no more than one answer may have."""
+        """Yield the body, unpacked, in pieces so small that nobody waits for long while one is looked at."""
         body = Body(response.headers.get("content-encoding", ""), most=self._most)
         async for received in response.aiter_raw():
-            await self.in_slices(body.receive(received))
-            yield body.take()
+            for _ in body.receive(received):
+                await trio.lowlevel.checkpoint()
+                yield body.take()
 
     async def _read(self, address: str, body: Body) -> Any:
         """What is read can be written again: text is text, and numbers are finite."""
