@@ -17,9 +17,12 @@ def test_a_bomb_comes_in_small_pieces() -> None:
 
     async def test() -> list[bytes]:
         with trio.fail_after(30):
-            async with listening(node) as (port,), opened(Options(lookupd_http_address=("127.0.0.1:1",))) as upstream:
-                async with upstream.stream(f"127.0.0.1:{port}", "/topic/read?topic=t") as streamed:
-                    return [piece async for piece in streamed.pieces]
+            async with (
+                listening(node) as (port,),
+                opened(Options(lookupd_http_address=("127.0.0.1:1",))) as upstream,
+                upstream.stream(f"127.0.0.1:{port}", "/topic/read?topic=t") as streamed,
+            ):
+                return [piece async for piece in streamed.pieces]
 
     pieces = trio.run(test)
     assert b"".join(pieces) == body
