@@ -1,6 +1,6 @@
-"""Asks an index whether anything that is installed is known to be unsafe: `python -m scripts.audit`.
+"""Ask an index for known vulnerabilities of the installed packages: `python -m scripts.audit`.
 
-Many machines reach no index that could tell. Then one line says so, and it is no failure.
+Many machines cannot reach an index that knows them. Then the script says so in one line and succeeds.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def main() -> int:
         found = []
     audited = [package for package in found if "vulns" in package]
     if not audited:
-        print("pip-audit: no index here can be asked about what is known to be unsafe")
+        print("pip-audit: skipped, as no index with known vulnerabilities can be reached")
         return 0
     unsafe = [(package, flaw) for package in audited for flaw in package["vulns"]]
     for package, flaw in unsafe:
-        mended = ", ".join(flaw.get("fix_versions", ())) or "nowhere yet"
-        print(f"{package['name']} {package['version']}: {flaw['id']}, mended in {mended}")
+        fixed = ", ".join(flaw.get("fix_versions", ())) or "no version yet"
+        print(f"{package['name']} {package['version']}: {flaw['id']}, fixed in {fixed}")
     return 1 if unsafe else 0
 
 
