@@ -1,4 +1,4 @@
-"""Bodies that are made to keep a parser busy, each as large as it may come, with the parser that reads it on a loop.
+"""Bodies made to keep a parser busy, each as large as it may be, and the parser on the event loop that reads it.
 
 `bench parsers` shows what they cost, `tests/integration/test_hostile_bodies.py` that they cost no more than they may.
 """

@@ -1,4 +1,4 @@
-"""What a storm of new topics does to others, and what it leaves: the processor's work afterwards, and a stop."""
+"""What a storm of new topics costs other clients, and what follows it: work for the processor, and a stop."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _settle(broker: Broker) -> tuple[float, float, float]:
 
 
 class Probe:
-    """Publishes and consumes one message at a time, as somebody whom the storm does not concern."""
+    """Publishes and consumes one message at a time, as a client that has nothing to do with the storm."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection

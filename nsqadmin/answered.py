@@ -29,10 +29,10 @@ Json = Mapping[str, Any]
 _PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
 _MOST: Final = 1 << 64  # no count is as high
 _END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
-# Of one answer: several times what the biggest node has. Each costs about a kilobyte for as long as it is shown.
+# Bounds on one answer, several times what the largest node has. Each entry takes about a kilobyte while it is shown.
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
-_MOST_CLIENTS: Final = 100_000  # and as many counts of producers
+_MOST_CLIENTS: Final = 100_000  # also the bound on producers and their counts
 _LONGEST_NAME: Final = 4096  # characters; NSQ's own have 64
 _MOST_PERCENTILES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
@@ -55,7 +55,7 @@ class NotUnderstood(ValueError):
 
 
 class TooMuch(NotUnderstood):
-    """The answer has more of something than is taken from one node."""
+    """The answer has more topics, channels, clients or producers than one node may have here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def stats_in_slices(
     has_clients: bool = True,
     has_history: bool = False,
 ) -> Slices[NodeAnswer]:
-    """Pauses after each topic, channel and producer. Raises NotUnderstood."""
+    """Read the answer, with a pause after each topic, channel and producer. Raises NotUnderstood."""
     if not isinstance(document, dict):
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
     if isinstance(document.get("data"), dict) and "topics" not in document:

@@ -75,7 +75,7 @@ class Identity:
         return self._lacks(right, topic)
 
     def why_not_everywhere(self, right: Right) -> str:
-        """As `why_not`, for what concerns the whole cluster: a role that is limited to topics is not enough."""
+        """Return the same for actions on the whole cluster, for which a role that is limited to topics is not enough."""
         if reason := self.why_not(right):
             return reason
         if any(right in role.can and EVERYTHING in role.topics for role in self.roles):

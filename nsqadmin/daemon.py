@@ -80,7 +80,7 @@ async def run(
 
 
 def _budget() -> Budget:
-    """Of descriptors: what browsers and scripts may have leaves the rest for questions to the nodes, and for files."""
+    """Return how many connections browsers and scripts may open: the rest of the descriptors is for nodes and files."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Budget(int(descriptors) - min(_RESERVED_DESCRIPTORS, int(descriptors) // 2), "HTTP")
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 Json = Mapping[str, Any]
 
 _NO_REMOTE: Final = "N/A"
-_NAMES_AT_ONCE: Final = 5_000  # that are looked at before somebody else is served
-MOST_NAMES: Final = 50_000  # of topics that one nsqlookupd lists; each costs time at every sample
-_MOST_REMOTES: Final = 100  # of one node: so many ways to the nsqlookupds are shown
-_LONGEST_TEXT: Final = 4096  # characters of what a node says about itself
+_NAMES_AT_ONCE: Final = 5_000  # names that are checked before other tasks run
+MOST_NAMES: Final = 50_000  # topics that are taken from one nsqlookupd; each costs time at every sample
+_MOST_REMOTES: Final = 100  # registrations of one node that are shown
+_LONGEST_TEXT: Final = 4096  # characters of each text in which a node describes itself
 
 
 @dataclass(slots=True)
@@ -99,27 +99,27 @@ def info_in(document: object, configured: str) -> Announced:
 
 
 def topics_in(document: object) -> Slices[list[dict[str, Any]]]:
-    """Of /stats, as the node says them. Raises NotUnderstood for what could not be shown."""
+    """Return the topics of an answer to /stats, as they stand there. Raises NotUnderstood if they could not be shown."""
     stats = unwrapped(document)
     yield from stats_in_slices("", stats, at=0.0)
     return list(stats.get("topics") or ())
 
 
 def topic_names_in(document: object) -> Slices[list[str]]:
-    """The same, without what they have."""
+    """Return the names of the topics of an answer to /stats. Raises NotUnderstood."""
     return [it["topic_name"] for it in (yield from topics_in(document))]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The nodes of an answer, each once for each registration; `left_out` are those beyond the most that are taken."""
+    """The nodes that an nsqlookupd lists, once for each registration. `left_out` counts the nodes beyond the bound."""
 
     producers: list[Announced]
     left_out: int = 0
 
 
 def producers_in(document: object, *, most: int, known: Container[str] = ()) -> Slices[Listed]:
-    """Takes at most so many nodes, of those that are `known` all. Raises NotUnderstood."""
+    """Return at most `most` nodes, and all that are `known`. Raises NotUnderstood."""
     try:
         return (yield from _producers_in(unwrapped(document).get("producers") or (), most, known))
     except (TypeError, ValueError, AttributeError) as error:
@@ -141,7 +141,7 @@ def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slic
             counts[key] = counts.get(key, 0) + 1
             names += len(producer.topics)
             if names > 4 * MOST_NAMES:
-                producer.topics.clear()  # each node says itself what it has
+                producer.topics.clear()  # each node's own answer names its topics
             taken.append(producer)
     return Listed(taken, len(left_out))
 

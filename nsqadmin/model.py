@@ -111,8 +111,8 @@ class Node:
     answered_in: float | None = None  # the last time that it did
     error: str = ""  # as it came
     explanation: str = ""  # what that means, and what to try
-    not_read: str = ""  # it answers, but the answer was not read: why
-    token_withheld: str = ""  # why it is asked without the token; empty: with it, or there is none
+    not_read: str = ""  # why its answer was not read, although it answers
+    token_withheld: str = ""  # why it is asked without the token; empty if it is shown the token or there is none
     own_health: str = ""  # what it says about itself: "OK", or why not
     start_time: float | None = None
     memory: Memory | None = None
@@ -135,7 +135,7 @@ class Node:
         return self.health in (Health.OK, Health.SLOW)
 
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
-        """The node as somebody may see it who does not see every topic."""
+        """Return the node without the topics that somebody may not see."""
         return replace(self, tombstones=tuple(topic for topic in self.tombstones if sees(topic)))
 
 
@@ -149,9 +149,9 @@ class Lookupd:
     answered_in: float | None = None
     error: str = ""
     explanation: str = ""
-    not_read: str = ""  # it answers, but the answer was not read: why
-    nodes_left_out: int = 0  # that it lists and that are not asked: beyond --max-nodes
-    topics_left_out: int = 0
+    not_read: str = ""  # why its answer was not read, although it answers
+    nodes_left_out: int = 0  # nodes that it lists beyond --max-nodes; they are not asked
+    topics_left_out: int = 0  # topics that it lists beyond the bound; they are not shown
     version: str = ""
     topics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()

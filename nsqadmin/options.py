@@ -38,19 +38,17 @@ class Options(BaseOptions):
     nsqd_token_file: str = option("", "file with the token to show to nsqd that have a --rights-file")
     nsqd_token_to: tuple[str, ...] = option(
         (),
-        "network (10.0.0.0/8) or name (nsqd-*.example.com) of nsqd that may be shown the token, "
+        "network (10.0.0.0/8) or name (nsqd-*.example.com) of the nsqd that are shown the token, "
         "besides those of --nsqd-http-address",
     )
     nsqd_token_over_http: bool = option(
         False, "show the token also over plain HTTP, and where certificates are not verified"
     )
     max_answer_size: int = option(
-        16 << 20, "largest answer of one node that is read, in bytes, once it is unpacked", at_least=1 << 16
+        16 << 20, "largest answer of one node that is read, in bytes, unpacked", at_least=1 << 16
     )
-    max_cluster_size: int = option(
-        128 << 20, "how large the answers of all nodes may be together, in bytes", at_least=1 << 16
-    )
-    max_nodes: int = option(1000, "how many nodes are taken from what nsqlookupd lists", at_least=1)
+    max_cluster_size: int = option(128 << 20, "largest size of all nodes' answers together, in bytes", at_least=1 << 16)
+    max_nodes: int = option(1000, "how many of the nodes that nsqlookupd lists are asked", at_least=1)
     sample_interval: Nanoseconds = option(
         5 * SECOND, "how often all nodes are asked; longer by itself where that is much work", kind=DURATION, at_least=1
     )

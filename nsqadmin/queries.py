@@ -38,8 +38,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _NOT_FOUND: Final = 404
-_AT_ONCE: Final = 100  # that are asked for one request
-_MOST_WEIGHT: Final = 256 << 20  # bytes that the answers to one request may take in memory
+_AT_ONCE: Final = 100  # nodes that are asked at the same time for one request
+_MOST_WEIGHT: Final = 256 << 20  # bytes of memory that all answers for one request may take
 
 LOOKUPD: Final = "nsqlookupd"
 NSQD: Final = "nsqd"
@@ -209,9 +209,9 @@ class Queries:
         read: Callable[[Any, str], Slices[T]],
         missing_is_fine: bool,
     ) -> Answers[T]:
-        """What `read(document, address)` does not understand is that one's error, and nobody else's.
+        """Ask all addresses. An answer that `read(document, address)` does not understand is an error of that one alone.
 
-        What all answers take in memory together has a bound; those that come when it is reached are errors, too.
+        All answers together may take _MOST_WEIGHT of memory; those that exceed it count as errors, too.
         `missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have.
         """
         answered: dict[int, T] = {}

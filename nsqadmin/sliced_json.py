@@ -1,9 +1,9 @@
-"""JSON that may be long and hostile, read in slices, so that somebody else can be served in between.
+"""A parser for JSON that may be long and hostile, which pauses so that other tasks can run in between.
 
-The reader in C is a hundred times faster than anything in Python, but nothing else runs until it returns. So it gets a
-window of the text at a time. A value that ends within the window is read at once. One that does not is taken apart: its
-members are read one after the other, each with the window moved to where it begins. An answer of a node is a list of
-topics that are small, so almost all of it is read in C.
+The parser in C is a hundred times faster than anything in Python, but nothing else runs until it returns. So it is given
+one window of the text at a time. A value that ends within the window is parsed at once. A longer one is taken apart: its
+members are parsed one after the other, and the window is moved to the beginning of each. A node's answer is a list of
+small topics, so almost all of it is parsed in C.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from nsqadmin import strict_json
 from nsqadmin.slices import Slices
 
 WINDOW: Final = 32 * 1024  # bytes
-_BETWEEN_PAUSES: Final = 500  # members that are read one by one: together about a millisecond
-_MOST_DEEP: Final = 16  # levels of what is longer than a window; /stats has six
+_BETWEEN_PAUSES: Final = 500  # members that are parsed one by one, which takes about a millisecond
+_MOST_DEEP: Final = 16  # levels of values that are longer than a window; /stats has six
 
-_Value = Slices[tuple[Any, int]]  # and where it ends
+_Value = Slices[tuple[Any, int]]  # a value, and where it ends
 
 # Half of a character: an escape, or what `surrogateescape` makes of a byte that is no UTF-8.
 _half_a_character: Final = re.compile(r"\\u[dD][89a-fA-F]|[\udc80-\udcff]").search
@@ -27,9 +27,9 @@ _after_space: Final = re.compile(rb"[ \t\n\r]{0,%d}" % WINDOW).match
 
 
 def loads(text: bytes | bytearray) -> Slices[Any]:
-    """Returns the document; pauses after about a millisecond, again and again. Raises ValueError.
+    """Parse the document, pausing about every millisecond. Raises ValueError.
 
-    What is read can be written again: text is text, and numbers are finite.
+    The result can be written as JSON again: text is valid, and numbers are finite.
     """
     reader = _Reader(text)
     value, end = yield from reader.value(reader.after_space(0), 0)
@@ -39,7 +39,7 @@ def loads(text: bytes | bytearray) -> Slices[Any]:
 
 
 class _Reader:
-    """Places are in bytes."""
+    """Positions are counted in bytes, except for `_character`."""
 
     def __init__(self, text: bytes | bytearray) -> None:
         self._text = text
@@ -69,7 +69,7 @@ class _Reader:
 
     def _move_to(self, at: int) -> None:
         cut = self._text[at : at + WINDOW]
-        self._from = self._byte = at  # byte and character: the same place, from which others are counted
+        self._from = self._byte = at  # `_byte` and `_character` are one position: where the last value began or ended
         self._character = 0
         self._window = cut.decode("utf-8", "surrogateescape")
         self._is_ascii = cut.isascii()
@@ -82,9 +82,9 @@ class _Reader:
         try:
             value, end = strict_json.DECODER.raw_decode(self._window, self._character_at(at))
         except (ValueError, RecursionError):
-            return None  # it is cut off, or no JSON: shown by whoever takes it apart
+            return None  # cut off by the window, or no JSON: taking it apart shows which
         if end == len(self._window) and not self._is_last:
-            return None  # a number may go on
+            return None  # a number may go on behind the window
         return strict_json.repaired(value) if self._has_halves else value, self._byte_at(end)
 
     def _character_at(self, at: int) -> int:

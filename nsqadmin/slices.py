@@ -1,4 +1,4 @@
-"""Work that pauses now and then, so that somebody else can be served: a generator of nothing that returns its result."""
+"""Work that pauses now and then so that other tasks can run: a generator that yields nothing and returns its result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Slices = Generator[None, None, T]
 
 
 def at_once(work: Slices[T]) -> T:
-    """Does it without a pause."""
+    """Do the work without pausing, and return its result."""
     while True:
         try:
             next(work)

@@ -13,7 +13,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def repaired(document: Any) -> Any:
-    """The document without halves of characters, which `\\ud800` is: it can be written as UTF-8. Raises ValueError."""
+    """Replace halves of characters, as `\\ud800` is one, so that the document can be written as UTF-8. Raises ValueError."""
     try:
         return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError as error:

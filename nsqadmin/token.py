@@ -1,9 +1,9 @@
-"""The token for nsqd: which nodes it is shown to, and why not to the others.
+"""The token for nsqd: which nodes are shown it, and why others are not.
 
-Whoever registers with nsqlookupd is asked by us, and nobody checks who that is. So the token goes to nodes that the
-operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, and to where it can neither be read on the way nor be
-taken by somebody else: over HTTPS with a certificate that is verified, or over loopback. A network on the list is
-matched against the address that we connect to, which is why the name of such a node is resolved here, once.
+nsqadmin asks every node that registers with nsqlookupd, and nobody checks who has registered. So only nodes that the
+operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, are shown the token, and only over connections that
+nobody else can read or answer: HTTPS with a verified certificate, or loopback. A network on the list is compared with
+the address that we connect to, which is why the name of such a node is resolved here, once.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NOT_VERIFIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a node is asked. `withheld` says why without the token; empty: with it, or there is none."""
+    """How a node is asked. `withheld` says why the token is left out; it is empty if the token is sent or there is none."""
 
     url: httpx.URL
     headers: Mapping[str, str] = field(default_factory=dict)
-    sni_hostname: str = ""  # whom the certificate must name, where `url` holds an address instead
+    sni_hostname: str = ""  # the name that the certificate must have, if `url` holds an address instead
     withheld: str = ""
 
 
@@ -53,13 +53,18 @@ class Token:
         self._verifies = not options.http_client_tls_insecure_skip_verify
 
     async def way_to(self, url: httpx.URL, announced: tuple[str, int]) -> Way:
-        """`announced`: the host and port by which the node is known; its HTTPS port is another one."""
+        """Return how to ask the node at `url`, with the token if it may have it.
+
+        `announced` is the host and port by which the node is known; its HTTPS port differs from that.
+        """
         if not self._header:
             return Way(url)
         host, is_named = url.raw_host.decode(), self._is_named(url, announced)
         is_private = self._over_http or (url.scheme == "https" and self._verifies)
         if is_named and is_private:
             return Way(url, self._header)
+        if not is_named and not self._listed.has_networks:
+            return Way(url, withheld=NOT_LISTED)
         addresses = await _addresses_of(host, url.port or 0)
         if not is_named:
             addresses = [it for it in addresses if self._has_address(it, url, announced)]
@@ -82,7 +87,7 @@ class Token:
 
 
 def _pinned(url: httpx.URL, host: str, address: str, header: Mapping[str, str]) -> Way:
-    """To this address and no other, whatever the name means a moment later."""
+    """Return the way to this address and no other, whatever the name resolves to a moment later."""
     if read_ip(host) is not None:
         return Way(url, header)
     headers = {**header, "host": url.netloc.decode()}
@@ -90,7 +95,7 @@ def _pinned(url: httpx.URL, host: str, address: str, header: Mapping[str, str]) 
 
 
 async def _addresses_of(host: str, port: int) -> list[str]:
-    """IPv4 first where a name has both, as Go does. None for what cannot be resolved: connecting says why."""
+    """Return the host's addresses, IPv4 first, as Go does; an empty list if it cannot be resolved, which connecting reports."""
     if read_ip(host) is not None:
         return [host]
     if not is_name(host):

@@ -3,8 +3,8 @@
 One client for all of them, on trio: connections are kept, each question has its own deadline, and an nsqd that speaks
 TLS only is asked again where it says that it does.
 
-Nodes are whoever has registered, so what they answer is bounded: by its size once it is unpacked, by what it would take
-once it is read, and by how many large answers are held at once. Unpacking and reading pause after each millisecond.
+Anybody can register as a node, so answers are bounded: by their size once unpacked, by the memory that they would take
+once parsed, and by how many large ones are held at once. Unpacking and parsing pause every few milliseconds.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _TO_GET: Final = frozenset((301, 302, 303))
 _REDIRECTS: Final = _TO_GET | {307, 308}
 _MOST_REDIRECTS: Final = 10  # as in Go
 _MOST_OF_A_REFUSAL: Final = 64 * 1024  # bytes
-_LARGE: Final = 1 << 20  # bytes of an answer that waits for a place among the large ones
-_MOST_LARGE: Final = 2  # that are held at once, until they are read
-_OF_LOOKUPD: Final = 4  # times the bound of a node's answer
+_LARGE: Final = 1 << 20  # bytes; a longer answer waits for a place among the large ones
+_MOST_LARGE: Final = 2  # large answers that are held at once, until they are parsed
+_OF_LOOKUPD: Final = 4  # an nsqlookupd may answer so many times as much as a node
 _MOST_SECURE: Final = 10_000  # nodes whose HTTPS port is remembered
 _REDIRECTED: Final = "it sent the question elsewhere"
 # What asking raises, besides what is our own fault.
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
-_SLICE: Final = 0.002  # seconds of the processor, after which somebody else is served
+_SLICE: Final = 0.002  # seconds of processor time, after which other tasks run
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ T = TypeVar("T")
 class UpstreamError(Exception):
     """There is no answer, or it is a refusal. The message is NSQ's; `status` is 0 where there was none.
 
-    `withheld` says why the question came without the token, `not_read` why an answer that came was not read.
+    `withheld` says why the question was sent without the token, `not_read` why an answer that came was not read.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer that is JSON. `made_at` is by the other one's clock, `weight` is what it takes in memory, in bytes."""
+    """An answer that is JSON. `made_at` is by the node's clock; `size` and `weight`, its memory, are in bytes."""
 
     value: Any
     size: int
@@ -117,7 +117,7 @@ class Streamed:
 
 class Upstream:
     def __init__(self, options: Options) -> None:
-        self.spent = 0.0  # seconds of the processor, on unpacking and reading answers
+        self.spent = 0.0  # seconds of processor time on unpacking and parsing answers
         self._timeout = seconds(options.http_client_request_timeout)
         self._connect_timeout = seconds(options.http_client_connect_timeout)
         self._most = options.max_answer_size
@@ -172,9 +172,9 @@ class Upstream:
                 await response.aclose()
 
     async def in_slices(self, work: Slices[T]) -> T:
-        """Does work that pauses, and lets others be served where it does. Counted in `spent`.
+        """Do the work, and let other tasks run where it pauses. Its processor time is added to `spent`.
 
-        Of all such work there is one slice in a turn of the loop, so that its turns are short however many answers come.
+        Only one slice of all such work runs in a turn of the loop, so turns stay short however many answers come.
         """
         while True:
             async with self._turn:
@@ -200,7 +200,7 @@ class Upstream:
             return bytes(answer.body.data)
 
     def _place(self, *, is_lookupd: bool) -> _Place:
-        # What nsqlookupd lists is of all nodes: whoever registers much must not hide the others.
+        # nsqlookupd lists all nodes in one answer: somebody who registers a lot must not hide the others.
         return _Place(self._large, most=self._most * (_OF_LOOKUPD if is_lookupd else 1))
 
     async def _answered(
@@ -223,7 +223,7 @@ class Upstream:
     async def _followed(
         self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
     ) -> _Answer:
-        """Wherever it leads. The token goes no further than to the first."""
+        """Ask, and follow redirects wherever they lead; only the first address is shown the token."""
         with _failing(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
             way = await self._way_to(url, address, is_lookupd=is_lookupd)
         withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
@@ -246,7 +246,7 @@ class Upstream:
         return Way(whole) if is_lookupd else await self._token.way_to(whole, (host, port))
 
     async def _exchange(self, method: str, url: str, way: Way, body: bytes, place: _Place) -> _Answer:
-        """httpx's own answers are in cycles, and would keep megabytes until somebody collects them: the body is ours."""
+        """Ask one address. The body is kept by us: httpx's own answers are reference cycles, which keep megabytes for long."""
         try:
             with trio.fail_after(self._timeout) as scope:
                 response = await self._client.send(self._request(method, way, body), stream=True)
@@ -287,7 +287,7 @@ class Upstream:
         return f"https://{address.rpartition(':')[0]}:{port}{target}"
 
     def _remember_https(self, address: str, answer: _Answer) -> None:
-        """Where an nsqd that speaks TLS only wants to be asked. UpstreamError when it does not say."""
+        """Remember the HTTPS port that an nsqd with TLS only has named. Raises UpstreamError if it names none."""
         try:
             port = int(json.loads(answer.body.data)["https_port"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -310,14 +310,15 @@ class Upstream:
         return body
 
     async def _pieces_of(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """Unpacked; of each piece that is received no more than one answer may have."""
+        """Yield the body, unpacked, in pieces so small that nobody waits for long while one is looked at."""
         body = Body(response.headers.get("content-encoding", ""), most=self._most)
         async for received in response.aiter_raw():
-            await self.in_slices(body.receive(received))
-            yield body.take()
+            for _ in body.receive(received):
+                await trio.lowlevel.checkpoint()
+                yield body.take()
 
     async def _read(self, address: str, body: Body) -> Any:
-        """What is read can be written again: text is text, and numbers are finite."""
+        """Parse the body. The result can be written as JSON again: text is valid, and numbers are finite."""
         try:
             return await self.in_slices(sliced_json.loads(body.data))
         except ValueError as error:
@@ -325,7 +326,7 @@ class Upstream:
 
 
 class _Place:
-    """Among the answers that are large: taken when one turns out to be, and given back when it has been read."""
+    """A place among the large answers, taken when an answer turns out to be large and given back when it has been parsed."""
 
     def __init__(self, limiter: trio.CapacityLimiter, *, most: int) -> None:
         self.most = most  # bytes of the answer
@@ -333,7 +334,7 @@ class _Place:
         self._limiter = limiter
 
     async def take(self, scope: trio.CancelScope) -> None:
-        """Waiting for others is not the node's time: the deadline moves by as much."""
+        """Wait for a place, and move the deadline by as much: the node is not to blame for the wait."""
         left = scope.deadline - trio.current_time()
         scope.deadline = inf
         await self._limiter.acquire_on_behalf_of(self)
@@ -377,7 +378,7 @@ def _refused(answer: _Answer) -> UpstreamError:
 
 @contextmanager
 def _failing(method: str, url: str) -> Iterator[None]:
-    """Whatever goes wrong inside is an UpstreamError."""
+    """Raise what goes wrong inside as an UpstreamError."""
     try:
         yield
     except _FAILURES as error:

@@ -38,10 +38,10 @@ class Config:
     compression: Literal["none", "snappy", "deflate"] = "none"
     deflate_level: int = 6
     auth_secret: str | None = field(default=None, repr=False)
-    auth_to: tuple[str, ...] = ()  # networks and names of the nsqds that it is sent to; none: every nsqd
+    auth_to: tuple[str, ...] = ()  # networks and names of nsqds that may get auth_secret; empty: any
     output_buffer_size: int = 16384
     output_buffer_timeout: float | None = 0.25  # None: nsqd does not hold anything back
-    max_msg_size: int = 17 << 20  # the largest frame: a message of nsqd's default size and 16 MiB more; 0: any
+    max_msg_size: int = 17 << 20  # largest frame: nsqd's default message size plus 16 MiB; 0: no limit
     reconnect_delay: Literal["growing", "fixed"] = "growing"  # "fixed": lookupd_poll_interval, as NSQ does it
 
     # Who we are
@@ -303,14 +303,14 @@ OPTIONS: Final = _table(
         "max_msg_size",
         0,
         (1 << 31) - 1,
-        help="bytes of the largest frame that is accepted, by default 17 MiB; 0: any",
+        help="largest frame that is accepted, in bytes; 17 MiB by default; 0: no limit",
     ),
     Option("auth_secret", "string", "auth_secret", help="for AUTH"),
     Option(
         "auth_to",
         "strings",
         "auth_to",
-        help="networks (`10.0.0.0/8`) and names (`nsqd-*.example.com`) of the nsqds that `auth_secret` is sent to, with commas; none: every nsqd",
+        help="networks (`10.0.0.0/8`) and names (`nsqd-*.example.com`) of the nsqds that may get `auth_secret`, separated by commas; empty: every nsqd that asks for it",
     ),
     Option(
         "skip_lookupd_authorization",

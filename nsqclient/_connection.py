@@ -90,7 +90,7 @@ class Connection:
         emit: Callable[[Event], None],
     ) -> None:
         self.address = address
-        self.peer = ""  # the address at the other end, as the socket knows it
+        self.peer = ""  # the IP address of the other end of the socket
         self.terms = Terms()
         self.is_open = False  # the handshake is over
         self.opened_at = 0.0
@@ -295,7 +295,7 @@ class Connection:
         allowed = Recipients(self._config.auth_to)
         if not allowed:
             return True
-        if ":" not in self.address:  # a unix socket: nobody can register one
+        if ":" not in self.address:  # a unix socket, which cannot be registered with nsqlookupd
             return True
         host, port = host_and_port(self.address)
         return allowed.has_name(host, port) or allowed.has_address(self.peer, port)

@@ -33,7 +33,7 @@ class Transport(Protocol):
 
     @property
     def peer(self) -> str:
-        """The address of the other end; empty where it has none."""
+        """The IP address of the other end; empty if it has none."""
 
     async def receive(self) -> bytes:
         """What has come; b"" at the end. A checkpoint."""
@@ -81,7 +81,7 @@ def check_target(target: Target) -> None:
 
 
 def peer_of(connection: socket.socket) -> str:
-    """The address of its other end; empty on a unix socket, and where it has gone."""
+    """Return the IP address of the other end; empty on a unix socket, and if the peer has gone."""
     try:
         name = connection.getpeername()
     except OSError:

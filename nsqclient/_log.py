@@ -12,14 +12,14 @@ from nsqclient import events
 
 LOGGER: Final = logging.getLogger("nsqclient")
 
-# There may be one of these for each message, or as many as a sick nsqd likes.
+# Events that there may be one of for each message, or as many as a sick nsqd causes.
 _OF_A_MESSAGE: Final = (events.LateResponse, events.GaveUp, events.LatePublish, events.Refused)
 
 
 def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Event], None]:
     """Logs each event as one line; `extra` has `nsqd` where it is about one."""
 
-    rations: dict[str, Ration] = {}  # by nsqd; there is one only while something was logged that has them
+    rations: dict[str, Ration] = {}  # of lines about messages, by nsqd, until it disconnects
 
     def log(event: events.Event) -> None:
         level, text = _line(event)

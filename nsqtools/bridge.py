@@ -76,9 +76,9 @@ async def consume(
     concurrency: int,
     stop: trio.Event,
 ) -> None:
-    """Until `stop` is set, and what was begun has ended or has taken LAST_ANSWERS more; then it is requeued.
+    """Consume until `stop` is set, and then finish the handlers that have begun.
 
-    Raises ToolFailed.
+    Handlers that take longer than LAST_ANSWERS are cancelled, and nsqd delivers their messages again. Raises ToolFailed.
     """
     startup: Literal["require", "background"] = "require" if nsqd else "background"
 

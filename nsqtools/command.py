@@ -53,7 +53,7 @@ class ToolOptions:
         return True
 
 
-# Seconds after a signal for what is under way. Then it is given up, so that the end comes before `docker stop` kills.
+# Seconds that work under way may take after a signal. Then it is given up, since `docker stop` kills after ten.
 LAST_ANSWERS: Final = 5.0
 
 OptionsT = TypeVar("OptionsT", bound=ToolOptions)
@@ -168,7 +168,7 @@ async def _heed_signals(
 async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]], *, grace: float = 0.0) -> bool:
     """Run the job, and cancel it `grace` seconds after `stop` is set. Return whether it came to its end.
 
-    What the job raises comes as it is.
+    Exceptions of the job are raised as they are, not in a group.
     """
     ended = False
     trouble: Exception | None = None

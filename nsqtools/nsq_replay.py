@@ -103,7 +103,7 @@ class Replay:
     published: int = 0
     began: float = field(default_factory=trio.current_time)
     _saved: float = -inf
-    _positions: list[int] = field(init=False)  # of each reader: everything before it was published
+    _positions: list[int] = field(init=False)  # for each reader, the sequence before which everything was published
 
     def __post_init__(self) -> None:
         self.settle()
@@ -131,12 +131,12 @@ class Replay:
         return bodies
 
     def settle(self) -> None:
-        """All that was read so far is published: to go on, one begins here."""
+        """Note that everything read so far has been published, so a later run may go on from here."""
         self._positions = [reader.position for reader in self.readers]
 
     @property
     def position(self) -> int:
-        """Where to go on, if there is one reader."""
+        """The sequence from which to go on, if there is only one reader."""
         return self._positions[0]
 
     def save(self, *, at_once: bool) -> None:
@@ -252,7 +252,7 @@ async def run(options: Options, stop: trio.Event) -> int:
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )
-    # Each batch is waited for, so none is left to wait for in the end.
+    # Each batch is awaited, so no answer is outstanding at the end.
     config = client_config("nsq_replay", options.producer_opt, drain_timeout=0.0)
     try:
         replay = await prepare(options, asking)

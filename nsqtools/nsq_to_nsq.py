@@ -106,7 +106,7 @@ class Bridge:
 
 async def run(options: Options, stop: trio.Event) -> int:
     consumer_config = client_config("nsq_to_nsq", options.consumer_opt, max_in_flight=options.max_in_flight)
-    # A handler waits for the answer to what it publishes, so none is left to wait for in the end.
+    # Handlers await the answer to what they publish, so no answer is outstanding at the end.
     producer_config = client_config("nsq_to_nsq", options.producer_opt, drain_timeout=0.0)
     async with AsyncExitStack() as stack:
         producers = [

@@ -26,7 +26,7 @@ class Http:
         self._access = access
         self._context: ssl.SSLContext | None = None
         self._secure: dict[str, str] = {}
-        self._withheld: set[str] = set()  # nsqd of which it was said that they are asked without the token
+        self._withheld: set[str] = set()  # nsqd whose missing token has been logged
 
     def __getstate__(self) -> Access:
         return self._access  # neither connections nor keys travel
@@ -89,10 +89,10 @@ class Http:
         raise refused
 
     def token_for(self, connection: HTTPConnection) -> dict[str, str]:
-        """The header with the token, where this nsqd may see it; connects first, as that shows who is at the other end.
+        """Return the header with the token if this nsqd may see it. Connects first, to learn the peer's address.
 
-        nsqlookupd lists whoever registers, so the nsqd that it lists are shown the token when `tokenTo` names them, and
-        over plain HTTP only on loopback.
+        Anybody can register with nsqlookupd, so an nsqd that it lists is shown the token only if `tokenTo` names it. Over
+        plain HTTP the token is sent on loopback only, unless `tokenOverHttp` allows more.
         """
         access = self._access
         if not access.token:

@@ -63,9 +63,9 @@ class Access:
     key_file: str = ""
     token: str = ""
     timeout: float = 30.0
-    token_to: tuple[str, ...] = ()  # networks and names of the nsqd that are shown it
+    token_to: tuple[str, ...] = ()  # networks and names of nsqd that are shown the token
     token_over_http: bool = False
-    are_named: bool = True  # the nsqd are those of the option `nsqd`: they are shown it, too
+    are_named: bool = True  # the option `nsqd` names all nsqd, so each may be shown the token
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ Flags, environment (`NSQLOOKUPD_` and the flag in capitals, with `_` for `-`), T
 nsqlookupd keeps nothing on disk: after a restart every nsqd registers again.
 `/lookup` can wait for a change, which saves consumers their polling: [how and why](../decisions/0002-lookup-that-waits.md).
 
-Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 64 KiB, as a command's line; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
+Deliberately unlike NSQ: lists are sorted; ephemeral names go when the last nsqd that had them disconnects; an IPv6 node can be tombstoned with or without brackets; `POST /topic/delete?topic=*` is refused, and `*` is no wildcard elsewhere; a negative size before an IDENTIFY's body is answered and does not end the process; that body is at most 64 KiB, and so is a command's line; `/debug` shows 0 for what was never tombstoned; there is no `/debug/pprof`.
 """
 
 ABOUT_NSQADMIN: Final = """\
@@ -61,8 +61,8 @@ A flag has one dash or two, and its value behind `=` or as the next argument; a 
 What may be given multiple times accumulates, otherwise the last one counts. There is no file and no environment.
 A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s`. `--help` and `--version` are everywhere.
 
-After the first SIGINT or SIGTERM, a tool that publishes or forwards waits five seconds for what is under way, and then gives it up.
-A message that was given up is requeued, so it is delivered again; where it went may have it already.
+After the first SIGINT or SIGTERM, a tool that publishes or forwards waits up to five seconds for work under way, and then gives it up.
+A message that a forwarding tool gives up is delivered again, so its destination may get it twice.
 
 Standard output carries data only; everything that is said goes to standard error.
 

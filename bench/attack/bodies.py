@@ -1,4 +1,4 @@
-"""Bodies that cost the one who reads them more than the one who sends them."""
+"""Bodies that cost their reader more than their sender."""
 
 from __future__ import annotations
 

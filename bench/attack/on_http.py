@@ -17,7 +17,7 @@ from bench.attack.target import Target
 from bench.work import HOST
 
 _GARBAGE: Final = os.urandom(300)
-# What begins as a TLS record with a ClientHello in it does, and goes on as garbage.
+# Begins as a TLS record with a ClientHello does, and goes on as garbage.
 _ALMOST_HELLO: Final = b"\x16\x03\x01\x01\x20\x01\x00\x01\x1c\x03\x03" + _GARBAGE[:200]
 _READERS: Final = 100
 _TLS_WISHES: Final = b'{"feature_negotiation":true,"tls_v1":true}'
@@ -45,7 +45,7 @@ def half_bodies(target: Target, until: float) -> str:
 
 
 def half_chunked_bodies(target: Target, until: float) -> str:
-    """The same, by the longer way: chunks are not served on the short path."""
+    """The same in chunks, which nsqd does not serve on its short path."""
     head = b"POST /mpub?topic=half HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     return _held(target, head + b"%x\r\n" % BODY + (b"x" * 999 + b"\n") * (BODY // 2000), until)
 
@@ -180,8 +180,7 @@ def garbage_after_identify(target: Target, until: float) -> str:
 
 
 def honest_handshakes(target: Target, until: float) -> str:
-    """A crowd that means it, at a pace that one core can follow."""
-
+    """Real handshakes, at a pace that one core can follow."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

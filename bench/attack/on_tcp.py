@@ -1,4 +1,4 @@
-"""Attacks on nsqd's TCP port by clients that nobody has to trust."""
+"""Attacks on nsqd's TCP port by clients without any rights."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def snappy_bomb(target: Target, until: float) -> str:
 def half_bodies_deflated(target: Target, until: float) -> str:
     """Bodies of 5 MB that are a few kilobytes on the wire, and never end."""
     packed = bodies.deflated(bodies.mpub("half", BODY, 100_000)[:-1])
-    # Fewer than of the others: zlib alone takes 0.3 MB for each connection.
+    # Fewer connections than elsewhere: zlib alone takes 0.3 MB for each.
     return _held(target, packed, until, wishes=_wishes(b'"deflate":true,"deflate_level":6'), connections=200)
 
 

@@ -1,4 +1,4 @@
-"""HTTP servers that mean no good: `python -m bench.attack.servers auth|nodes COUNT` prints their ports and serves until killed."""
+"""Hostile HTTP servers: `python -m bench.attack.servers auth|nodes COUNT` prints their ports and serves until killed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Whoever asks may go at any time."""
+        """Say nothing: clients may go at any time."""
 
 
 def main(kind: str, count: str = "1") -> None:

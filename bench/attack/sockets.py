@@ -1,4 +1,4 @@
-"""What the attackers do to sockets. Python is quick enough, as all of it is prepared buffers on plain sockets."""
+"""How attackers use sockets. Python is fast enough, since they send prepared buffers over plain sockets."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def many(count: int, make: Callable[[], socket.socket]) -> Iterator[list[socket.
 
 
 def flood(make: Callable[[], socket.socket], buffer: bytes, until: float, *, connections: int = 3) -> int:
-    """Sends `buffer` again and again on each connection, and reads what is answered. Bytes sent.
+    """Send `buffer` again and again on each connection, and discard the answers. Return how many bytes were sent.
 
     A connection that the daemon closes is made anew: an attacker would do so as well.
     """

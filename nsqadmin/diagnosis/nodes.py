@@ -70,7 +70,7 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"{node.address} is asked without the token",
-            "If the node is yours, put it on --nsqd-token-to and have it speak HTTPS; if nobody knows it, find out who "
+            "If the node is yours, add it to --nsqd-token-to and let it speak HTTPS; if nobody knows it, find out who "
             "registers it with nsqlookupd.",
             say("why", node.token_withheld),
         )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from nsqadmin.model import Client, Evidence
 
 TOO_MANY_NODES = (
-    "Nodes that are known already and those listed first are shown. If there really are so many, raise --max-nodes; "
-    "otherwise find out who registers them."
+    "Only the nodes that were known before and those listed first are shown. If there really are so many, raise "
+    "--max-nodes; otherwise find out who registers them."
 )
 
 

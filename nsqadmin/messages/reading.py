@@ -50,6 +50,12 @@ class _Read:
     gaps: list[Gap] = field(default_factory=list)
     scanned: int = 0
 
+    def add_gap(self, gap: Gap) -> None:
+        """Raises Unreadable where there are more gaps than any log has."""
+        self.gaps.append(gap)
+        if len(self.gaps) > MOST_SCANNED:
+            raise Unreadable(f"more than {MOST_SCANNED:,} gaps")
+
 
 class Reader:
     """On trio."""
@@ -148,9 +154,7 @@ class Reader:
                         at = _next(line)
                         break
                     if "gap" in line:
-                        read.gaps.append(_gap(log.node, line))
-                        if len(read.gaps) > MOST_SCANNED:
-                            raise Unreadable(f"more than {MOST_SCANNED:,} gaps")
+                        read.add_gap(_gap(log.node, line))
                         continue
                     read.scanned += 1
                     message = self.seen(_message(log.node, line), topic, identity)
@@ -174,15 +178,19 @@ class Reader:
         try:
             raw = await self._upstream.get_json(log.node, f"/channel/position?{arguments}")
             attempts = _waiting(raw)
+            size = 0
             for first, end in _runs(attempts):
                 async with aclosing(self.lines(log.node, topic, str(first), f"&to={end}")) as lines:
                     async for line in lines:
                         if "gap" in line:
-                            read.gaps.append(_gap(log.node, line))
+                            read.add_gap(_gap(log.node, line))
                         elif "next" not in line:
                             message = self.seen(_message(log.node, line), topic, identity)
                             known = attempts.get(message.sequence if message.sequence is not None else -1)
                             read.messages.append(replace(message, attempts=known))
+                            size += message.size
+                            if len(read.messages) >= limit or size >= _MOST_BYTES:
+                                return read
         except UpstreamError as error:
             read.log = replace(log, reason=_why(error))
         except Unreadable as error:
@@ -221,7 +229,7 @@ class Reader:
 
 
 async def _in_time(log: NodeLog, reading: Awaitable[_Read]) -> _Read:
-    """A node that sends a little now and then must not hold a page for ever."""
+    """Give up after a minute: a node that sends a little now and then must not hold up a page for ever."""
     with trio.move_on_after(_LONGEST_READ):
         return await reading
     return _Read(replace(log, reason=f"it took more than {_LONGEST_READ:.0f} s"))

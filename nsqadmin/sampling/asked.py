@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Ts = TypeVarTuple("Ts")
 
 PATIENCE: Final = 1.0  # seconds that a sweep waits for the slower ones
-_FIRST_PAUSE: Final = 15.0  # seconds, before one is asked again whose answer was too large; doubled each time
+_FIRST_PAUSE: Final = 15.0  # seconds before a node whose answer was too large is asked again; doubled each time
 _LONGEST_PAUSE: Final = 600.0
 # What reading an answer raises that is none: that is the trouble of one node.
 NO_ANSWER: Final = (NotUnderstood, KeyError, TypeError, ValueError, AttributeError)
@@ -45,7 +45,7 @@ class Asked:
     def failed(self, error: UpstreamError, now: float) -> None:
         self.error = error
         self.withheld = error.withheld or self.withheld
-        if error.not_read:  # to find that out took time and memory, and it will be so the next time
+        if error.not_read:  # finding that out cost time and memory, and is likely to cost them again
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
             self.not_before = trio.current_time() + self._pause
         self._is(Health.NEVER if self.answered_in is None else Health.DOWN, now)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _GONE_FOR: Final = 600.0  # seconds that a node that has left is still shown
 _MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
-_MOST_CHANNELS: Final = 1000  # that are kept of each
+_MOST_CHANNELS: Final = 1000  # registered channels of each that are kept
 
 
 class Census:
@@ -146,7 +146,7 @@ class Census:
 
 
 def _known_first(announced: list[Announced], known: Container[str], most: int) -> list[Announced]:
-    """At most so many: several nsqlookupds may each list as many others."""
+    """Return at most `most` nodes, those that are known first: several nsqlookupds together may list more than each may."""
     if len(announced) <= most:
         return announced
     return sorted(announced, key=lambda it: it.address not in known)[:most]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
@@ -61,33 +62,44 @@ class Stats:
         got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}")
         node.clock_skew = got.made_at - self._wall() if got.made_at is not None else None
         node.withheld = got.withheld
-        self._check_size(address, got)
-        document = dict(unwrapped(got.value))
-        if topics:
-            await self._add_clients(address, document, topics)
-        reading = stats_in_slices(
-            address,
-            document,
-            at=trio.current_time(),
-            before=node.answer,
-            has_clients=has_clients,
-            has_history=node.has_history,
-        )
-        answer = await self._upstream.in_slices(reading)
-        self._sizes[address] = got.size
+        with self._counted(address, got):
+            document = dict(unwrapped(got.value))
+            if topics:
+                await self._add_clients(address, document, topics)
+            reading = stats_in_slices(
+                address,
+                document,
+                at=trio.current_time(),
+                before=node.answer,
+                has_clients=has_clients,
+                has_history=node.has_history,
+            )
+            answer = await self._upstream.in_slices(reading)
         if answer.restarted:
             node.has_history, node.restarted = None, True  # it may be another program now
         node.answer = answer
 
-    def _check_size(self, address: str, got: Document) -> None:
-        """Raises UpstreamError when it is too much together with what the others have said."""
-        others = sum(size for node, size in self._sizes.items() if node != address)
+    @contextmanager
+    def _counted(self, address: str, got: Document) -> Iterator[None]:
+        """Count the answer while the block reads it, and afterwards instead of the last one if the block succeeds.
+
+        Other answers are read meanwhile, so it counts from the beginning. Raises UpstreamError when the answers of all
+        nodes together are too large.
+        """
+        kept = self._sizes.get(address, 0)
+        others = sum(self._sizes.values()) - kept
         if others + got.size > self._most:
             reason = (
                 f"its answer of {megabytes(got.size)} and those of other nodes are larger than "
                 f"{megabytes(self._most)} together"
             )
             raise UpstreamError(f"{address}: {reason}", withheld=got.withheld, not_read=reason)
+        self._sizes[address] = max(kept, got.size)
+        try:
+            yield
+            kept = got.size
+        finally:
+            self._sizes[address] = kept
 
     def forget_but(self, addresses: Container[str]) -> None:
         for address in [it for it in self._sizes if it not in addresses]:

@@ -11,13 +11,13 @@ class Work:
     def __init__(self) -> None:
         self.seconds = 0.0  # in this sweep
         self.before = 0.0  # in the one before
-        self._spent = 0.0  # on reading answers, up to the last count
+        self._spent = 0.0  # on reading answers since the start, as of the last `count_reading`
 
     def begin_sweep(self) -> None:
         self.before, self.seconds = self.seconds, 0.0
 
     def count_reading(self, spent: float) -> None:
-        """`spent`: seconds that reading answers has taken since the start."""
+        """Add what reading answers has cost since the last call. `spent` is the sum since the start, in seconds."""
         self.seconds += spent - self._spent
         self._spent = spent
 

@@ -1,7 +1,7 @@
-"""Producers and consumers under a ledger, whatever happens to the node or to the way there meanwhile.
+"""Producers and consumers under a ledger, while the node or the network to it is disturbed.
 
-The node is at one address, which may be a link of a bad network (network.py), a process that is stopped now and then,
-or one whose clock jumps. `run_load` publishes and consumes until `disturb` has returned; then everything has to arrive.
+The node has one address: a link of a bad network (network.py), a process that is stopped now and then, or one whose
+clock jumps. `run_load` publishes and consumes until `disturb` has returned; then everything has to arrive.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from tests.support.traffic import Load, Pace, check_nothing_is_left, check_shape
 
 OPTIONS: Final = ("max-bytes-per-file=20000", "mem-queue-size=10", "msg-timeout=5s")
 PACE: Final = Pace(publishers=2, consumers=5, longest_pause=0.01, longest_delay=4000)
-LONGEST_DISORDER: Final = 1.2  # seconds; what the disk refuses to read for longer counts as damage after some seconds
+LONGEST_DISORDER: Final = 1.2  # seconds; a refusal of more than three would put messages off by a minute
 # A FIN is journaled within a tenth of a second; here writes hang on the way, and the machine is busy.
 KILLED: Final = Excuses(finishes=1.5)
 RECOVERY_TIMEOUT: Final = 20.0

@@ -1,4 +1,4 @@
-"""A bad network between clients and nodes: a TCP proxy that does to connections what networks do, by a seed.
+"""A bad network between clients and nodes: a TCP proxy that harms connections as networks do, driven by a seed.
 
     client ---> Link (a port of its own) ---> nsqd, nsqlookupd, ...
 
@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import partial
 from random import Random
 from typing import Final
 
@@ -28,7 +27,7 @@ _SETTLES: Final = 2.0  # seconds after which both ends have noticed what happene
 
 
 class Fault(StrEnum):
-    """What happens while it lasts, to connections that there are and to new ones."""
+    """What happens to existing and new connections while the fault lasts."""
 
     CUT = "cut"  # closed, after a part of what was under way; new ones are closed at once
     RESET = "reset"  # the same with RST
@@ -89,7 +88,7 @@ class Link:
             self._passing.remove(passage)
 
     async def weather(self, data: bytes) -> list[bytes]:
-        """The pieces in which these bytes go on, when they may."""
+        """Wait until these bytes may go on, and return the pieces in which they do."""
         while self.fault is Fault.STALL:
             await self._healed.wait()
         if self.fault is Fault.DELAY:
@@ -165,15 +164,14 @@ async def storm(
     say: Callable[[str], None],
     faults: Sequence[Fault] = tuple(Fault),
 ) -> None:
-    """Fault after fault on one link or another, until cancelled; then all are healed. The ledger knows when."""
+    """Let one fault follow another on these links until cancelled, and tell the ledger when; at the end, heal all links."""
     try:
         while True:
             link, fault = chance.choice(links), chance.choice(faults)
             length = chance.uniform(0.1, longest)
             say(f"{fault} for {length:.1f} s")
             began = trio.current_time()
-            end_of_it = partial(ledger.interrupted, began, began + length + _SETTLES)
-            end_of_it()
+            ledger.interrupted(began, began + length + _SETTLES)
             link.begin(fault)
             await trio.sleep(length)
             link.heal()

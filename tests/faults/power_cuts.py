@@ -1,9 +1,8 @@
-"""A real nsqd under load, recorded, and its disk as power cuts leave it: on each of them a real nsqd starts, and the ledger is held
-against it.
+"""A real nsqd whose power goes: its disk as a power cut leaves it, a new nsqd on that disk, and the ledger.
 
 While clients publish, consume and reshape, the shim records what nsqd does to its disk (`trace.py`). At random moments
-the ledger is copied. Afterwards the disk of each of these moments is made, several times, each with another part of what
-was not synced; nsqd starts on it, and has to know and deliver all that clients knew at that moment.
+the ledger is copied. Afterwards the disk of each of these moments is made, without some part of what was not synced;
+nsqd starts on it, and has to know and deliver all that clients knew at that moment.
 
 Syncs take up to SLOW_SYNC, as on an honest disk, so that much is always under way.
 """
@@ -27,7 +26,7 @@ from tests.support.traffic import Load, Pace, check_shape, drain, log_of, new_le
 
 SYNC_TIMEOUT: Final = 0.5
 SLOW_SYNC: Final = 0.02
-# What is not synced before its answer is due for it after --sync-timeout at the latest. The rest is for the journal, which
+# With --ack=written a message is synced --sync-timeout after its answer at the latest. The rest is for the journal, which
 # is written every tenth of a second, and for two rounds of a dozen syncs each on a busy machine.
 WINDOW: Final = SYNC_TIMEOUT + 0.1 + 1.2
 EXCUSES: Final[Mapping[str, Excuses]] = {

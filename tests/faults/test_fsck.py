@@ -87,7 +87,7 @@ def test_lines_tell_severity_topic_segment_offset_and_sequences(path: Path, caps
     assert fsck.main([str(path)]) == 1
     said = capsys.readouterr()
     assert said.out == f"damage: {end - start} bytes are damaged topic=t file={name} offset={start} sequences=7-7\n"
-    assert said.err == "examined 2 topics, 5718 bytes; damage: 1, warning: 0, note: 0\n"
+    assert said.err == "examined 2 topics, 5718 bytes; unreadable: 0, damage: 1, warning: 0, note: 0\n"
 
 
 def test_fsck_and_recovery_agree(path: Path) -> None:

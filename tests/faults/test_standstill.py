@@ -26,7 +26,7 @@ from tests.support.tools import LIMIT, Tool, address
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 STANDSTILL = 5.0  # seconds; longer than clients wait for a sign of life
-LATEST = 10.0  # seconds that a deferred message may come after its time on a busy machine
+LATEST = 30.0  # seconds that a deferred message may be late on a busy machine; the smallest jump is an hour
 
 
 def say(text: str) -> None:

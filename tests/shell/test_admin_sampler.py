@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import pytest
 import trio
+import trio.testing
 
 from nsqadmin.activity import ActivityLog
+from nsqadmin.discovery import Announced
 from nsqadmin.model import Health, Snapshot
 from nsqadmin.options import Options
-from nsqadmin.sampling.asked import PATIENCE
+from nsqadmin.sampling.asked import PATIENCE, AskedNode
 from nsqadmin.sampling.sampler import Sampler
-from nsqadmin.upstream import opened
+from nsqadmin.sampling.stats import Stats
+from nsqadmin.slices import Slices, at_once
+from nsqadmin.upstream import Document, Upstream, opened
+
+T = TypeVar("T")
 
 SECOND = 1_000_000_000
 
@@ -212,5 +219,31 @@ def test_who_keeps_no_history_is_known() -> None:
     async def test() -> None:
         async with sampled(node) as sampler:
             assert [it.has_history for it in (await sampler.refresh()).nodes] == [False]
+
+    run(test)
+
+
+class SlowReading:
+    """Nodes answer at once, and all answers have come before one of them has been read."""
+
+    async def get_document(self, address: str, target: str) -> Document:
+        await trio.lowlevel.checkpoint()
+        return Document({"topics": []}, size=60_000, weight=0, made_at=None, withheld="")
+
+    async def in_slices(self, work: Slices[T]) -> T:
+        await trio.testing.wait_all_tasks_blocked()
+        return at_once(work)
+
+
+def test_answers_that_are_read_at_the_same_time_count_together() -> None:
+    nodes = [AskedNode(announced=Announced("", f"n{it}", 4150, 4151), has_history=False) for it in range(2)]
+
+    async def test() -> None:
+        stats = Stats(cast(Upstream, SlowReading()), time.time, most=100_000)
+        async with trio.open_nursery() as nursery:
+            await stats.start(nursery, nodes, has_clients=False, topics=()).wait()
+        assert [node.answer is None for node in nodes].count(True) == 1
+        (refused,) = [node.error for node in nodes if node.error is not None]
+        assert "together" in refused.not_read
 
     run(test)

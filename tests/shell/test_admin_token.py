@@ -99,6 +99,19 @@ def test_any_other_is_not_and_that_has_a_reason(tmp_path: Path, to: str, url: st
     assert (found.headers.get("authorization"), found.withheld) == (None, why)
 
 
+def test_names_of_strangers_are_not_resolved_for_a_list_without_networks(tmp_path: Path) -> None:
+    class NoResolver(Resolver):
+        async def getaddrinfo(self, host: Any, port: Any, *_: Any, **__: Any) -> list[Any]:
+            raise AssertionError(f"{host} is looked up")
+
+    async def ask() -> Way:
+        trio.socket.set_custom_hostname_resolver(NoResolver())
+        token = Token(options(tmp_path, nsqd_token_to=("nsqd1",)))
+        return await token.way_to(httpx.URL("https://nsqd1.evil.example:4152/"), ("nsqd1.evil.example", 4151))
+
+    assert trio.run(ask).withheld == NOT_LISTED
+
+
 def test_by_default_nobody_that_has_registered_is_on_the_list(tmp_path: Path) -> None:
     for url in ("https://nsqd1:4152/", "http://127.0.0.1:4151/"):
         assert way(options(tmp_path), url).withheld == NOT_LISTED

@@ -1,4 +1,4 @@
-"""Everything at a modest rate for hours, with a ledger: `python -m tests.soak --hours 24`."""
+"""Use all features at a modest rate for hours, under a ledger: `python -m tests.soak --hours 24`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     seconds = arguments.hours * 3600 if arguments.hours else (arguments.minutes or 10) * 60
-    logging.disable(logging.ERROR)  # what clients say when their nsqd is killed
+    logging.disable(logging.ERROR)  # clients report that their nsqd was killed
     plan = Plan(seconds=seconds, rate=arguments.rate, seed=arguments.seed)
     if arguments.folder is not None:
         arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""The processes of a soak: nsqlookupd, two nsqd, nsqadmin; and what each of them takes.
+"""The processes of a soak (nsqlookupd, two nsqd, nsqadmin), and the memory, descriptors, threads and disk of each.
 
-The steady nsqd lives from beginning to end, so that what it takes can be judged; the victim is killed every few
-minutes, asks who its clients are, and speaks TLS.
+The steady nsqd lives from beginning to end, so that its growth can be judged; the victim is killed every few
+minutes, requires AUTH, and offers TLS.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Cluster:
     admin: Nsqadmin
     tls: ssl.SSLContext
     series: dict[str, Series]
-    undisturbed: trio.Lock = field(default_factory=trio.Lock)  # held while the victim is down, and by who needs it up
+    undisturbed: trio.Lock = field(
+        default_factory=trio.Lock
+    )  # held while the victim is down, and by operations that need it up
 
     @property
     def daemons(self) -> dict[str, Daemon]:
@@ -119,7 +121,7 @@ _NAMES: Final = ("nsqlookupd", "nsqd", "nsqd (killed)", "nsqadmin")
 
 
 def _grant(asked: Asked) -> Reply:
-    """Who has the secret may do everything for a while; then nsqd has to ask again."""
+    """Grant everything to whoever has the secret, for a minute; then nsqd has to ask again."""
     return granting(EVERYTHING, ttl=60) if asked.secret == SECRET else Reply(403)
 
 
@@ -141,7 +143,7 @@ async def _start(daemons: list[Daemon], daemon: D) -> D:
 
 
 def stay_put(node: Nsqd) -> None:
-    """Makes it listen on the same ports when it is started again: clients that were given its address find it."""
+    """Make the node listen on the same ports when it is started again, so that clients find it."""
     node.options = (*node.options, f"tcp-address={_text(node.tcp)}", f"http-address={_text(node.http_address)}")
 
 

@@ -3,9 +3,9 @@
 A message is a number, the first word of its body. The ledger keeps it until every channel has finished it, and for
 KEPT seconds more, so a ledger of a day is no larger than one of an hour.
 
-An *interruption* is a time in which a node, or the way to it, was broken on purpose: killed, stopped, cut off. A FIN
-or a REQ that was sent shortly before or during it may not have been heeded, so the message may come again, and early
-by the delay of that REQ. Nothing else is forgiven.
+An *interruption* is a time in which a node, or the network to it, was broken on purpose: killed, stopped, cut off. A
+FIN or REQ that was sent during it, or shortly before, may have been lost, so the message may come again, and before the
+delay of that REQ has passed. Nothing else is forgiven.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Ledger:
         del self._topics[topic]
 
     def interrupted(self, since: float, until: float = inf, node: str = "") -> Interruption:
-        """To be told before it begins: what comes of it may come at once. Its end can be set later."""
+        """Note an interruption before it begins, since its effects may be seen at once. Its end can be set later."""
         self._interruptions = [it for it in self._interruptions if it.until > since - KEPT]
         self._interruptions.append(Interruption(node, since, until))
         return self._interruptions[-1]
@@ -103,14 +103,14 @@ class Ledger:
                     owed.sent.is_acknowledged = True
 
     def refused(self, topic: str, numbers: Sequence[int]) -> None:
-        """It is certain that nothing was stored."""
+        """Note that these were certainly not stored."""
         self.counts["refused"] += len(numbers)
         for channel in self._topics[topic].values():
             for number in numbers:
                 channel.owed.pop(number, None)
 
     def unanswered(self, numbers: Sequence[int]) -> None:
-        """They may arrive, or may not."""
+        """Note that these may arrive or not."""
         self.counts["unanswered"] += len(numbers)
 
     # Consuming
@@ -178,16 +178,16 @@ class Ledger:
     # What is left
 
     def waiting(self) -> int:
-        """How many acknowledged messages have not been finished, for each channel that owes them."""
+        """Return how many acknowledged messages are not finished, counted once for each channel that owes them."""
         return sum(1 for _ in self._waiting())
 
     def oldest(self, now: float) -> float:
-        """For how many seconds the oldest of them could have been delivered; channels that are paused aside."""
+        """Return for how many seconds the oldest of them has been due, except on paused channels."""
         dues = [max(it.sent.due, it.due) for _, channel, _, it in self._waiting() if channel.paused_at == inf]
         return max(0.0, now - min(dues, default=now))
 
     def close(self) -> None:
-        """What is left now is lost."""
+        """Report everything that is still owed as lost."""
         for label, _, number, owed in self._waiting():
             how = f"attempts {owed.attempts}, due {owed.sent.due - owed.sent.at:.1f} s after it was sent"
             self._violated("lost", f"message {number} on {label} is lost: {how}")
@@ -200,7 +200,7 @@ class Ledger:
                         yield f"{topic}/{name}", channel, number, owed
 
     def failed(self, kind: str, text: str) -> None:
-        """Something else than a message is not as it should be."""
+        """Report something that is wrong with other things than messages."""
         self._violated(kind, text)
 
     def _violated(self, kind: str, text: str) -> None:

@@ -61,7 +61,7 @@ class Load:
         self.archived: list[tuple[float, int]] = []  # when it was acknowledged, and the number
 
     async def publish(self) -> None:
-        """Until cancelled. What is being published then has been answered, or counts as unanswered."""
+        """Publish until cancelled. Publishes under way are answered first, or count as unanswered."""
         shares: dict[str, float] = {"orders": 0.5, "later": 0.15, "http": 0.15, "held": 0.1, "archive": 0.1}
         config = self.cluster.config()
         async with (
@@ -80,7 +80,7 @@ class Load:
                 nursery.start_soon(self._paced, shares[topic] * self.pace.rate, publish)
 
     async def _paced(self, rate: float, publish: Callable[[], Awaitable[object]]) -> None:
-        """Calls it so often that `rate` messages a second are published, where each call has `_count()` on average."""
+        """Call `publish` so often that it publishes `rate` messages a second, at `_MEAN_COUNT` messages a call."""
         while True:
             await trio.sleep(self.chance.expovariate(rate / _MEAN_COUNT))
             with trio.CancelScope(shield=True):  # the ledger has to know how it ended

@@ -79,7 +79,7 @@ class Operations:
                 nursery.start_soon(self._repeat, seconds, work)
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
-        """A round that has begun is finished, also when the soak ends: nothing stays paused, and nobody stays killed."""
+        """Repeat the work. A round that has begun is finished even if the soak ends: nothing stays paused or killed."""
         while True:
             await trio.sleep(self.chance.uniform(0.5, 1.5) * seconds)
             with trio.CancelScope(shield=True):
@@ -244,7 +244,7 @@ class Operations:
             self.ledger.delivered("orders", "billing", message.body, message.attempts, now, self.cluster.nodes[0])
 
         try:
-            # Each is told at once: when its time is over somebody else gets it.
+            # The ledger learns of each message at once, because another consumer gets it after the timeout.
             await trio.to_thread.run_sync(_take_some, client, 10, lambda it: trio.from_thread.run_sync(arrived, it))
             await trio.sleep(held)
         finally:
@@ -255,7 +255,7 @@ class Operations:
         victim = self.cluster.victim
         async with self.cluster.undisturbed:
             interruption = self.ledger.interrupted(trio.current_time(), node=self.cluster.nodes[1])
-            await ask(victim, "/ping")  # on a busy machine what was sent a second ago may not even have been read
+            await ask(victim, "/ping")  # on a busy machine nsqd may not yet have read what was sent a second ago
             await trio.to_thread.run_sync(victim.kill)
             await trio.sleep(self.chance.uniform(0, 3))
             await trio.to_thread.run_sync(victim.start)
@@ -303,7 +303,7 @@ def _subscribed(node: Nsqd) -> Client:
 
 
 def _take_some(client: Client, count: int, arrived: Callable[[Message], None]) -> None:
-    """So many, or fewer when there is none for a second."""
+    """Take `count` messages, or fewer if none comes for a second."""
     try:
         for _ in range(count):
             arrived(client.message(1.0))

@@ -1,4 +1,4 @@
-"""How what a process takes goes up or down: a line through its samples. A core."""
+"""How the memory, descriptors, threads and disk of a process grow: a line through its samples. A core."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def fit(points: Sequence[tuple[float, float]]) -> Slope | None:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one process takes at one moment."""
+    """The memory, descriptors, threads and disk of one process at one moment."""
 
     at: float
     rss: int

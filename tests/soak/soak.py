@@ -2,8 +2,7 @@
 
     start -> warm-up -> ... a line a minute ... -> no more publishing -> everything arrives -> stop -> slopes, verdict
 
-A signal (SIGINT, SIGTERM) goes to "no more publishing" at once; a second one leaves out the rest, and the ledger is
-not closed.
+A signal (SIGINT, SIGTERM) leads to "no more publishing" at once; a second one skips the rest, and the verdict is bad.
 """
 
 from __future__ import annotations
@@ -128,6 +127,7 @@ class _Soak:
             async for _ in signals:
                 if self._enough.is_set():
                     scope.cancel()
+                    return
                 self.say("stopping: waiting for what is under way; once more to give that up")
                 self._enough.set()
 
@@ -143,7 +143,7 @@ class _Soak:
             await trio.sleep(_SAMPLE_EVERY)
 
     def _tell(self) -> None:
-        """What was wrong since it was told last."""
+        """Say what went wrong since the last call."""
         for text in self.ledger.texts[self._told :]:
             self.say(f"  {text}")
         self._told = len(self.ledger.texts)
@@ -192,7 +192,7 @@ def verdict(ledger: Ledger, series: list[Series], since: float, say: Say, *, is_
 
 
 def growth(series: Series, since: float) -> list[str]:
-    """What grows more than it may."""
+    """Return a sentence for each thing that grows faster than it may."""
     found = []
     for what, most in (("rss", MOST_RSS), ("descriptors", MOST_DESCRIPTORS)):
         slope = series.slope(what, since)

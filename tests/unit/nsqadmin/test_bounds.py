@@ -65,6 +65,14 @@ def test_what_is_no_gzip_is_refused() -> None:
         received(b"<html>", "gzip")
 
 
+@pytest.mark.parametrize("cut", [0, 5])
+def test_what_follows_the_packed_data_is_refused_and_not_kept(cut: int) -> None:
+    body, packed = Body("gzip", most=MOST), gzip.compress(b"{}")
+    at_once(body.receive(packed[: len(packed) - cut]))
+    with pytest.raises(ValueError, match="goes on behind its packed data"):
+        at_once(body.receive(packed[len(packed) - cut :] + b"x" * 65536))
+
+
 # What is in it
 
 

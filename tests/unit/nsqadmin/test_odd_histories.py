@@ -96,3 +96,29 @@ def test_what_is_not_is_told(way: tuple[Any, ...]) -> None:
                 numbers.exact(log.next)
             for gap in page.gaps:
                 numbers.exact(gap.first)
+
+
+class EndlessPieces:
+    async def __anext__(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return json.dumps(SAID["lines"][0]).encode() + b"\n"
+
+    def __aiter__(self) -> Self:
+        return self
+
+
+class EndlessUpstream(FakeUpstream):
+    @asynccontextmanager
+    async def stream(self, address: str, target: str, **_: object) -> AsyncIterator[Streamed]:
+        yield Streamed(200, EndlessPieces())
+
+
+def test_a_history_without_end_is_read_no_further_than_a_page() -> None:
+    async def peek() -> Page:
+        with trio.fail_after(30):
+            reader = Reader(cast(Upstream, EndlessUpstream(SAID)), Masking())
+            return await reader.peek(PICTURE, "t", "c", identity=Identity(), limit=20)
+
+    page = trio.run(peek)
+    assert len(page.messages) == 20
+    assert not page.logs[0].reason
