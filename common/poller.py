@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol
@@ -37,6 +37,7 @@ _LONGEST_TURN: Final = 0.005  # seconds until connections that are ready wait fo
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
 _LONGEST_LEAVE: Final = 30.0  # seconds that a peer may go on sending when all is said
 _MOST_THROWN_AWAY: Final = 32 << 20  # bytes that it may send then: the largest body allowed, several times
+_MOST_STALE_ALARMS: Final = 1000  # besides one for each connection
 _ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
 _NOTHING: Final = memoryview(b"")
 _ERRORS: Final = select.EPOLLERR | select.EPOLLHUP
@@ -443,8 +444,19 @@ class Poller:
             connection.alarm = deadline
             self._serial += 1
             heappush(self._alarms, (deadline, self._serial, connection))
+            if len(self._alarms) > 2 * len(self._connections) + _MOST_STALE_ALARMS:
+                self._forget_stale_alarms()
             if deadline < self._sleeping_until:
                 self._alarm_set.set()
+
+    def _forget_stale_alarms(self) -> None:
+        """Drop the alarms of connections that have gone or have an earlier one.
+
+        An alarm keeps its connection until it would ring, after ten minutes at nsqlookupd, and a thousand clients a second
+        would have left 300 MB by then. At least half of the alarms are stale here, so each alarm pays for one other.
+        """
+        self._alarms = [it for it in self._alarms if it[2].alarm == it[0]]
+        heapify(self._alarms)
 
     async def _keep_deadlines(self) -> None:
         while True:

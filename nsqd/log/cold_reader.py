@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from nsqd.log.cold import (
@@ -64,13 +64,11 @@ class ColdReader:
         host: ReadingHost,
         segments: SegmentList,
         *,
-        written_tail: Callable[[], int],
         holes: Iterable[Hole],
     ) -> None:
         self._topic = topic
         self._host = host
         self._segments = segments
-        self._written_tail = written_tail
         self._holes = sorted((hole.first, hole.end) for hole in holes)
         self._behind_holes: dict[int, tuple[int, int]] = {}  # sequence -> base of its segment, offset
         self._blocks: ColdBlocks | None = None
@@ -84,7 +82,7 @@ class ColdReader:
                 sequence = end
         return sequence
 
-    def batch_at(self, sequence: int) -> Batch | None:
+    def batch_at(self, sequence: int, *, written_tail: int) -> Batch | None:
         """From what was read last or the page cache; otherwise None, and a thread is asked."""
         segment = self._segments.holding(sequence)
         start: Start | None = None
@@ -103,21 +101,20 @@ class ColdReader:
             if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False
         if self.refusals.end_of(sequence) == sequence:
-            self._load(sequence, segment, start)
+            self._load(sequence, segment, start, written_tail)
         return None
 
-    def ask_again(self) -> None:
+    def ask_again(self, *, written_tail: int) -> None:
         """Read again what the disk has refused for long, even if nobody waits for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
-            self._load(sequence, self._segments.holding(sequence), None)
+            self._load(sequence, self._segments.holding(sequence), None, written_tail)
 
-    def _load(self, sequence: int, segment: Segment, start: Start | None) -> None:
+    def _load(self, sequence: int, segment: Segment, start: Start | None, written_tail: int) -> None:
         if sequence not in self._loading:
             self._loading.add(sequence)
             salvages = self.refusals.has_lasted(sequence)
-            self._host.load(
-                Load(self._topic, sequence, segment, end=self._end_of(segment), start=start, salvages=salvages)
-            )
+            end = self._end_of(segment, written_tail)
+            self._host.load(Load(self._topic, sequence, segment, end=end, start=start, salvages=salvages))
 
     def _opened_blocks(self) -> ColdBlocks:
         if self._blocks is None:
@@ -155,10 +152,10 @@ class ColdReader:
                 self._host.load(ReadAhead(self._topic, segment, *piece))
         return block
 
-    def _end_of(self, segment: Segment) -> int:
+    def _end_of(self, segment: Segment, written_tail: int) -> int:
         """The sequence at which the segment's records end."""
         next_base = self._segments.next_base(segment)
-        return next_base if next_base is not None else self._written_tail()
+        return next_base if next_base is not None else written_tail
 
     def loaded(self, load: Load) -> None:
         """Takes what a thread has read; the asker may come again."""
@@ -215,7 +212,7 @@ class ColdReader:
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
-    def headers_from(self, sequence: int) -> Iterator[Header]:
+    def headers_from(self, sequence: int, *, written_tail: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
         files = self._host.files
         for segment in self._segments.starting_with(sequence):
@@ -227,7 +224,7 @@ class ColdReader:
                     sequence=start.sequence,
                     end=segment.size,
                     verify=False,
-                    next_base=self._end_of(segment),
+                    next_base=self._end_of(segment, written_tail),
                 )
                 for block in walk.blocks():
                     yield from (header for _, header in block.headers if header.end_sequence > sequence)

@@ -142,9 +142,7 @@ class DiskLog:
 
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
         self._recent: list[Batch] = []  # of the last write, if the cache is too small for it
-        self._reader = ColdReader(
-            topic, host, self._segments, written_tail=lambda: self._written_tail, holes=state.holes
-        )
+        self._reader = ColdReader(topic, host, self._segments, holes=state.holes)
 
         self._carried = Carried(topic, host, state.carried)
         self._passed = 0  # every cursor is here or beyond
@@ -512,8 +510,13 @@ class DiskLog:
             self._cache.find(sequence)
             or find_batch(self._recent, sequence)
             or find_batch(self._unwritten, sequence)
-            or (self._reader if sequence >= self.first else self._carried).batch_at(sequence)
+            or self._cold_batch_at(sequence)
         )
+
+    def _cold_batch_at(self, sequence: int) -> Batch | None:
+        if sequence < self.first:
+            return self._carried.batch_at(sequence)
+        return self._reader.batch_at(sequence, written_tail=self._written_tail)
 
     def next_readable(self, sequence: int) -> int:
         if sequence < self.first:
@@ -526,10 +529,11 @@ class DiskLog:
         return (self._reader if sequence >= self.first else self._carried).refusals.end_of(sequence)
 
     def ask_again(self, refusals: Refusals) -> None:
-        """Read again what the disk has refused for long, if the refusals are this log's."""
+        """Reads what the disk has refused for long, if this log was refused it."""
         for reader in (self._reader, self._carried):
-            if reader.refusals is refusals:
-                reader.ask_again()
+            self._reader.ask_again(written_tail=self._written_tail)
+        elif self._carried.refusals is refusals:
+            self._carried.ask_again()
 
     @property
     def waiting_for_disk(self) -> int:
@@ -568,7 +572,7 @@ class DiskLog:
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
-        return self._reader.headers_from(sequence)
+        return self._reader.headers_from(sequence, written_tail=self._written_tail)
 
     # Syncing
 

@@ -5,10 +5,11 @@ Kernel buffers answer at once, so trio's clock may jump whenever all tasks wait;
 
 from __future__ import annotations
 
+import gc
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import wraps
+from functools import partial, wraps
 from math import inf
 from typing import Final
 
@@ -115,15 +116,16 @@ class Bench:
         self.handlers: list[Echo] = []
         self.peers: list[socket.socket] = []
 
-    def make(self, connection: Connection, wake: Callable[[], None]) -> Echo:
+    def make(self, connection: Connection, wake: Callable[[], None], *, deadline: float = inf) -> Echo:
         self.handlers.append(Echo(connection, wake))
+        self.handlers[-1].next_deadline = deadline
         return self.handlers[-1]
 
-    def connect(self) -> tuple[trio.SocketStream, Echo]:
+    def connect(self, deadline: float = inf) -> tuple[trio.SocketStream, Echo]:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)
-        self.poller.add(ours, "@", self.make)
+        self.poller.add(ours, "@", partial(self.make, deadline=deadline))
         peer = trio.SocketStream(trio.socket.from_stdlib_socket(_nonblocking(theirs)))
         self.peers.append(theirs)
         return peer, self.handlers[-1]
@@ -455,6 +457,22 @@ async def test_deadline_that_moves_away_does_not_ring() -> None:
         assert handler.ticks == []
         await trio.sleep(2)
         assert len(handler.ticks) == 1
+
+
+@jumping
+async def test_alarms_of_clients_that_have_gone_do_not_pile_up() -> None:
+    async with bench() as b:
+        deadline = trio.current_time() + 600
+        _, first = b.connect(deadline)
+        for _ in range(5000):
+            peer, _ = b.connect(deadline)
+            await peer.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+        del b.handlers[1:]
+        assert len(b.poller) == 1
+        assert sum(type(it) is Connection for it in gc.get_objects()) < 2000
+        await trio.sleep(700)
+        assert first.ticks[0] == pytest.approx(deadline, abs=0.01)
 
 
 @jumping

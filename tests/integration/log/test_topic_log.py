@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import TopicLog
 from nsqd.log.cold import COLD_BYTES
+from nsqd.log.topic_log import DiskLog
 from tests.integration.log.harness import TroubledFiles, opened
 from tests.unit.log.batches import facts, make_batch
 
@@ -484,6 +486,24 @@ def test_publishers_that_wait_are_told_when_the_topic_goes(tmp_path: Path) -> No
         receipts = [store.publish(b"a"), store.append(b"b")]
         store.store.drop_log("t")
         assert [receipt.error for receipt in receipts] == ["exiting", "exiting"]
+
+
+def test_log_of_a_deleted_topic_is_freed_without_the_garbage_collector(tmp_path: Path) -> None:
+    """The collector seldom looks at what has lived for long, as most topics have, and a log holds the newest messages."""
+    gc.collect()
+    gc.disable()
+    try:
+        with opened(tmp_path, mem_queue_size=1) as store:
+            for _ in range(20):
+                for _ in range(3):
+                    store.publish(b"a")
+                assert len(store.read()) == 3  # also from disk
+                store.checkpoint()
+                store.store.drop_log("t")
+                store.checkpoint()
+            assert sum(type(it) is DiskLog for it in gc.get_objects()) == 0
+    finally:
+        gc.enable()
 
 
 def test_ephemeral_topic_leaves_nothing_on_disk(tmp_path: Path) -> None:

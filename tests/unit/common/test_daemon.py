@@ -15,22 +15,36 @@ ROOT = Path(__file__).resolve().parents[3]
 LIMIT = 20  # seconds that any of these may take on a slow machine
 
 DAEMON = """
-import logging, os, resource, sys
+import logging, os, resource, sys, weakref
 from dataclasses import dataclass
 
 import trio
 
+from common import daemon
 from common.daemon import run_daemon, wait_for_signal
 from common.net import ListenError
 from common.options import BaseOptions, option
 
 log = logging.getLogger("nsqd.test")
-
+daemon.COLLECT_INTERVAL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(BaseOptions):
     log_prefix: str = option("[custom] ", "")
     trouble: str = option("", "")
+
+
+class Cycle:
+    def __init__(self):
+        self.itself = self
+
+
+async def leave_garbage():
+    collected = trio.Event()
+    weakref.finalize(Cycle(), collected.set)
+    with trio.fail_after(10):
+        await collected.wait()
+    log.info("collected")
 
 
 async def run(options):
@@ -41,6 +55,9 @@ async def run(options):
             raise ListenError("listen (a:1) failed - because")
     if options.trouble == "bug":
         raise RuntimeError("broken")
+    if options.trouble == "garbage":
+        await leave_garbage()
+        return
     log.info("files %d", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     number = await wait_for_signal()
     log.info("stopping after %s", number.name)
@@ -113,6 +130,12 @@ def test_a_signal_during_the_start_is_heeded_once_it_is_up(start: Start) -> None
     status, _, err = outcome(start("--trouble=signal first"))
     assert status == 0
     assert err.endswith("INFO: bye\n")
+
+
+def test_garbage_of_a_quiet_daemon_is_collected(start: Start) -> None:
+    status, _, err = outcome(start("--trouble=garbage"))
+    assert status == 0
+    assert err.endswith("INFO: collected\n")
 
 
 def test_nohup_is_respected(start: Start) -> None:
