@@ -29,7 +29,7 @@ from nsqd.http.mpub_body import BinaryBody, LinesBody
 IDENTIFY: Final = Limits().max_identify
 BODY: Final = Limits().max_body
 ONE_READ: Final = 120 * 1024  # what the poller reads at once
-ANSWER: Final = 1 << 20  # of an authorization server
+ANSWER: Final = 512 << 10  # of an authorization server
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def hostile_bodies() -> Iterator[Hostile]:
         yield Hostile("IDENTIFY", name, partial(_quietly, decode_identify, body), 5)
         yield Hostile("IDENTIFY at nsqlookupd", name, partial(_quietly, lookup.decode_identify, body), 5)
     for name, body in _documents(ANSWER):
-        yield Hostile("answer of an authorization server", name, _longest_step(body), 160)
+        yield Hostile("answer of an authorization server", name, _longest_step(body), 80)
     yield Hostile("answer of an authorization server", "10,000 names", _longest_step(_grant("^team-%d\\..*$")), 80)
     yield Hostile("answer of an authorization server", "10,000 expressions", _longest_step(_grant("^(a|b)%d+$")), 80)
     for name, pieces in _posted():

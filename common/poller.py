@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
+_READ_SIZE: Final = 120 * 1024  # at most: just below what the allocator maps and unmaps anew for each read
+_SMALLEST_READ: Final = _READ_SIZE // 8  # while turns take too long
 _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
 _SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
 _LONGEST_TURN: Final = 0.005  # seconds until connections that are ready wait for the next turn
@@ -154,6 +155,7 @@ class Poller:
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
+        self._read_size = _READ_SIZE
         self._late: list[int] = []  # descriptors that the last turn had no time for
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
@@ -290,6 +292,7 @@ class Poller:
                     self._read(connection, event)
             except Exception:
                 self._contain(connection)
+        self._read_size = read_size_after(self._read_size, too_long=monotonic() >= stop)
         self._turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -309,7 +312,7 @@ class Poller:
                 self._drop(connection)
             return
         try:
-            data = connection.sock.recv(_READ_SIZE)
+            data = connection.sock.recv(self._read_size)
         except BlockingIOError:
             return
         except OSError:
@@ -470,8 +473,8 @@ class Poller:
             self._turn.finish()
 
     def _ring(self, now: float) -> None:
-        """Ring what is due, for a turn's time. The rest stays due, as a handler may want to be called again at once."""
-        stop = monotonic() + _LONGEST_TURN
+        """Ring what is due, for a slice's time. The rest stays due, as a handler may ask to be called again at once."""
+        stop = monotonic() + _SLICE
         while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
             when, _, connection = heappop(self._alarms)
             if connection.alarm != when or not connection.is_ours:
@@ -491,6 +494,15 @@ class Poller:
             connection.handler.tick(now)
         if connection.is_ours:
             self._watch_deadline(connection)
+
+
+def read_size_after(size: int, *, too_long: bool) -> int:
+    """Return how much to read from a socket at once in the next turn.
+
+    A hundred peers may each send what takes milliseconds to cut, and everybody else waits for all of them. When a turn takes
+    too long less is read from each, so that a round over all of them is short, whatever they send.
+    """
+    return max(_SMALLEST_READ, size // 2) if too_long else min(_READ_SIZE, size * 2)
 
 
 class _Leaving:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 AT_ONCE: Final = 64  # questions; each needs a descriptor
-MOST_ANSWERED: Final = 1 << 20  # bytes of an answer
+MOST_ANSWERED: Final = 512 << 10  # bytes of an answer
 _LARGE_AT_ONCE: Final = 8  # answers of more than http_client.SMALL bytes; more wait, within their request's timeout
 _SLICE: Final = 0.001  # seconds of decoding at a stretch before others get their turn
 _ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from common.ration import Ration
 from common.wire.commands import (
     MAGIC,
+    MOST_FINISHES,
     Body,
     Command,
     CommandReader,
@@ -39,7 +40,14 @@ from common.wire.commands import (
     to_signed64,
 )
 from common.wire.faults import Fault, ProtocolError
-from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, error_frame, response_frame
+from common.wire.frames import (
+    CLOSE_WAIT_FRAME,
+    HEARTBEAT_FRAME,
+    OK_FRAME,
+    error_frame,
+    response_frame,
+    worded_error_frame,
+)
 from common.wire.identify import (
     ClientSettings,
     Negotiation,
@@ -62,10 +70,15 @@ if TYPE_CHECKING:
     from nsqd.broker.channel import Channel
 
 _MOST_OWED: Final = 1024  # answers to one client that wait for the log
-# Commands of one client at a stretch. One read may hold 30,000 NOPs, but hardly more than 600 messages of 200 bytes.
-_MOST_COMMANDS: Final = 1024
-_MOST_TOPICS: Final = 4  # made by one connection in a turn
-_MOST_FAILURES: Final = 512  # errors answered in a turn: one command of ours may stand for 512 FINs
+# What one client may cost at a stretch, before all others have their turn: so many commands, and again as much of what costs
+# more than others. The unit is a plain command, about a microsecond. One read may hold 30,000 NOPs, or 920 DPUBs that each
+# become a batch of their own, but hardly more than 600 messages of 200 bytes: a publisher of these is never interrupted.
+_STRETCH: Final = 1024
+_COST_OF_FAILURE: Final = 32  # an answer that is an error
+_COST_OF_DEFERRAL: Final = 8  # DPUB or REQ: a batch, or an entry in the journal and another delivery
+_COST_OF_TOUCH: Final = 4
+_COST_OF_TOPIC: Final = 256  # its files take as much time as hundreds of messages
+_MOST_DOUBTFUL: Final = 32  # FINs taken together at first, and after one that failed: all of them may fail
 _BREATH: Final = 0.000_001  # seconds; any time that is later lets all others have their turn first
 _WRITE_TIMEOUT: Final = 60.0  # seconds, of a client without heartbeats; NSQ would wait for ever
 _LONGEST_NOTE: Final = 1024  # bytes of an IDENTIFY in the log
@@ -201,12 +214,12 @@ class ClientProtocol:
         # No further command now: it is closed, a question is out, an upgrade comes first, or others have their turn.
         self._stopped = False
         self._paused = False  # the last of these: `tick` goes on
-        self._failures = 0  # answered in this turn
-        self._topics_made = 0  # in this turn
+        self._spent = 0  # of the stretch, besides a unit for each command
         self._ration = Ration()
         self._magic: bytes | None = b""
         self._unfinished = unfinished
         self._reader = CommandReader(rules.limits, self._admit, self._hold_body)
+        self._reader.most_finishes = _MOST_DOUBTFUL
         self._out: list[bytes] = []
         self._held: deque[_Held] = deque()
         self._holds_messages: _Held | None = None  # the last OK in it is one that messages must not overtake
@@ -236,9 +249,9 @@ class ClientProtocol:
         """Carries out what has come."""
         reader = self._reader
         complete = False
-        self._failures = self._topics_made = 0
+        self._spent = 0
         try:
-            for _ in range(_MOST_COMMANDS):
+            for _ in range(_STRETCH):
                 command = reader.next_command()
                 if command is None:
                     break
@@ -262,6 +275,12 @@ class ClientProtocol:
             granted, self._granted = self._granted, None
             self._stopped = False
             self._upgrade(self, granted, reader.take_rest())
+
+    def _spend(self, cost: int) -> None:
+        """Counts what costs more than a plain command. The command that exceeds the stretch is still carried out."""
+        self._spent += cost
+        if self._spent >= _STRETCH and not self._stopped:
+            self._pause(self._broker.now)
 
     def _pause(self, now: float) -> None:
         """Give way: others have their turn before more of what has come is carried out."""
@@ -569,7 +588,10 @@ class ClientProtocol:
         word = command.params[0]
         if self._guarded:
             self._check_grant(word, self._topic_raw.decode(), "", command)
-        delay_ms = self._delay_ms if word == b"DPUB" else 0
+        delay_ms = 0
+        if word == b"DPUB":
+            delay_ms = self._delay_ms
+            self._spend(_COST_OF_DEFERRAL)
         topic = self._topic
         if topic is None or topic.closing:  # deleted while the body was on its way
             topic = self._make_topic()
@@ -599,11 +621,8 @@ class ClientProtocol:
             self._holds_messages = self._held[-1]
 
     def _make_topic(self) -> Topic:
-        """Make a topic. That takes as long as hundreds of messages, so after a few topics the client gives way."""
         self._topic = self._broker.topic(self._topic_raw.decode())
-        self._topics_made += 1
-        if self._topics_made == _MOST_TOPICS:
-            self._pause(self._broker.now)
+        self._spend(_COST_OF_TOPIC)
         return self._topic
 
     def _count_publish(self, topic: str, count: int) -> None:
@@ -686,10 +705,13 @@ class ClientProtocol:
         if self.state not in CONSUMING:
             self._check_state(b"FIN")
         consumer, channel = self._subscription()
-        for message_id, reason in channel.finish(consumer, ids):
-            self._fail_softly(Fault.FIN_FAILED, b"FIN", message_id, reason)
+        failures = channel.finish(consumer, ids)
+        for message_id, reason in failures:
+            self._fail_softly(b"FIN", message_id, reason)
+        self._reader.most_finishes = _MOST_DOUBTFUL if failures else MOST_FINISHES
 
     def _requeue(self, params: list[bytes], now: float) -> None:
+        self._spend(_COST_OF_DEFERRAL)
         message_id = _message_id(params, needed=3)
         delay_ms = parse_decimal(params[2])
         if delay_ms is None:
@@ -701,22 +723,22 @@ class ClientProtocol:
             self._note_some("info", b"REQ timeout %d out of range 0-%d. Setting to %d" % (duration, most, clamped))
         consumer, channel = self._subscription()
         if reason := channel.requeue(consumer, message_id, clamped // _NANOSECONDS_PER_MS, now):
-            self._fail_softly(Fault.REQ_FAILED, b"REQ", message_id, reason)
+            self._fail_softly(b"REQ", message_id, reason)
 
     def _touch(self, params: list[bytes], now: float) -> None:
+        self._spend(_COST_OF_TOUCH)
         message_id = _message_id(params, needed=2)
         consumer, channel = self._subscription()
         timeout = self.settings.msg_timeout_ms / 1000
         if reason := channel.touch(consumer, message_id, msg_timeout=timeout, now=now):
-            self._fail_softly(Fault.TOUCH_FAILED, b"TOUCH", message_id, reason)
+            self._fail_softly(b"TOUCH", message_id, reason)
 
-    def _fail_softly(self, fault: Fault, word: bytes, message_id: bytes, reason: bytes) -> None:
-        error = ProtocolError(fault, word + b" " + message_id + b" failed " + reason, fatal=False)
-        self._note_some("error", error.data)
-        self._respond(error_frame(error))
-        self._failures += 1
-        if self._failures == _MOST_FAILURES:
-            self._pause(self._broker.now)
+    def _fail_softly(self, word: bytes, message_id: bytes, reason: bytes) -> None:
+        """E_FIN_FAILED and the like, of which there may be one for each message: they are made without an exception."""
+        data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
+        self._note_some("error", data)
+        self._respond(worded_error_frame(data))
+        self._spend(_COST_OF_FAILURE)
 
     def _note_some(self, kind: NoteKind, text: bytes) -> None:
         """Log a line that every message might cause: of a storm only the first ones."""

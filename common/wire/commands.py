@@ -28,7 +28,16 @@ from typing import TYPE_CHECKING, Final
 
 from common.wire.faults import Fault, ProtocolError
 from common.wire.limits import Limits
-from common.wire.mpub import OFFSET_SIZE, count_missing, cut_messages, cut_mpub_body, message_missing, read_count
+from common.wire.mpub import (
+    Offsets,
+    count_missing,
+    cut_messages,
+    cut_mpub_body,
+    memory_of,
+    message_missing,
+    packed,
+    read_count,
+)
 from common.wire.record import Record
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAGIC",
+    "MOST_FINISHES",
     "Body",
     "Command",
     "CommandReader",
@@ -109,7 +119,7 @@ class Publications(Record):
 
     __slots__ = ("offsets", "params", "payload")
 
-    def __init__(self, params: list[bytes], payload: bytes, offsets: list[int]) -> None:
+    def __init__(self, params: list[bytes], payload: bytes, offsets: Offsets) -> None:
         self.params = params
         self.payload = payload
         self.offsets = offsets
@@ -132,7 +142,18 @@ class CommandReader:
     the reader.
     """
 
-    __slots__ = ("_admit", "_at", "_data", "_half", "_hold", "_limits", "_line", "_max_line", "_max_message")
+    __slots__ = (
+        "_admit",
+        "_at",
+        "_data",
+        "_half",
+        "_hold",
+        "_limits",
+        "_line",
+        "_max_line",
+        "_max_message",
+        "most_finishes",
+    )
 
     def __init__(
         self,
@@ -149,6 +170,7 @@ class CommandReader:
         self._at = 0
         self._line = bytearray()
         self._half: _HalfBody | _HalfMpub | None = None
+        self.most_finishes = MOST_FINISHES  # in one command
 
     def receive(self, data: bytes) -> None:
         if self._line:
@@ -174,7 +196,7 @@ class CommandReader:
         if at == len(data):
             self._forget_data()
             return None
-        if data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at)):
+        if data[at : at + 4] == b"FIN " and (ids := _cut_finishes(data, at, self.most_finishes)):
             self._at = at + _FIN_SIZE * len(ids)
             return Finishes(ids)
         end = data.find(b"\n", at, at + self._max_line)
@@ -285,16 +307,16 @@ def _hold_nothing(size: int) -> None:
 # FIN: the one command that consumers send for every message, so a run of them is cut at once.
 
 _FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
-_MOST_FINISHES: Final = 512  # in one command; bounds the structs below
+MOST_FINISHES: Final = 512  # in one command; bounds the structs below
 _SHORT_RUN: Final = 16  # where the pattern stops being quicker than the columns, as measured
 _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
 
-def _cut_finishes(data: bytes, at: int) -> tuple[bytes, ...]:
+def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
     """The ids of the plain FINs that begin at `at`; none when the first is not plain, or not whole."""
     if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # says it of most that are not, without a look further
         return ()
-    count = _count_finishes(data, at, min((len(data) - at) // _FIN_SIZE, _MOST_FINISHES))
+    count = _count_finishes(data, at, min((len(data) - at) // _FIN_SIZE, most))
     if count == 1:
         return (data[at + 4 : at + 20],)
     if count == 0:
@@ -323,7 +345,7 @@ def _count_finishes(data: bytes, at: int, candidates: int) -> int:
     return 0 if match is None else (match.end() - at) // _FIN_SIZE
 
 
-@lru_cache(maxsize=_MOST_FINISHES)
+@lru_cache(maxsize=MOST_FINISHES)
 def _id_struct(count: int) -> Struct:
     return Struct("4x16sx" * count)
 
@@ -400,7 +422,7 @@ class _HalfMpub:
         self._params = params
         self._limits = limits
         self._count = 0  # 0: not read yet
-        self._offsets = [0]
+        self._offsets: Offsets = [0]
 
     def cut(self, data: bytes | bytearray, start: int) -> Publications | None:
         first = start + 2 * _SIZE
@@ -413,6 +435,7 @@ class _HalfMpub:
             self._count = read_count(data, start + _SIZE, self._limits)
         offsets = self._offsets
         if not cut_messages(data, first, self._count, offsets, self._limits):
+            self._offsets = packed(offsets)
             return None
         self.end = first + offsets[-1]
         return Publications(self._params, _copy(data, first, self.end), offsets)
@@ -420,7 +443,7 @@ class _HalfMpub:
     @property
     def size(self) -> int:
         """Bytes of memory. Small messages take more of it for their places than for themselves."""
-        return len(self.held) + OFFSET_SIZE * len(self._offsets)
+        return len(self.held) + memory_of(self._offsets)
 
     def missing(self) -> ProtocolError:
         length = len(self.held)

@@ -32,7 +32,11 @@ def response_frame(data: bytes) -> bytes:
 
 
 def error_frame(error: ProtocolError) -> bytes:
-    data = error.data
+    return worded_error_frame(error.data)
+
+
+def worded_error_frame(data: bytes) -> bytes:
+    """Return the frame of an error whose code and detail are `data`."""
     return _prefix.pack(_TYPE_SIZE + len(data), FrameType.ERROR) + data
 
 

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from common.wire.faults import Fault, ProtocolError
 
@@ -21,8 +22,21 @@ if TYPE_CHECKING:
 _unpack_size: Final = struct.Struct(">i").unpack_from
 _SIZE: Final = 4
 _SMALLEST_MESSAGE: Final = 5  # a size and one byte
-OFFSET_SIZE: Final = 36  # bytes of memory that an offset in a list takes: a pointer and a number
+_OFFSET_SIZE: Final = 36  # bytes of memory that an offset in a list takes: a pointer and a number
+_MANY: Final = 20_000  # offsets; letting go of a million numbers would hold everybody up for tens of milliseconds
 _WORTH_A_GUESS: Final = 4  # equal messages in a row
+
+Offsets: TypeAlias = "list[int] | array[int]"
+
+
+def packed(offsets: Offsets) -> Offsets:
+    """Return the same offsets, many of them in 8 bytes each: a million are then a block of memory, not a million objects."""
+    return array("Q", offsets) if isinstance(offsets, list) and len(offsets) > _MANY else offsets
+
+
+def memory_of(offsets: Offsets) -> int:
+    """Return about how many bytes they take."""
+    return len(offsets) * (_OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize)
 
 
 def cut_mpub_body(body: bytes, limits: Limits) -> tuple[bytes, list[int]]:
@@ -46,7 +60,7 @@ def read_count(data: bytes | bytearray, at: int, limits: Limits) -> int:
     return count
 
 
-def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: list[int], limits: Limits) -> bool:
+def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: Limits) -> bool:
     """Goes on cutting the `count` messages that begin at data[start]; returns whether all of them are there.
 
     `offsets` begins as [0] and is the memory between calls: the next call may come with the same data elsewhere,
@@ -72,7 +86,7 @@ def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: list[
     return len(offsets) == count + 1 and start + at <= len(data)
 
 
-def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets: list[int], limits: Limits) -> int:
+def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: Limits) -> int:
     """Takes as many messages as are here in whole, if all of them are as long as the first.
 
     Publishers of many messages mostly send equal ones. If the same size stands wherever equal messages would put it,
@@ -99,7 +113,7 @@ def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets
     return end
 
 
-def _check_total(offsets: list[int], limits: Limits) -> None:
+def _check_total(offsets: Offsets, limits: Limits) -> None:
     # The size that TCP announces is not held against what comes (the original ignores it, and so must we), hence
     # a peer could announce little and send without end. What does come is bounded here.
     allowed = limits.max_body - _SIZE
@@ -119,7 +133,7 @@ def count_missing() -> ProtocolError:
     return ProtocolError(Fault.BAD_BODY, b"MPUB failed to read message count")
 
 
-def message_missing(length: int, offsets: list[int]) -> ProtocolError:
+def message_missing(length: int, offsets: Offsets) -> ProtocolError:
     """The error of messages that end before their time, `length` bytes behind the first size."""
     if offsets[-1] > length:
         return ProtocolError(Fault.BAD_MESSAGE, b"MPUB failed to read message body")

@@ -6,7 +6,6 @@ so each piece is cut in the turn in which it is read.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from struct import Struct
@@ -14,14 +13,21 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from common.http_api import HttpError
 from common.wire.faults import ProtocolError
-from common.wire.mpub import OFFSET_SIZE, count_missing, cut_messages, message_missing, read_count
+from common.wire.mpub import (
+    Offsets,
+    count_missing,
+    cut_messages,
+    memory_of,
+    message_missing,
+    packed,
+    read_count,
+)
 
 if TYPE_CHECKING:
     from common.wire.limits import Limits
 
 _pack_size: Final = Struct(">I").pack
 _SIZE: Final = 4
-_MANY: Final = 100_000  # messages, from which on their offsets are kept in 4 bytes each, not in 40
 
 MSG_TOO_BIG: Final = HttpError(413, "MSG_TOO_BIG", close=True)
 BODY_TOO_BIG: Final = HttpError(413, "BODY_TOO_BIG", close=True)
@@ -48,7 +54,7 @@ class LinesBody:
         self._room = limits.max_body
         self._half = bytearray()  # the line that has begun
         self._pieces: list[bytes] = []
-        self._offsets: list[int] | array[int] = [0]
+        self._offsets: Offsets = [0]
         self._message_too_big = False
         self._body_too_big = False
 
@@ -77,9 +83,7 @@ class LinesBody:
 
     @property
     def held(self) -> int:
-        offsets = self._offsets
-        each = OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize
-        return len(self._half) + offsets[-1] + each * len(offsets)
+        return len(self._half) + self._offsets[-1] + memory_of(self._offsets)
 
     def _add(self, lines: list[bytes]) -> None:
         if not lines or self._message_too_big:
@@ -94,8 +98,7 @@ class LinesBody:
         self._pieces.append(b"".join(pieces))
         ends = accumulate(map(_SIZE.__add__, sizes), initial=self._offsets.pop())
         self._offsets.extend(ends)
-        if isinstance(self._offsets, list) and len(self._offsets) > _MANY:
-            self._offsets = array("I", self._offsets)
+        self._offsets = packed(self._offsets)
 
 
 class BinaryBody:
@@ -105,7 +108,7 @@ class BinaryBody:
         self._limits = limits
         self._held = bytearray()
         self._count = 0  # 0: not read yet
-        self._offsets = [0]
+        self._offsets: Offsets = [0]
         self._error: ProtocolError | None = None
 
     def receive(self, piece: bytes) -> None:
@@ -118,6 +121,7 @@ class BinaryBody:
                 self._count = read_count(held, 0, self._limits)
             if self._count:
                 cut_messages(held, _SIZE, self._count, self._offsets, self._limits)
+                self._offsets = packed(self._offsets)
         except ProtocolError as error:
             self._error = error
 
@@ -133,4 +137,4 @@ class BinaryBody:
 
     @property
     def held(self) -> int:
-        return len(self._held) + len(self._offsets) * OFFSET_SIZE
+        return len(self._held) + memory_of(self._offsets)

@@ -530,7 +530,7 @@ class DiskLog:
 
     def ask_again(self, refusals: Refusals) -> None:
         """Reads what the disk has refused for long, if this log was refused it."""
-        for reader in (self._reader, self._carried):
+        if self._reader.refusals is refusals:
             self._reader.ask_again(written_tail=self._written_tail)
         elif self._carried.refusals is refusals:
             self._carried.ask_again()

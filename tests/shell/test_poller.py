@@ -561,3 +561,33 @@ async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() 
         while not newcomer.heard:
             await trio.lowlevel.checkpoint()
         assert len(served) - before <= crowd + 5
+
+
+@jumping
+async def test_less_is_read_at_once_while_turns_take_too_long() -> None:
+    """A read of what is slow to handle would otherwise hold everybody else up for all of it, again and again."""
+    sizes: list[int] = []
+    seconds_of_a_byte = 1e-6  # 120 ms for the longest read
+
+    async with bench() as b:
+        peer, handler = b.connect()
+
+        def receive(data: bytes, now: float) -> None:
+            sizes.append(len(data))
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            clock.jump(len(data) * seconds_of_a_byte)
+
+        handler.receive = receive  # type: ignore[method-assign]
+        b.peers[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        await peer.send_all(bytes(1 << 19))
+        await trio.testing.wait_all_tasks_blocked()
+        slow, seconds_of_a_byte = sizes.copy(), 0.0
+        sizes.clear()
+        await peer.send_all(bytes(1 << 19))
+        await trio.testing.wait_all_tasks_blocked()
+    smallest, longest = poller_module._SMALLEST_READ, poller_module._READ_SIZE
+    assert slow[:4] == [longest, longest // 2, longest // 4, smallest]
+    assert max(slow[4:]) == smallest
+    assert sizes[0] < longest
+    assert longest in sizes

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from common.wire.commands import fin, nop, pub, touch
-from nsqd.protocol import _MOST_COMMANDS, _MOST_FAILURES
+from common.wire.commands import dpub, fin, nop, pub, req, touch
+from nsqd.protocol import _COST_OF_DEFERRAL, _COST_OF_FAILURE, _COST_OF_TOPIC, _MOST_DOUBTFUL, _STRETCH
 from tests.support.node import Client, Node
 
 
@@ -23,7 +23,7 @@ def steps_until_done(node: Node, client: Client) -> int:
 def test_a_flood_is_carried_out_some_commands_at_a_time(command: bytes) -> None:
     node = Node()
     client = node.consumer()
-    client.say(command * (3 * _MOST_COMMANDS - 1) + b"CLS\n")
+    client.say(command * (3 * _STRETCH - 1) + b"CLS\n")
     assert not client.handler.reading
     assert steps_until_done(node, client) >= 2
     assert b"CLOSE_WAIT" in client.answers()
@@ -76,15 +76,79 @@ def test_heartbeats_go_on() -> None:
     assert client.answers() == [b"_heartbeat_"]
 
 
-def test_failing_fins_are_answered_some_at_a_time_and_logged_seldom() -> None:
+UNKNOWN = b"0123456789abcdef"
+
+
+@pytest.mark.parametrize("command", [fin(UNKNOWN), b"FIN %b\r\n" % UNKNOWN, req(UNKNOWN, 0), touch(UNKNOWN)])
+def test_what_fails_is_answered_a_few_at_a_time(command: bytes) -> None:
+    """Two hundred clients that ask for nothing but errors wait for each other, and everybody else waits for all of them."""
     node = Node()
     client = node.consumer()
-    count = 5 * _MOST_FAILURES
-    client.say(fin(b"0123456789abcdef") * count)
+    client.say(command * 1000)
+    first = len(client.answers())
+    assert 0 < first <= _STRETCH // _COST_OF_FAILURE
+    steps = steps_until_done(node, client)
+    assert first + len(client.answers()) == 1000
+    assert steps >= 1000 // first - 1
+
+
+def test_after_a_fin_that_failed_they_are_taken_a_few_at_a_time() -> None:
+    """One command stands for up to 512 FINs, so how many there are in one has to be bounded as well."""
+    node = Node()
+    client = node.consumer(ready=2500)
+    publisher = node.client()
+    for _ in range(4):
+        publisher.say(pub("t", b"x") * 500)
+    ids = [message.id for message in client.messages()]
+    assert len(ids) == 2000
+    client.say(b"".join(map(fin, ids)))
+    assert client.handler.reading
+    client.say(fin(UNKNOWN))
+    client.say(b"".join(map(fin, ids)))
+    failed = len(client.answers())
+    assert failed <= 1 + _MOST_DOUBTFUL
+    steps_until_done(node, client)
+    assert failed + len(client.answers()) == 1 + len(ids)
+
+
+def test_deferrals_are_made_some_at_a_time() -> None:
+    node = Node()
+    client = node.client()
+    client.answers(pub("t", b"makes the topic"))
+    client.say(dpub("t", 1000, b"x") * 900)
+    first = len(client.answers())
+    assert first == _STRETCH // _COST_OF_DEFERRAL
+    assert steps_until_done(node, client) >= 6
+    assert first + len(client.answers()) == 900
+
+
+def test_requeues_are_made_some_at_a_time() -> None:
+    node = Node()
+    client = node.consumer(ready=1000)
+    node.client(b"  V2" + pub("t", b"x") * 1000)
+    ids = [message.id for message in client.messages()]
+    client.say(b"".join(req(message_id, 60_000) for message_id in ids))
+    assert node.channel("t", "c").deferred_count == _STRETCH // _COST_OF_DEFERRAL
+    steps_until_done(node, client)
+    assert node.channel("t", "c").deferred_count == 1000
+
+
+def test_topics_are_made_some_at_a_time() -> None:
+    node = Node()
+    client = node.client()
+    client.say(b"".join(pub(f"topic_{number}", b"x") for number in range(20)))
+    assert len(client.answers()) == _STRETCH // _COST_OF_TOPIC
+    assert steps_until_done(node, client) >= 3
+
+
+def test_failing_fins_are_logged_seldom() -> None:
+    node = Node()
+    client = node.consumer()
+    count = 2500
+    client.say(fin(UNKNOWN) * count)
     assert not client.handler.reading
     steps_until_done(node, client)
-    answers = client.answers()
-    assert answers == [b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"] * count
+    assert client.answers() == [b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight"] * count
     errors = [text for kind, text in client.notes if kind == "error"]
     assert len(errors) == 10
     client.handler.end()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
+from itertools import accumulate
 
 import pytest
 
-from common.wire.commands import cut_mpub_body
+from common.wire.commands import CommandReader, Publications, cut_mpub_body, mpub
 from common.wire.faults import ProtocolError
 from common.wire.limits import Limits
 
@@ -48,3 +49,18 @@ def test_bad_body_is_refused(body: bytes, error: bytes) -> None:
     with pytest.raises(ProtocolError) as raised:
         cut_mpub_body(body, LIMITS)
     assert raised.value.data == error
+
+
+def test_many_offsets_of_a_body_that_is_not_whole_are_packed() -> None:
+    """A million numbers, each an object, take 36 MB, and letting go of them holds everybody up."""
+    count = 50_000
+    held: list[int] = []
+    reader = CommandReader(Limits(max_body=1 << 20), lambda params: None, held.append)
+    command = mpub("t", [b"x", b"yz"] * (count // 2))
+    for at in range(0, len(command), 40_000):
+        reader.receive(command[at : at + 40_000])
+        got = reader.next_command()
+    assert isinstance(got, Publications)
+    assert list(got.offsets) == list(accumulate([5, 6] * (count // 2), initial=0))
+    assert held[-1] == 0
+    assert max(held) < len(command) + 8 * (count + 1)
