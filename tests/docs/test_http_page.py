@@ -19,7 +19,7 @@ SOURCES: Final = {
 @pytest.mark.parametrize("program", SOURCES)
 def test_endpoints_are_on_the_page(program: str) -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in SOURCES[program])
-    served = set(re.findall(r'Route\("(\w+)", "([^"]+)"', code))
+    served = set(re.findall(r'(?:Route|Endpoint)\(\s*"(\w+)",\s*"([^"]+)"', code))
     (section,) = re.findall(rf"^## {program}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
     assert set(re.findall(r"^\| `(\w+) (/[^`]*)` \|", section, re.MULTILINE)) == served
 

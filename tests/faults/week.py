@@ -13,6 +13,7 @@ from random import Random
 from typing import Any, Final
 
 from common.wire.commands import dpub, fin, mpub, req
+from common.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
@@ -42,6 +43,7 @@ class Life:
         self.elapsed = 0.0  # seconds since the very beginning
         self.deaths = 0
         self.rules = LONG_DELAYS
+        self.unfinished = UnfinishedBodies(1 << 20)
         self._start()
 
     def _start(self) -> None:
@@ -84,9 +86,12 @@ class Life:
 
     def say(self, *commands: bytes) -> None:
         self.client.say(b"".join(commands))
+        self.client.go_on()
 
     def publish(self, *commands: bytes) -> None:
-        self.publisher.ask(b"".join(commands))
+        self.publisher.say(b"".join(commands))
+        self.publisher.go_on()
+        self.publisher.hear()
 
     def subscribe(self) -> None:
         self.say(b"SUB t c\nRDY 2500\n")

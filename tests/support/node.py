@@ -174,6 +174,9 @@ class NodeTurn:
         self._node.turn()
 
 
+_BREATH = 0.001  # seconds: a client that wants to go on sooner than that has given way
+
+
 class Client:
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -217,14 +220,12 @@ class Client:
         """The bytes arrive in one piece, in a turn of their own."""
         self.handler.receive(data, self.node.now)
         self.node.turn()
-        while self._gives_way:
-            self.handler.tick(self.node.now)
-            self.node.turn()
 
-    @property
-    def _gives_way(self) -> bool:
-        """Others would come first here, and then the poller calls again."""
-        return not self.handler.reading and self.handler.next_deadline <= self.node.now
+    def go_on(self) -> None:
+        """Whenever the client gives way to others, who want nothing here, call it again as the poller would."""
+        while not self.handler.reading and self.handler.next_deadline <= self.node.now + _BREATH:
+            self.handler.tick(self.handler.next_deadline)
+            self.node.turn()
 
     def hear(self) -> bytes:
         """All that the socket takes now."""
