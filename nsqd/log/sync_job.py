@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -43,7 +43,8 @@ class CommonFolders:
 class SyncJob:
     """Taken from a log by `begin_sync`, performed in a thread, given back with `end_sync`.
 
-    A topic that is deleted meanwhile takes its files along; that is no failure.
+    What is missing may have been removed meanwhile, by the deletion of the topic or by retention, or somebody may have
+    moved the data path away. Only the log can tell which.
     """
 
     log: DiskLog
@@ -54,6 +55,7 @@ class SyncJob:
     offset: int  # in it
     sequence: int  # everything before is durable when this is done
     error: str | None = None
+    missing: list[Path] = field(default_factory=list)
 
     def perform(self, files: Files, common: CommonFolders) -> None:
         for path, data, saved in self.indexes:
@@ -67,7 +69,7 @@ class SyncJob:
             try:
                 sync(path)
             except FileNotFoundError:
-                pass
+                self.missing.append(path)
             except OSError as error:
                 self.error = error_text("fsync", path, error)
                 return

@@ -13,9 +13,11 @@ a second the end of the file is read again and proven before anything is appende
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from errno import ENOENT
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -30,7 +32,7 @@ from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import NOTHING, prove_segment
 from nsqd.log.reading import READ_PATIENCE, ReadRefused
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
-from nsqd.log.segment import Hole, Index, Segment, Stretch, segment_name
+from nsqd.log.segment import LOG_SUFFIX, Hole, Index, Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.sync_job import SyncJob
 from nsqd.log.tail_cache import TailCache, find_batch
@@ -617,16 +619,26 @@ class DiskLog:
         """Says whether publishers that waited have been answered."""
         if self.dropped:
             return False
-        if job.error is not None:
+        error = job.error or self._error_of_missing(job)
+        if error is not None:
             self._files_to_sync = [*job.files, *(path for path in self._files_to_sync if path not in job.files)]
             self._folders_to_sync = [*job.folders, *(f for f in self._folders_to_sync if f not in job.folders)]
-            self._sync_has_failed(job.error)
+            self._sync_has_failed(error)
             return True
         self._synced = (job.base, job.offset, job.sequence)
         if self._carry_awaits_sync:
             self._carry_awaits_sync = False
             self._host.wants_carry(self)
         return self._settle_synced(job.sequence)
+
+    def _error_of_missing(self, job: SyncJob) -> str | None:
+        """Nobody but us may remove what was to be synced: then it is not where it was written, and nothing is durable."""
+        segments = {segment.path for segment in self._segments}
+        for path in job.missing:
+            was_released = path.suffix == LOG_SUFFIX and path not in segments
+            if not was_released:
+                return error_text("fsync", path, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
+        return None
 
     def _settle_synced(self, sequence: int) -> bool:
         waiting = self._unsynced_receipts

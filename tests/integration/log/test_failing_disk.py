@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
+from nsqd.log.sync_job import CommonFolders
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
 from tests.unit.log.batches import make_batch
 
@@ -473,3 +474,38 @@ def test_reserve_that_cannot_be_asked_for_is_none(tmp_path: Path) -> None:
         files.fail("statfs")
         wait_a_second(store)
         assert store.publish(b"c").error is None
+
+
+# What is not where it was written
+
+
+def test_sync_of_a_data_path_that_was_moved_away_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with opened(tmp_path / "data", ack="synced") as store:
+        first = store.publish(b"a")
+        store.sync()
+        assert first.error is None
+        receipt = store.publish(b"b")
+        (tmp_path / "data").rename(tmp_path / "moved")
+        store.sync()
+        assert receipt.error == f"fsync {tmp_path}/data/topics/t.t/{FIRST}: no such file or directory"
+        assert store.log().synced_tail == 1
+        (tmp_path / "moved").rename(tmp_path / "data")
+        wait_a_second(store)
+        third = store.publish(b"c")
+        store.sync()
+        assert third.error is None
+        assert store.log().synced_tail == 3
+
+
+def test_segment_that_was_removed_meanwhile_needs_no_sync(tmp_path: Path) -> None:
+    with opened(tmp_path, ack="synced", max_bytes_per_file=100) as store:
+        receipts = [store.publish(bytes(100)) for _ in range(3)]
+        job = store.log().begin_sync()
+        assert job is not None
+        store.segments()[0].unlink()  # as the committer removes what retention has released
+        store.log().release(1)
+        job.perform(store.store.files, CommonFolders(store.store.files))
+        store.log().end_sync(job)
+        assert [receipt.error for receipt in receipts] == [None] * 3
+        assert store.log().synced_tail == 3
