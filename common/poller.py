@@ -210,8 +210,8 @@ class Poller:
 
         self._turn.begin()  # the handler notes when its client came, and an idle broker's last turn may be long ago
         connection.handler = make_handler(connection, wake)
-        self._connections[connection.fd] = connection
         self._epoll.register(connection.fd, connection.events)
+        self._connections[connection.fd] = connection
         self._watch_deadline(connection)
 
     def release(self, connection: Connection) -> socket.socket:

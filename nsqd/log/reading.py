@@ -17,6 +17,7 @@ import errno
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqd.log.files import close_quietly
@@ -130,15 +131,17 @@ def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
     """
     waited = 0.0
     while True:
+        began = monotonic()
         try:
             return step()
         except OSError as error:
-            if not is_refusal(error) or waited >= READ_PATIENCE:
+            refusing = monotonic() - began  # a sick disk may take half a minute to refuse one read
+            if not is_refusal(error) or waited + refusing >= READ_PATIENCE:
                 raise
             if not waited:
                 log.warning("cannot read now path=%s error=%s", error.filename or "", error)
         pause(RETRY_INTERVAL)
-        waited += RETRY_INTERVAL
+        waited += refusing + RETRY_INTERVAL
 
 
 class WaitsOnce:
