@@ -39,6 +39,8 @@ STOPPING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # with Python's own thresholds more than half of the throughput once a backlog is in memory.
 GC_THRESHOLDS: Final = (100_000, 50, 100)
 COLLECT_INTERVAL: Final = 60.0  # seconds
+OLD_ROUNDS: Final = 10  # of these intervals until old objects are looked at, too
+SMALL_HEAP: Final = 250_000  # blocks of memory since the start: looking at all of them takes about ten milliseconds
 
 
 def run_daemon(
@@ -136,19 +138,25 @@ def _run(program: str, run: Callable[[OptionsT], Awaitable[None]], chosen: Optio
 
 async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen: OptionsT) -> None:
     # No nursery, which would wrap what `run` raises; trio cancels a system task when `run` has ended.
-    trio.lowlevel.spawn_system_task(_collect_young_garbage)
+    trio.lowlevel.spawn_system_task(_collect_garbage)
     await run(chosen)
 
 
-async def _collect_young_garbage() -> None:
+async def _collect_garbage() -> None:
     """Collect by the clock what a quiet daemon would keep for hours, until a hundred thousand objects have piled up.
 
     asyncio, trio-asyncio and httpx leave a reference cycle behind each connection or call: a kilobyte or more. Young objects
-    are at most as many as the threshold says, so this takes a few milliseconds; the oldest generation is left alone, as
-    looking at it takes as long as there is data.
+    are at most as many as the threshold says, so this takes a few milliseconds. What was open for minutes has grown old by
+    the time it is garbage; looking for that takes as long as there is data, so it is done seldom, and only in a small heap.
     """
+    at_start = sys.getallocatedblocks()
+    rounds = 0
     while True:
         await trio.sleep(COLLECT_INTERVAL)
+        rounds += 1
+        if rounds % OLD_ROUNDS == 0 and sys.getallocatedblocks() - at_start < SMALL_HEAP:
+            gc.collect()
+            continue
         survived = gc.get_count()[1]  # collections that objects of the middle generation have seen at most
         gc.collect(1 if survived > gc.get_threshold()[1] else 0)
 

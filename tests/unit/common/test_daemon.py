@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LIMIT = 20  # seconds that any of these may take on a slow machine
 
 DAEMON = """
-import logging, os, resource, sys, weakref
+import gc, logging, os, resource, sys, weakref
 from dataclasses import dataclass
 
 import trio
@@ -27,6 +27,7 @@ from common.options import BaseOptions, option
 
 log = logging.getLogger("nsqd.test")
 daemon.COLLECT_INTERVAL = 0.05
+daemon.OLD_ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(BaseOptions):
@@ -39,9 +40,13 @@ class Cycle:
         self.itself = self
 
 
-async def leave_garbage():
+async def leave_garbage(*, old):
     collected = trio.Event()
-    weakref.finalize(Cycle(), collected.set)
+    cycle = Cycle()
+    weakref.finalize(cycle, collected.set)
+    if old:
+        gc.collect()
+    del cycle
     with trio.fail_after(10):
         await collected.wait()
     log.info("collected")
@@ -55,8 +60,8 @@ async def run(options):
             raise ListenError("listen (a:1) failed - because")
     if options.trouble == "bug":
         raise RuntimeError("broken")
-    if options.trouble == "garbage":
-        await leave_garbage()
+    if options.trouble.endswith("garbage"):
+        await leave_garbage(old=options.trouble.startswith("old"))
         return
     log.info("files %d", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     number = await wait_for_signal()
@@ -132,8 +137,9 @@ def test_a_signal_during_the_start_is_heeded_once_it_is_up(start: Start) -> None
     assert err.endswith("INFO: bye\n")
 
 
-def test_garbage_of_a_quiet_daemon_is_collected(start: Start) -> None:
-    status, _, err = outcome(start("--trouble=garbage"))
+@pytest.mark.parametrize("age", ["young", "old"])
+def test_garbage_of_a_quiet_daemon_is_collected(start: Start, age: str) -> None:
+    status, _, err = outcome(start(f"--trouble={age} garbage"))
     assert status == 0
     assert err.endswith("INFO: collected\n")
 
