@@ -12,12 +12,29 @@ from nsqpipe.failures import PipeFailed
 _HEADER: Final = "v1"  # the first line of each file in Spark's offset log
 
 
-def lanes_of(offsets: object) -> dict[str, int]:
+def lanes_of(offsets: object, which: str = "lanes") -> dict[str, int]:
     """Of an offset, as JSON or as its text; of none, none."""
     if isinstance(offsets, str):
         offsets = json.loads(offsets)
-    lanes = offsets.get("lanes", {}) if isinstance(offsets, dict) else {}
+    lanes = offsets.get(which, {}) if isinstance(offsets, dict) else {}
     return {str(lane): int(place) for lane, place in lanes.items()}
+
+
+def rows_of(report: Mapping[str, Any]) -> int:
+    """How many messages a batch took, by its offsets: what Spark counts may be ranges of them instead.
+
+    Where a lane begins that the start does not know, the end says.
+    """
+    sources = [it for it in report.get("sources", ()) if lanes_of(it.get("endOffset"))]
+    if not sources:
+        return int(report.get("numInputRows", 0))
+    return sum(end - begin for it in sources for begin, end in _ranges(it))
+
+
+def _ranges(source: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
+    begins = lanes_of(source.get("startOffset")) | lanes_of(source.get("endOffset"), "begins")
+    for lane, end in lanes_of(source["endOffset"]).items():
+        yield min(begins.get(lane, end), end), end
 
 
 def lag_of(report: Mapping[str, Any]) -> Iterator[int]:

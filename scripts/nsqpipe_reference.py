@@ -1,19 +1,20 @@
-"""docs/reference/nsqpipe.md, from the command line itself."""
+"""docs/reference/nsqpipe.md, from the tables of settings themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from nsqpipe.cli import app
+from nsqpipe.cli import COMMANDS
+from nsqpipe.command_line import ordered
 from nsqpipe.metrics import TYPES
+
+if TYPE_CHECKING:
+    from nsqpipe.settings import Job, Setting
 
 ABOUT: Final = """\
 # nsqpipe
 
-<!-- Written by scripts/make-reference from the command line. Change nsqpipe/cli.py, not this page. -->
+<!-- Written by scripts/make-reference from the tables of settings. Change nsqpipe/jobs.py, not this page. -->
 
 Topics into tables and counts, and back again, on Spark.
 [The tutorial](../tutorials/spark-pipeline.md) shows it from the first message to a replay; [`format("nsq")`](spark.md) is what it stands on.
@@ -22,8 +23,8 @@ It needs `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 | Exit status | When |
 | --- | --- |
 | 0 | all is done, or the first SIGINT or SIGTERM came |
-| 1 | it failed: the last line on standard error says why, the line before where Spark's own log is |
-| 2 | the command line or the file of `--config` is wrong |
+| 1 | it failed: the last line on standard error says why; `--log FILE` keeps what Spark logs, and the traceback |
+| 2 | the command line or the file of `--config` is wrong: one line says what |
 | 3 | `doctor` or `quality` found something, or `lag` is above `--at-most` |
 
 ## Configuration
@@ -126,31 +127,15 @@ nsqpipe submit --master yarn --deploy-mode client --conf spark.archives=environm
 def page() -> str:
     parts = [ABOUT, *(f"| `{name}` | {kind} | {text} |\n" for name, (kind, text) in TYPES.items())]
     parts.append("\n## Commands\n")
-    root: Any = typer.main.get_command(app)
-    for name, command in root.commands.items():
-        for full, found in _commands(name, command):
-            parts.append(_section(full, found))
+    parts += [_section(name, job) for name, (job, _) in COMMANDS.items()]
     return "".join(parts)
 
 
-def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    nested = getattr(command, "commands", None)
-    if nested is None:
-        yield name, command
-        return
-    for inner, found in nested.items():
-        yield from _commands(f"{name} {inner}", found)
+def _section(name: str, job: type[Job]) -> str:
+    rows = "".join(_row(it) for it in ordered(job))
+    return f"\n### nsqpipe {name}\n\n{job.__doc__}\n\n| Option | Default | |\n| --- | --- | --- |\n{rows}"
 
 
-def _section(name: str, command: Any) -> str:
-    rows = "".join(_row(it) for it in command.params if not it.hidden)
-    return f"\n### nsqpipe {name}\n\n{command.help}\n\n| Option | Default | |\n| --- | --- | --- |\n{rows}"
-
-
-def _row(option: Any) -> str:
-    default = "required" if option.required else f"`{option.default}`" if _says_something(option) else ""
-    return f"| `{option.opts[0]}` | {default} | {option.help.replace('|', '&#124;')} |\n"
-
-
-def _says_something(option: Any) -> bool:
-    return option.default not in (None, "", False)
+def _row(it: Setting) -> str:
+    default = "required" if it.is_required else f"`{it.shown_default()}`" if it.shown_default() else ""
+    return f"| `{it.flag or it.name.upper()}` | {default} | {it.help.replace('|', '&#124;')} |\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from nsqpipe.cli import app
 from nsqpipe.metrics import Metrics, serve
@@ -77,15 +77,37 @@ def test_lag_above_the_bound_is_an_exit_status(orders: Nsqd, tmp_path: Path) -> 
     ("words", "complaint"),
     [
         (["land", "--topic=a", "--table=t"], "either --lookupd or --nsqd is needed"),
-        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--format=csv"], "--format: expected delta, parquet"),
+        (["land", "--topic=a", "--nsqd=x:1"], "Missing option '--table'"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--format=csv"], "'--format': expected delta, parquet"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--decoder=jsn"], "'--decoder': expected raw, json"),
+        (
+            ["land", "--topic=a", "--table=t", "--nsqd=x:1", "--every=abc"],
+            "'--every': expected a time, as in '10 seconds'",
+        ),
+        (["aggregate", "--topic=a", "--nsqd=x:1", "--results=r", "--window=0"], "'--window'"),
+        (["replay", "--table=t", "--destination-topic=a", "--nsqd=x:1", "--since=noon"], "'--since': expected a time"),
+        (["replay", "--table=t", "--destination-topic=a", "--lookupd=x:1", "--exactly-once"], "needs --nsqd"),
+        (["fly"], "No such command 'fly'"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--decoder=json"], "--decoder json needs a --schema"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--drop-body"], "--drop-body would leave nothing"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--source-option=x"], "expected NAME=VALUE, not 'x'"),
         (["aggregate", "--topic=a", "--nsqd=x:1"], "nothing to do: --results, --table or both are needed"),
-        (["lag", "--topic=a", "--nsqd=x:1", "--checkpoint=/nowhere"], "there is no checkpoint"),
         (["offsets", "set", "--checkpoint=c", "--lane=a/b=1"], "no lane"),
-        (["compact", "--table=/nowhere"], "this needs a Delta table"),
         (["submit", "--master=yarn"], "which job?"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_one_line(words: list[str], complaint: str) -> None:
+    result = nsqpipe(*words)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["lag", "--topic=a", "--nsqd=x:1", "--checkpoint=/nowhere"], "there is no checkpoint"),
+        (["compact", "--table=/nowhere"], "this needs a Delta table"),
     ],
 )
 def test_what_cannot_work_is_one_line(words: list[str], complaint: str) -> None:
@@ -130,11 +152,30 @@ def test_options_come_from_a_file_and_the_command_line_stands_above_it(tmp_path:
     assert "/nowhere" in nsqpipe("--config", config, "offsets", "show").stderr
 
 
-@pytest.mark.parametrize("text", ["[land]\ntopics = ['a']\n", "[fly]\n", "table = 1\n", "["])
-def test_what_the_file_has_wrong_is_an_error(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[land]\ntopics = ['a']\n", "land has no option topics"),
+        ("[land]\ntable = ['a']\n", "table is given once"),
+        ("[land.table]\nx = 1\n", "table is a table"),
+        ("[fly]\n", "fly is no command"),
+        ("table = 1\n", "table is no command"),
+        ("[", "pipe.toml"),
+    ],
+)
+def test_what_the_file_has_wrong_is_one_line(text: str, complaint: str, tmp_path: Path) -> None:
     config = tmp_path / "pipe.toml"
     config.write_text(text)
-    assert nsqpipe("--config", config, "doctor").exit_code == 2
+    result = nsqpipe("--config", config, "doctor")
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_single_value_in_the_file_will_do_where_an_option_may_be_repeated(tmp_path: Path) -> None:
+    config = tmp_path / "pipe.toml"
+    config.write_text('[lag]\ntopic = "orders"\nnsqd = "127.0.0.1:1"\ncheckpoint = "/nowhere"\njson = true\n')
+    assert "there is no checkpoint" in nsqpipe("--config", config, "lag").stderr
 
 
 def test_metrics_are_served() -> None:

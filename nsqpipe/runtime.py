@@ -1,0 +1,113 @@
+"""One command, from its checks to its last word: the session, the progress, and one line when it fails."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from tempfile import TemporaryFile
+from typing import IO, TYPE_CHECKING
+
+import click
+
+from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.jobs import OnSpark, Shown, Streaming
+from nsqpipe.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from nsqpipe.landed import Ledger
+    from nsqpipe.settings import Job
+
+
+class Run:
+    def __init__(self, job: Job, resources: ExitStack) -> None:
+        self._job = job
+        self._resources = resources
+        self._began = time.monotonic()
+        self.progress: Progress | None = None
+        if isinstance(job, (Streaming, Shown)) and not getattr(job, "quiet", False):
+            self.progress = resources.enter_context(Progress(sys.stderr))
+
+    def session(self, name: str) -> SparkSession:
+        """Starts Spark, when all that can be known without it is in order."""
+        job = self._job
+        assert isinstance(job, OnSpark)
+        self._stage("looking at nodes and tables")
+        from nsqpipe.checks import check
+
+        check(job)
+        self._stage("starting Spark")
+        from nsqpipe.session import open_session
+
+        return open_session(
+            name, master=job.master, remote=job.remote, conf=dict(job.conf), log=None if job.remote else self._log(job)
+        )
+
+    def _log(self, job: OnSpark) -> IO[bytes]:
+        """What Spark logs. Nobody has to remove it, unless it was asked for: it has no name."""
+        if job.log is None:
+            return self._resources.enter_context(TemporaryFile(prefix="nsqpipe-"))
+        try:
+            return self._resources.enter_context(job.log.open("ab"))
+        except OSError as error:
+            raise PipeFailed(f"--log {job.log}: {error.strerror}") from None
+
+    def queries(self, spark: SparkSession, start: Callable[[], Sequence[StreamingQuery]], ledger: Ledger) -> None:
+        """Until they end. However that is, what has been done is said."""
+        from nsqpipe.metrics import Metrics, serving
+        from nsqpipe.running import run_queries, tasks_of
+
+        job = self._job
+        assert isinstance(job, Streaming)
+        metrics = Metrics()
+        observers = [metrics.observe, ledger.observe]
+        if self.progress is not None:
+            self.progress.stage("starting the first batch", tasks_of(spark))
+            observers.append(self.progress.observe)
+        began = time.monotonic()
+        with serving(metrics, job.metrics_address):
+            try:
+                run_queries(spark, start, observers=observers)
+            finally:
+                if self.progress is not None:
+                    self.progress.finish(ledger.told(time.monotonic() - began))
+
+    def told(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.stage(text)
+
+    def _stage(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.stage(text)
+
+
+@contextmanager
+def running(job: Job) -> Iterator[Run]:
+    """What ends the job, whatever it is, is one line for whoever runs it; `--log` keeps the traceback."""
+    failed: PipeFailed | None = None
+    with ExitStack() as resources:
+        try:
+            yield Run(job, resources)
+        except PipeFailed as error:
+            failed = error
+            _keep_traceback(job)
+        except (click.exceptions.Exit, click.UsageError):
+            raise
+        except Exception as error:
+            failed = PipeFailed(first_cause(error))
+            _keep_traceback(job)
+    if failed is not None:
+        click.echo(f"nsqpipe: {failed}", err=True)
+        raise click.exceptions.Exit(failed.exit_status)
+
+
+def _keep_traceback(job: Job) -> None:
+    log = getattr(job, "log", None)
+    if log is not None:
+        with log.open("a") as file:
+            traceback.print_exc(file=file)
