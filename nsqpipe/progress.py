@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol, Self, TextIO
 
 from nsqpipe.lanes import lag_of, rows_of
 
+_ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines
 _TICK: Final = 1.0  # seconds between two looks at what goes on within a batch
 _RECENT: Final = 0.3  # how much the last batch counts for the speed
@@ -103,7 +104,7 @@ class Progress:
         self._on_terminal = stream.isatty()
         self._lock = threading.RLock()
         self._status = Status(since=clock())
-        self._last = float("-inf")  # when a line was written
+        self._last = clock()  # when a line was written
         self._is_open = False
         self._look: Callable[[], Tasks | None] = lambda: None
         self._ended = threading.Event()
@@ -115,8 +116,8 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         with self._lock:
-            if self._is_open:
-                self._stream.write("\n")
+            if self._is_open:  # what went on when it failed is no news any more
+                self._stream.write(_ERASE)
                 self._stream.flush()
                 self._is_open = False
 
@@ -124,13 +125,13 @@ class Progress:
     def tallies(self) -> Mapping[str, Tally]:
         return self._status.tallies
 
-    def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None) -> None:
-        """Something new begins; `look` says how far it is."""
+    def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None, *, is_news: bool = True) -> None:
+        """Something new begins; `look` says how far it is. Off a terminal only news are said at once."""
         with self._lock:
             self._look = look
             self._status.stage, self._status.since = text, self._clock()
             self._status.tasks = None
-            self._show(is_news=True)
+            self._show(is_news=is_news)
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
         with self._lock:
@@ -167,7 +168,7 @@ class Progress:
     def _write(self, text: str, *, is_last: bool = False) -> None:
         if self._on_terminal:
             width = get_terminal_size().columns  # what wraps cannot be rewritten
-            self._stream.write(f"\r\x1b[2K{text if is_last else text[: width - 1]}")
+            self._stream.write(f"{_ERASE}{text if is_last else text[: width - 1]}")
             self._is_open = True
         else:
             self._stream.write(f"{text}\n")

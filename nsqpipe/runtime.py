@@ -37,7 +37,7 @@ class Run:
         """Starts Spark, when all that can be known without it is in order."""
         job = self._job
         assert isinstance(job, OnSpark)
-        self._stage("looking at nodes and tables")
+        self._stage("looking at nodes and tables", is_news=False)
         from nsqpipe.checks import check
 
         check(job)
@@ -78,12 +78,11 @@ class Run:
                     self.progress.finish(ledger.told(time.monotonic() - began))
 
     def told(self, text: str) -> None:
-        if self.progress is not None:
-            self.progress.stage(text)
+        self._stage(text, is_news=False)
 
-    def _stage(self, text: str) -> None:
+    def _stage(self, text: str, *, is_news: bool = True) -> None:
         if self.progress is not None:
-            self.progress.stage(text)
+            self.progress.stage(text, is_news=is_news)
 
 
 @contextmanager
