@@ -10,6 +10,7 @@ _OURS: Final = re.compile(r"^(?:Caused by: )?(?:pyspark_nsq(?:table)?|nsqpipe)\.
 _PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^\s*(?:Caused by)?: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
 _WRAPPED: Final = re.compile(r"^(?:[\w$]+\.)+[\w$]*(?:Error|Exception): ")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")  # with which deltalake's library decorates
 _MOST: Final = 500  # characters
 
 
@@ -38,10 +39,9 @@ def first_cause(error: BaseException) -> str:
         return _said(*raised[-1])
     if causes := _CAUSE.findall(whole):
         return _said(*causes[-1])
-    text = str(error).strip()
     if isinstance(error, OSError) and error.strerror:
-        text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return _line(text) or type(error).__name__
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return _said(type(error).__name__, str(error))
 
 
 def _texts(error: BaseException) -> Iterator[str]:
@@ -62,5 +62,5 @@ def _said(kind: str, text: str) -> str:
 
 
 def _line(text: str) -> str:
-    found = " ".join((text.strip().splitlines() or [""])[0].split())
+    found = " ".join((_COLOUR.sub("", text).strip().splitlines() or [""])[0].split())
     return found if len(found) <= _MOST else f"{found[: _MOST - 1]}…"

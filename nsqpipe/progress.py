@@ -51,6 +51,10 @@ class Tasks:
     done: int
     all: int
 
+    def told(self, so_far: float) -> str:
+        left = f", about {_spelled(so_far / self.done * (self.all - self.done))} left" if self.done else ""
+        return f"{self.done} of {self.all} tasks done{left}"
+
 
 class Screen(Protocol):
     """What is written to."""
@@ -73,10 +77,11 @@ class Status:
         """Of several queries that which is furthest behind says how far the job is."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
         parts = [self.stage if query is None else _told(query, self.tallies[query])]
+        so_far = now - self.since
         if self.tasks is not None and self.tasks.all:
-            parts.append(f"{self.tasks.done} of {self.tasks.all} tasks done")
-        if now - self.since >= _TICK:
-            parts.append(f"{now - self.since:.0f} s")
+            parts.append(self.tasks.told(so_far))
+        if so_far >= _TICK:
+            parts.append(f"{so_far:.0f} s so far")
         return ", ".join(parts)
 
 
@@ -110,7 +115,7 @@ class Progress:
         self._ended = threading.Event()
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._renew, daemon=True, name="progress").start()
+        threading.Thread(target=self._renew_until_the_end, daemon=True, name="progress").start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,13 +156,17 @@ class Progress:
                 self._is_open = False
             self._stream.flush()
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Looks how far it is, and shows that."""
+        tasks = self._look()
+        with self._lock:
+            if not self._ended.is_set():
+                self._status.tasks = tasks
+                self._show(is_news=False)
+
+    def _renew_until_the_end(self) -> None:
         while not self._ended.wait(_TICK):
-            tasks = self._look()
-            with self._lock:
-                if not self._ended.is_set():
-                    self._status.tasks = tasks
-                    self._show(is_news=False)
+            self.renew()
 
     def _show(self, *, is_news: bool) -> None:
         now = self._clock()

@@ -67,7 +67,7 @@ class Run:
         metrics = Metrics()
         observers = [metrics.observe, ledger.observe]
         if self.progress is not None:
-            self.progress.stage("starting the first batch", tasks_of(spark))
+            self.progress.stage("first batch", tasks_of(spark))
             observers.append(self.progress.observe)
         began = time.monotonic()
         with serving(metrics, job.metrics_address):

@@ -72,7 +72,7 @@ then = "quarantine"          # or "count": only counted, in the metrics
 ## Results of aggregate
 
 `--results` is a small JSON file, replaced as a whole after each batch.
-A window is in it while it is still open, and grows; percentiles are approximate, within a hundredth of their rank, and of the distance between two messages that one task has read.
+A window is in it while it is still open, and grows; `rate` is then that of the part before `updated`. Percentiles are approximate, within a hundredth of their rank, and of the distance between two messages that one task has read.
 
 ```json
 {"v": 1, "window_seconds": 60, "updated": "2026-03-01T12:00:03Z",
