@@ -30,7 +30,7 @@ ABOUT: Final = (
 )
 EPILOG: Final = (
     "Exit status: 0 done, or stopped as asked; 1 it failed, and one line says why; 2 the command line is wrong; "
-    "3 doctor or quality found something, or lag is above --at-most."
+    "3 doctor or quality found something, lag is above --at-most, or --until-now ended without nodes that are missing."
 )
 OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin where you say."
 

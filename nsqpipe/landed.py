@@ -42,7 +42,14 @@ class Ledger:
         parts += [table.told() for table in self._tables]
         parts.append(f"{max((it.late for it in tallies), default=0):,} late")
         parts.append(f"{max((it.behind for it in tallies), default=0):,} behind" if tallies else "no batch was ended")
+        if missing := self.missing:
+            parts.append(f"without {', '.join(missing)}")
         return f"{self._name}: {', '.join(parts)}; {self._where}"
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Nodes that did not answer at the end, and why."""
+        return {node: why for it in self._tallies.values() for node, why in it.missing.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,17 @@ def _ranges(source: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         yield min(begins.get(lane, end), end), end
 
 
+def missing_of(report: Mapping[str, Any]) -> dict[str, str]:
+    """Nodes that are known and do not answer, and why: what they have is in no count of what is behind."""
+    found: dict[str, str] = {}
+    for source in report.get("sources", ()):
+        latest = source.get("latestOffset")
+        latest = json.loads(latest) if isinstance(latest, str) else latest
+        if isinstance(latest, dict):
+            found |= latest.get("missing", {})
+    return found
+
+
 def lag_of(report: Mapping[str, Any]) -> Iterator[int]:
     """How many messages each lane has beyond what the batch took."""
     for source in report.get("sources", ()):

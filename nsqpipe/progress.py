@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from shutil import get_terminal_size
 from typing import Any, Final, Protocol, Self, TextIO
 
-from nsqpipe.lanes import lag_of, rows_of
+from nsqpipe.lanes import lag_of, missing_of, rows_of
 
 _ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines
@@ -26,6 +26,7 @@ class Tally:
     late: int = 0  # that came after their window was closed
     behind: int = 0
     speed: float = 0.0  # rows a second, of late
+    missing: dict[str, str] = field(default_factory=dict)  # nodes, and why they count as missing
 
     def add(self, report: Mapping[str, Any]) -> None:
         rows = rows_of(report)
@@ -37,6 +38,7 @@ class Tally:
         self.rows += rows
         self.late += sum(int(it.get("numRowsDroppedByWatermark", 0)) for it in report.get("stateOperators", ()))
         self.behind = sum(lag_of(report))
+        self.missing = missing_of(report)
 
     @property
     def seconds_left(self) -> float | None:
@@ -88,10 +90,12 @@ class Status:
 def _told(query: str, tally: Tally) -> str:
     """`land: batch 12, 60,000 rows read, 12,300/s, 3,210 behind, 1 s to go`."""
     left = tally.seconds_left
-    to_go = "" if left is None else f", {_spelled(left)} to go"
-    return (
-        f"{query}: batch {tally.batch}, {tally.rows:,} rows read, {tally.speed:,.0f}/s, {tally.behind:,} behind{to_go}"
-    )
+    parts = [f"batch {tally.batch}", f"{tally.rows:,} rows read", f"{tally.speed:,.0f}/s", f"{tally.behind:,} behind"]
+    if left is not None:
+        parts.append(f"{_spelled(left)} to go")
+    if tally.missing:
+        parts.append(f"without {', '.join(tally.missing)}")
+    return f"{query}: {', '.join(parts)}"
 
 
 def _spelled(seconds: float) -> str:

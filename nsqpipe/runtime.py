@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Final
 
 import click
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from nsqpipe.landed import Ledger
     from nsqpipe.settings import Job
+
+
+INCOMPLETE: Final = 3  # the exit status when all is well but for nodes that did not answer
 
 
 class Run:
@@ -76,6 +79,9 @@ class Run:
             finally:
                 if self.progress is not None:
                     self.progress.finish(ledger.told(time.monotonic() - began))
+        if job.until_now and ledger.missing:
+            click.echo(f"nsqpipe: what these have is not in it: {'; '.join(ledger.missing.values())}", err=True)
+            raise click.exceptions.Exit(INCOMPLETE)
 
     def told(self, text: str) -> None:
         self._stage(text, is_news=False)

@@ -25,7 +25,7 @@ It needs `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 | 0 | all is done, or the first SIGINT or SIGTERM came |
 | 1 | it failed: the last line on standard error says why; `--log FILE` keeps what Spark logs, and the traceback |
 | 2 | the command line or the file of `--config` is wrong: one line says what |
-| 3 | `doctor` or `quality` found something, or `lag` is above `--at-most` |
+| 3 | `doctor` or `quality` found something, `lag` is above `--at-most`, or `--until-now` has ended without nodes that are missing |
 
 ## Configuration
 
@@ -42,6 +42,21 @@ every = "10 seconds"
 [offsets.show]
 checkpoint = "/data/tables/raw.checkpoint"
 ```
+
+## Before it runs, while it runs, and at its end
+
+What can be known without Spark is checked before Spark is started, in one line: whether nodes answer and have the topic, options and their spelling, files and folders, the table's format and columns, rules, schemas, a checkpoint of another topic.
+A check refuses what it has seen to be wrong; what takes longer than a second is left to the job.
+
+On a terminal one line is rewritten each second: rows read, how fast, how many are behind and for how long yet, and the tasks of the batch that runs.
+Elsewhere there is a line every ten seconds.
+The last line says what has been done, also when a signal or a failure ended it; `--quiet` leaves all of it out:
+
+```text
+land: 100,001 rows read in 12.5 s, 100,000 landed in 2 files, 1 quarantined in 1 file, 0 late, 0 behind; table data/orders
+```
+
+Rows read are counted by offsets. Rows landed and quarantined are those by which the tables have grown; of a Parquet table only files are counted.
 
 ## Tables
 
@@ -93,25 +108,21 @@ Killed in the midst of a slice, the next run sends that slice again; with `--exa
 | `--master` | |
 | --- | --- |
 | `local[*]`, the default | in this process; all that a folder on this machine needs |
-| `spark://host:7077` | by `nsqpipe submit`; a test runs it with two workers |
-| `k8s://https://host:6443`, `yarn` | by `nsqpipe submit`; not tested by us |
+| `spark://host:7077`, `k8s://https://host:6443`, `yarn` | by `nsqpipe submit`: [recipes, and what of them was run](../how-to/spark.md#on-a-cluster) |
 
-`nsqpipe submit` hands our packages to the workers; what these import (`pyarrow`, `deltalake`, `msgpack`, `pandas`, `fastavro` for Avro) has to be installed there, and tables and checkpoints must lie where all workers can write.
-On Kubernetes, with an image that has them:
+`nsqpipe submit` hands our packages to the workers; what these import has to be installed there, and tables and checkpoints must lie where all workers can write.
+It uses the interpreter that runs it, for the driver and, unless `spark.pyspark.python` or `PYSPARK_PYTHON` says otherwise, for the workers.
 
-```text
-nsqpipe submit --master k8s://https://host:6443 --deploy-mode client \\
-  --conf spark.kubernetes.container.image=registry.example/spark-nsq:4.3.0 \\
-  -- land --topic orders --lookupd nsqlookupd:4161 --table s3a://lake/orders
-```
+What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands above our defaults, which are:
 
-On YARN, with an archive of an environment (`venv-pack`):
-
-```text
-nsqpipe submit --master yarn --deploy-mode client --conf spark.archives=environment.tar.gz#environment \\
-  --conf spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python \\
-  -- land --topic orders --lookupd nsqlookupd:4161 --table hdfs:///lake/orders --format parquet
-```
+| | on one machine | on a cluster |
+| --- | --- | --- |
+| `spark.sql.shuffle.partitions` | 4 | Spark's own, 200 |
+| `spark.ui.enabled` | `false` | `true` |
+| `spark.eventLog.enabled` | Spark's own, `false` | `true`, if `spark.eventLog.dir` is said |
+| `spark.log.level` | `ERROR` | `ERROR` |
+| `spark.sql.session.timeZone` | `UTC` | `UTC` |
+| `spark.sql.streaming.stateStore.providerClass` | RocksDB's | RocksDB's |
 
 `--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream.
 

@@ -123,6 +123,18 @@ def test_what_failed_leaves_no_half_line_behind() -> None:
     assert stream.getvalue() == "\r\x1b[2Kstarting Spark\r\x1b[2K"
 
 
+def test_nodes_that_are_missing_are_named_while_it_runs_and_at_the_end() -> None:
+    without = report(end={"n/t/l": 1000})
+    without["sources"][0]["latestOffset"]["missing"] = {"127.0.0.1:4351": "127.0.0.1:4351 cannot be reached"}
+    stream, ledger = Terminal(), Ledger("land", "table /t")
+    Progress(stream, clock=Clock()).observe("land", without)
+    ledger.observe("land", without)
+    assert stream.getvalue().endswith("0 behind, without 127.0.0.1:4351")
+    assert "0 behind, without 127.0.0.1:4351; table /t" in ledger.told(1)
+    ledger.observe("land", report())
+    assert ledger.missing == {}, "it has come back"
+
+
 def test_a_ledger_that_has_seen_nothing_says_so() -> None:
     assert Ledger("land", "table /t").told(2.0) == "land: 0 rows read in 2.0 s, 0 late, no batch was ended; table /t"
 
