@@ -34,8 +34,6 @@ from nsqpipe.kinds import Format, Kind
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
-    from pyspark_nsq.cluster import Cluster
-    from pyspark_nsq.lanes import Head
     from pyspark_nsq.options import SourceOptions
 
 _PATIENCE: Final = 1.0  # seconds for all nodes together
@@ -236,29 +234,8 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
             _rows_fit(job, options)
     cluster = Cluster(options, Http(replace(options.access, timeout=min(options.access.timeout, _PATIENCE))))
 
-    def look() -> None:
-        heads = list(_heads(cluster, lossless=options.lossless))
-        cluster.check_kept(heads)
-        if options.lossless:
-            cluster.check_found(heads)
-
-    _within(_PATIENCE, look)
-
-
-def _heads(cluster: Cluster, *, lossless: bool) -> Iterator[Head]:
-    """Raises where the source would: a node that is down is an error unless what it has may be left out."""
-    from pyspark_nsq.errors import Unreachable
-    from pyspark_nsq.lanes import Head
-
-    for place in cluster.places(left_out=None if lossless else []):
-        try:
-            found = cluster.head(place)
-        except Unreachable:
-            if lossless:
-                raise
-            continue
-        if isinstance(found, Head):
-            yield found
+    # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
+    _within(_PATIENCE, cluster.heads if options.lossless else lambda: cluster.places(left_out=[]))
 
 
 def _sink(job: Replay) -> None:
@@ -333,7 +310,7 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
         raise PipeFailed(str(error)) from None
 
 
-def _within(seconds: float, look: Callable[[], None]) -> None:
+def _within(seconds: float, look: Callable[[], object]) -> None:
     """What takes longer is not waited for. Whoever resolves a name has no timeout of its own."""
     failed: list[Exception] = []
 
