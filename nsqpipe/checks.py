@@ -62,6 +62,8 @@ def check(job: Job) -> None:
 
 
 def _spark(job: OnSpark) -> None:
+    if job.log is not None:
+        _file("--log", job.log)
     found = _MASTER.fullmatch(job.master)
     if found is None:
         raise WrongUsage(f"--master {job.master!r} is no master: local[*], spark://host:7077, yarn or k8s://...")

@@ -24,10 +24,6 @@ class OnSpark(Job):
     log: Path | None = setting(
         "file that keeps what Spark logs, and the traceback when the job fails (default: neither is kept)", None
     )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shown(Job):
     quiet: bool = setting("show no progress", False)
 
 
@@ -116,7 +112,7 @@ class Decoding(OfTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Land(Shown, OnSpark, Streaming, Decoding, Reading):
+class Land(OnSpark, Streaming, Decoding, Reading):
     """Topics into a table, by topic, date and hour, each message exactly once."""
 
     format: Format = setting("delta or parquet", Format.DELTA)
@@ -125,7 +121,7 @@ class Land(Shown, OnSpark, Streaming, Decoding, Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate(Shown, OnSpark, Streaming, Reading):
+class Aggregate(OnSpark, Streaming, Reading):
     """Counts, rates, bytes, and percentiles of sizes and distances, for each topic and window."""
 
     results: Path | None = setting("JSON file with the last windows, which nsqadmin charts", None)
@@ -143,7 +139,7 @@ class Aggregate(Shown, OnSpark, Streaming, Reading):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replay(Printed, Shown, OnSpark, AsItIs, AtCluster):
+class Replay(Printed, OnSpark, AsItIs, AtCluster):
     """A range of a table back into a topic: slowly if asked, and where it was interrupted it goes on."""
 
     destination_topic: str = setting("topic to publish into")

@@ -25,16 +25,15 @@ def rows_of(report: Mapping[str, Any]) -> int:
 
     Where a lane begins that the start does not know, the end says.
     """
-    sources = [it for it in report.get("sources", ()) if lanes_of(it.get("endOffset"))]
-    if not sources:
-        return int(report.get("numInputRows", 0))
-    return sum(end - begin for it in sources for begin, end in _ranges(it))
+    ranges = [it for source in report.get("sources", ()) for it in _ranges(source)]
+    return sum(end - begin for begin, end in ranges) if ranges else int(report.get("numInputRows", 0))
 
 
 def _ranges(source: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
     begins = lanes_of(source.get("startOffset")) | lanes_of(source.get("endOffset"), "begins")
-    for lane, end in lanes_of(source["endOffset"]).items():
-        yield min(begins.get(lane, end), end), end
+    for lane, end in lanes_of(source.get("endOffset")).items():
+        if lane in begins:
+            yield min(begins[lane], end), end
 
 
 def missing_of(report: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from shutil import get_terminal_size
-from typing import Any, Final, Protocol, Self, TextIO
+from typing import Any, Final, Self, TextIO
 
 from nsqpipe.lanes import lag_of, missing_of, rows_of
 
@@ -58,14 +58,6 @@ class Tasks:
         return f"{self.done} of {self.all} tasks done{left}"
 
 
-class Screen(Protocol):
-    """What is written to."""
-
-    def write(self, text: str, /) -> Any: ...
-    def flush(self) -> None: ...
-    def isatty(self) -> bool: ...
-
-
 @dataclass(slots=True)
 class Status:
     """All that is known about a job at this moment; `line` says it."""
@@ -79,11 +71,12 @@ class Status:
         """Of several queries that which is furthest behind says how far the job is."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
         parts = [self.stage if query is None else _told(query, self.tallies[query])]
-        so_far = now - self.since
+        since = now - self.since
         if self.tasks is not None and self.tasks.all:
-            parts.append(self.tasks.told(so_far))
-        if so_far >= _TICK:
-            parts.append(f"{so_far:.0f} s so far")
+            parts.append(self.tasks.told(since))
+        if since >= _TICK:
+            is_idle = query is not None and self.tasks is None
+            parts.append(f"{since:.0f} s {'ago' if is_idle else 'so far'}")
         return ", ".join(parts)
 
 
@@ -107,7 +100,7 @@ def _spelled(seconds: float) -> str:
 class Progress:
     """Shows a status: a thread renews it, so that a long stage or batch does not look like a dead one."""
 
-    def __init__(self, stream: Screen | TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._on_terminal = stream.isatty()
@@ -130,10 +123,6 @@ class Progress:
                 self._stream.flush()
                 self._is_open = False
 
-    @property
-    def tallies(self) -> Mapping[str, Tally]:
-        return self._status.tallies
-
     def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None, *, is_news: bool = True) -> None:
         """Something new begins; `look` says how far it is. Off a terminal only news are said at once."""
         with self._lock:
@@ -141,6 +130,12 @@ class Progress:
             self._status.stage, self._status.since = text, self._clock()
             self._status.tasks = None
             self._show(is_news=is_news)
+
+    def tell(self, text: str) -> None:
+        """How far it is, in the words of a job that is no query; how far its tasks are is still looked for."""
+        with self._lock:
+            self._status.stage = text
+            self._show(is_news=False)
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
         with self._lock:
@@ -162,7 +157,12 @@ class Progress:
 
     def renew(self) -> None:
         """Looks how far it is, and shows that."""
-        tasks = self._look()
+        try:
+            tasks = self._look()
+        except (
+            Exception
+        ):  # Spark is gone, or going: whoever runs the job says so, and until then this shows that we live
+            tasks = None
         with self._lock:
             if not self._ended.is_set():
                 self._status.tasks = tasks

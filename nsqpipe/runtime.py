@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Final
 import click
 
 from nsqpipe.failures import PipeFailed, first_cause
-from nsqpipe.jobs import OnSpark, Shown, Streaming
+from nsqpipe.jobs import OnSpark, Streaming
 from nsqpipe.progress import Progress
 
 if TYPE_CHECKING:
@@ -31,10 +31,8 @@ class Run:
     def __init__(self, job: Job, resources: ExitStack) -> None:
         self._job = job
         self._resources = resources
-        self._began = time.monotonic()
-        self.progress: Progress | None = None
-        if isinstance(job, (Streaming, Shown)) and not getattr(job, "quiet", False):
-            self.progress = resources.enter_context(Progress(sys.stderr))
+        is_shown = isinstance(job, OnSpark) and not job.quiet
+        self.progress = resources.enter_context(Progress(sys.stderr)) if is_shown else None
 
     def session(self, name: str) -> SparkSession:
         """Starts Spark, when all that can be known without it is in order."""
@@ -45,11 +43,15 @@ class Run:
 
         check(job)
         self._stage("starting Spark")
+        from nsqpipe.running import tasks_of
         from nsqpipe.session import open_session
 
-        return open_session(
-            name, master=job.master, remote=job.remote, conf=dict(job.conf), log=None if job.remote else self._log(job)
-        )
+        log = None if job.remote else self._log(job)
+        spark = open_session(name, master=job.master, remote=job.remote, conf=dict(job.conf), log=log)
+        if self.progress is not None:
+            first = "first batch" if isinstance(job, Streaming) else name
+            self.progress.stage(first, tasks_of(spark), is_news=isinstance(job, Streaming))
+        return spark
 
     def _log(self, job: OnSpark) -> IO[bytes]:
         """What Spark logs. Nobody has to remove it, unless it was asked for: it has no name."""
@@ -63,14 +65,13 @@ class Run:
     def queries(self, spark: SparkSession, start: Callable[[], Sequence[StreamingQuery]], ledger: Ledger) -> None:
         """Until they end. However that is, what has been done is said."""
         from nsqpipe.metrics import Metrics, serving
-        from nsqpipe.running import run_queries, tasks_of
+        from nsqpipe.running import run_queries
 
         job = self._job
         assert isinstance(job, Streaming)
         metrics = Metrics()
         observers = [metrics.observe, ledger.observe]
         if self.progress is not None:
-            self.progress.stage("first batch", tasks_of(spark))
             observers.append(self.progress.observe)
         began = time.monotonic()
         with serving(metrics, job.metrics_address):
@@ -84,7 +85,9 @@ class Run:
             raise click.exceptions.Exit(INCOMPLETE)
 
     def told(self, text: str) -> None:
-        self._stage(text, is_news=False)
+        """How far it is."""
+        if self.progress is not None:
+            self.progress.tell(text)
 
     def _stage(self, text: str, *, is_news: bool = True) -> None:
         if self.progress is not None:

@@ -117,15 +117,6 @@ def test_what_cannot_work_is_one_line(words: list[str], complaint: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_wrong_option_of_the_source_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
-    result = nsqpipe(
-        *("land", "--nsqd", address(orders), "--topic=orders", "--table", tmp_path / "table", "--until-now"),
-        "--source-option=startingOfsets=latest",
-    )
-    assert result.exit_code == 1
-    assert "startingofsets" in result.stderr.lower().splitlines()[-1]
-
-
 def test_a_table_of_other_columns_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
     land = ("land", "--nsqd", address(orders), "--topic=orders", "--table", tmp_path / "table", "--until-now")
     assert nsqpipe(*land).exit_code == 0
