@@ -259,6 +259,14 @@ def test_doctor_names_a_missing_java(tmp_path: Path) -> None:
     assert "no Java" in line
 
 
+def test_doctor_names_another_spark_and_a_python_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    spark, python = bad_lines(doctor(SPARK_HOME=str(tmp_path), PYSPARK_PYTHON=str(tmp_path / "python")))
+    assert f"SPARK_HOME is {tmp_path}, with Spark 3.5.1" in spark
+    assert f"PYSPARK_PYTHON is {tmp_path}/python, which is no program here" in python
+
+
 def test_doctor_names_a_node_that_is_down(nsqd: Nsqd) -> None:
     where = address(nsqd)
     nsqd.stop()
