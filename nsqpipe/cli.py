@@ -37,7 +37,7 @@ OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin wher
 
 def land(job: jobs.Land) -> None:
     with running(job) as run:
-        spark = run.session("land")
+        run.check()
         from nsqpipe.land import Land, start_landing
         from nsqpipe.landed import Ledger
         from nsqpipe.summary import show_table
@@ -52,6 +52,7 @@ def land(job: jobs.Land) -> None:
             every=job.every,
             until_now=job.until_now,
         )
+        spark = run.session("land")
         ledger = Ledger("land", f"table {table.path}")
         ledger.watch("landed", table.path, job.format)
         if job.can_fail:

@@ -31,18 +31,27 @@ class Run:
     def __init__(self, job: Job, resources: ExitStack) -> None:
         self._job = job
         self._resources = resources
+        self._is_checked = False
         is_shown = isinstance(job, OnSpark) and not job.quiet
         self.progress = resources.enter_context(Progress(sys.stderr)) if is_shown else None
+
+    def check(self) -> None:
+        """Raises where it can be known without Spark that the job cannot work. Without this call `session` does it."""
+        self._is_checked = True
+        if self.progress is not None:
+            self.progress.stage("looking at nodes and tables", is_news=False)
+        from nsqpipe.checks import check
+
+        check(self._job)
 
     def session(self, name: str) -> SparkSession:
         """Starts Spark, when all that can be known without it is in order."""
         job = self._job
         assert isinstance(job, OnSpark)
-        self._stage("looking at nodes and tables", is_news=False)
-        from nsqpipe.checks import check
-
-        check(job)
-        self._stage("starting Spark")
+        if not self._is_checked:
+            self.check()
+        if self.progress is not None:
+            self.progress.stage("starting Spark")
         from nsqpipe.running import tasks_of
         from nsqpipe.session import open_session
 
@@ -88,10 +97,6 @@ class Run:
         """How far it is."""
         if self.progress is not None:
             self.progress.tell(text)
-
-    def _stage(self, text: str, *, is_news: bool = True) -> None:
-        if self.progress is not None:
-            self.progress.stage(text, is_news=is_news)
 
 
 @contextmanager
