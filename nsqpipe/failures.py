@@ -38,7 +38,11 @@ def first_cause(error: BaseException) -> str:
     if raised := _PYTHON.findall(whole):
         return _said(*raised[-1])
     if causes := _CAUSE.findall(whole):
-        return _said(*causes[-1])
+        *above, (kind, text) = causes
+        for outer, more in reversed(above):
+            if text and more.endswith(text):  # it says the same, and of what
+                kind, text = outer, more
+        return _said(kind, text)
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return _said(type(error).__name__, str(error))

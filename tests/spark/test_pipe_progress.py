@@ -180,6 +180,10 @@ class Captured(Exception):
         (Exception(JAVA), "mkdir of file:/t/_delta_log failed"),
         (Captured("Query died", JAVA), "mkdir of file:/t/_delta_log failed"),
         (Exception("x\nCaused by: java.lang.NullPointerException\n\tat y"), "NullPointerException"),
+        (
+            Exception('x\nCaused by: a.B: c d\nCaused by: e.F: Cannot run "y": error=2\nCaused by: e.F: error=2'),
+            'Cannot run "y": error=2',
+        ),
         (Exception("x\nCaused by: java.net.UnknownHostException: nowhere\n"), "UnknownHostException: nowhere"),
         (
             Exception("Traceback\n  File x\npyspark_nsq.errors.DataLoss: lane n/t/l: gone\n\nCaused by: a.B: c d"),
