@@ -226,7 +226,7 @@ def submit(job: jobs.Submit) -> None:
                 click.echo(shlex.join(command))
                 return
             pack(archive)
-            raise click.exceptions.Exit(subprocess.run(command, env=environment(job), check=False).returncode)
+            raise click.exceptions.Exit(subprocess.run(command, env=environment(job, archive), check=False).returncode)
 
 
 Runner = Callable[[Any], None]

@@ -37,15 +37,17 @@ def command_for(job: Submit, archive: Path) -> list[str]:
     ]
 
 
-def environment(job: Submit, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def environment(job: Submit, archive: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What spark-submit needs to find Spark, and workers the same Python. What is given stands above it.
 
-    `spark.pyspark.python`, on the command line or in `spark-defaults.conf`, stands above the environment.
+    `spark.pyspark.python`, on the command line or in `spark-defaults.conf`, stands above the environment. Spark also plans
+    with the workers' Python, on the driver, and gives it nothing of `--py-files`: hence the path.
     """
     ours = {"SPARK_HOME": str(_SPARK)}
     if job.deploy_mode is DeployMode.CLIENT:
         ours["PYSPARK_PYTHON"] = sys.executable
-    return {**ours, **given}
+    paths = [str(archive), *filter(None, [given.get("PYTHONPATH")])]
+    return {**ours, **given, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def pack(archive: Path) -> None:

@@ -17,6 +17,7 @@ from nsqpipe.settings import interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
 from tests.support.process import ROOT
 
+ARCHIVE = Path("/tmp/nsqpipe.zip")
 PAGE = (ROOT / "docs/reference/nsqpipe.md").read_text()
 
 
@@ -89,16 +90,19 @@ def test_the_display_and_the_number_of_tasks_are_ours_on_one_machine_only() -> N
 
 def test_a_job_is_submitted_with_our_interpreter_unless_somebody_says_otherwise() -> None:
     job = jobs.Submit(master="yarn", conf=(("spark.pyspark.python", "./environment/bin/python"),), job=("--", "doctor"))
-    words = command_for(job, Path("nsqpipe.zip"))
+    words = command_for(job, ARCHIVE)
     settings = {words[at + 1] for at, word in enumerate(words) if word == "--conf"}
     assert settings == {
         "spark.pyspark.python=./environment/bin/python",
         f"spark.pyspark.driver.python={sys.executable}",
     }
     assert words[-2:] == [str(ROOT / "nsqpipe" / "__main__.py"), "doctor"]
-    assert environment(job, {})["PYSPARK_PYTHON"] == sys.executable
-    assert environment(job, {"PYSPARK_PYTHON": "python9"})["PYSPARK_PYTHON"] == "python9"
-    assert environment(job, {"SPARK_HOME": "/opt/spark"})["SPARK_HOME"] == "/opt/spark"
+    assert environment(job, ARCHIVE, {})["PYSPARK_PYTHON"] == sys.executable
+    assert environment(job, ARCHIVE, {"PYSPARK_PYTHON": "python9"})["PYSPARK_PYTHON"] == "python9"
+    assert environment(job, ARCHIVE, {"SPARK_HOME": "/opt/spark"})["SPARK_HOME"] == "/opt/spark"
+    assert environment(job, ARCHIVE, {"PYTHONPATH": "/lib"})["PYTHONPATH"] == f"{ARCHIVE}:/lib", (
+        "for plans on the driver"
+    )
     away = jobs.Submit(master="yarn", deploy_mode=DeployMode.CLUSTER, job=("doctor",))
-    assert "PYSPARK_PYTHON" not in environment(away, {}), "the driver runs elsewhere, with what is there"
-    assert "spark.pyspark.driver.python" not in " ".join(command_for(away, Path("nsqpipe.zip")))
+    assert "PYSPARK_PYTHON" not in environment(away, ARCHIVE, {}), "the driver runs elsewhere, with what is there"
+    assert "spark.pyspark.driver.python" not in " ".join(command_for(away, ARCHIVE))
