@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,18 +15,12 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe import worker
 from nsqpipe.failures import PipeFailed
+from nsqpipe.kinds import Kind as Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _CORRUPT = "_corrupt"
-
-
-class Kind(StrEnum):
-    RAW = "raw"
-    JSON = "json"
-    MSGPACK = "msgpack"
-    AVRO = "avro"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

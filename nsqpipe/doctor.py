@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from nsqpipe.sources import From
 
 JAVA_AT_LEAST: Final = 17
+PYSPARK: Final = "4.3.0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Finding:
 
 
 def examine(source: From | None) -> Iterator[Finding]:
-    for check in (java, pyspark, pyarrow, protobuf, pandas, deltalake):
+    for check in (java, spark_home, worker_python, pyspark, pyarrow, protobuf, pandas, deltalake):
         yield check()
     yield from data_sources()
     if source is not None:
@@ -49,13 +51,31 @@ def java(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) 
     return Finding(True, f"Java {found[1]}")
 
 
+def spark_home() -> Finding:
+    """Where it is set Spark is taken from there, and not from the package."""
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        return Finding(True, "Spark comes with pyspark")
+    jars = [path.stem.rpartition("-")[2] for path in Path(home, "jars").glob("spark-core_*.jar")]
+    if jars != [PYSPARK]:
+        found = f"Spark {', '.join(jars)}" if jars else "no Spark"
+        return Finding(False, f"SPARK_HOME is {home}, with {found}: unset it, or name one with {PYSPARK}")
+    return Finding(True, f"Spark {PYSPARK} at {home}")
+
+
+def worker_python() -> Finding:
+    given = os.environ.get("PYSPARK_PYTHON")
+    if given and shutil.which(given) is None:
+        return Finding(False, f"PYSPARK_PYTHON is {given}, which is no program here")
+    return Finding(True, f"workers run {given or sys.executable}")
+
+
 def pyspark() -> Finding:
-    wanted = "4.3.0"
     here = _version("pyspark")
     if here is None:
-        return Finding(False, f"no pyspark: pip install pyspark=={wanted}")
-    if here != wanted:
-        return Finding(False, f"pyspark {here}: sources in Python are young, and {wanted} is what we were tried with")
+        return Finding(False, f"no pyspark: pip install pyspark=={PYSPARK}")
+    if here != PYSPARK:
+        return Finding(False, f"pyspark {here}: sources in Python are young, and {PYSPARK} is what we were tried with")
     return Finding(True, f"pyspark {here}, Python {sys.version.split()[0]}")
 
 

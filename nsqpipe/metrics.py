@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from nsqpipe.failures import PipeFailed
-from nsqpipe.lanes import lag_of, lanes_of
+from nsqpipe.lanes import lag_of, lanes_of, rows_of
 
 OBSERVED: Final = "quality"  # under which counts of broken rules come in Spark's reports
 TYPES: Final[Mapping[str, tuple[str, str]]] = {
@@ -30,7 +31,7 @@ class Metrics:
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
         with self._lock:
-            self._add("nsqpipe_rows_total", report["numInputRows"], query=query)
+            self._add("nsqpipe_rows_total", rows_of(report), query=query)
             self._add("nsqpipe_batches_total", 1, query=query)
             self._set("nsqpipe_batch_seconds", report["durationMs"].get("triggerExecution", 0) / 1000, query=query)
             self._set("nsqpipe_lag_messages", sum(lag_of(report)), query=query)
@@ -87,3 +88,17 @@ def serve(metrics: Metrics, address: str) -> ThreadingHTTPServer:
         raise PipeFailed(f"--metrics-address {address}: {error}") from None
     threading.Thread(target=server.serve_forever, daemon=True, name="metrics").start()
     return server
+
+
+@contextmanager
+def serving(metrics: Metrics, address: str) -> Iterator[None]:
+    """Meanwhile; without an address nobody asks."""
+    if not address:
+        yield
+        return
+    server = serve(metrics, address)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,46 +1,188 @@
-"""What a stream does, while it does it: one line that is rewritten on a terminal, a line now and then elsewhere."""
+"""What a job does, while it does it: one line that is rewritten on a terminal, a line now and then elsewhere, and a last word."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TextIO
+from dataclasses import dataclass, field
+from shutil import get_terminal_size
+from typing import Any, Final, Self, TextIO
 
-from nsqpipe.lanes import lag_of
+from nsqpipe.lanes import lag_of, missing_of, rows_of
 
+_ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines
+_TICK: Final = 1.0  # seconds between two looks at what goes on within a batch
+_RECENT: Final = 0.3  # how much the last batch counts for the speed
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a query has reported so far."""
+
+    batch: int = 0  # the last one's number
+    rows: int = 0
+    late: int = 0  # that came after their window was closed
+    behind: int = 0
+    speed: float = 0.0  # rows a second, of late
+    missing: dict[str, str] = field(default_factory=dict)  # nodes, and why they count as missing
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        rows = rows_of(report)
+        seconds = report.get("durationMs", {}).get("triggerExecution", 0) / 1000
+        if rows and seconds:
+            speed = rows / seconds
+            self.speed = speed if not self.speed else self.speed + _RECENT * (speed - self.speed)
+        self.batch = int(report.get("batchId", 0))
+        self.rows += rows
+        self.late += sum(int(it.get("numRowsDroppedByWatermark", 0)) for it in report.get("stateOperators", ()))
+        self.behind = sum(lag_of(report))
+        self.missing = missing_of(report)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until what is there now is read; None where nobody knows."""
+        return self.behind / self.speed if self.behind and self.speed else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Of the stages that run just now."""
+
+    done: int
+    all: int
+
+    def told(self, so_far: float) -> str:
+        left = f", about {_spelled(so_far / self.done * (self.all - self.done))} left" if self.done else ""
+        return f"{self.done} of {self.all} tasks done{left}"
+
+
+@dataclass(slots=True)
+class Status:
+    """All that is known about a job at this moment; `line` says it."""
+
+    stage: str = ""
+    since: float = 0.0  # when the stage, or the batch, began
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    tasks: Tasks | None = None
+
+    def line(self, now: float) -> str:
+        """Of several queries that which is furthest behind says how far the job is."""
+        query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
+        parts = [self.stage if query is None else _told(query, self.tallies[query])]
+        since = now - self.since
+        if self.tasks is not None and self.tasks.all:
+            parts.append(self.tasks.told(since))
+        if since >= _TICK:
+            is_idle = query is not None and self.tasks is None
+            parts.append(f"{since:.0f} s {'ago' if is_idle else 'so far'}")
+        return ", ".join(parts)
+
+
+def _told(query: str, tally: Tally) -> str:
+    """`land: batch 12, 60,000 rows read, 12,300/s, 3,210 behind, 1 s to go`."""
+    left = tally.seconds_left
+    parts = [f"batch {tally.batch}", f"{tally.rows:,} rows read", f"{tally.speed:,.0f}/s", f"{tally.behind:,} behind"]
+    if left is not None:
+        parts.append(f"{_spelled(left)} to go")
+    if tally.missing:
+        parts.append(f"without {', '.join(tally.missing)}")
+    return f"{query}: {', '.join(parts)}"
+
+
+def _spelled(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
 class Progress:
+    """Shows a status: a thread renews it, so that a long stage or batch does not look like a dead one."""
+
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
         self._on_terminal = stream.isatty()
-        self._last = float("-inf")
-        self._rows: dict[str, int] = {}
+        self._lock = threading.RLock()
+        self._status = Status(since=clock())
+        self._last = clock()  # when a line was written
         self._is_open = False
+        self._look: Callable[[], Tasks | None] = lambda: None
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._renew_until_the_end, daemon=True, name="progress").start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        with self._lock:
+            if self._is_open:  # what went on when it failed is no news any more
+                self._stream.write(_ERASE)
+                self._stream.flush()
+                self._is_open = False
+
+    def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None, *, is_news: bool = True) -> None:
+        """Something new begins; `look` says how far it is. Off a terminal only news are said at once."""
+        with self._lock:
+            self._look = look
+            self._status.stage, self._status.since = text, self._clock()
+            self._status.tasks = None
+            self._show(is_news=is_news)
+
+    def tell(self, text: str) -> None:
+        """How far it is, in the words of a job that is no query; how far its tasks are is still looked for."""
+        with self._lock:
+            self._status.stage = text
+            self._show(is_news=False)
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
-        self._rows[query] = self._rows.get(query, 0) + int(report["numInputRows"])
-        self.say(told(query, report, self._rows[query]))
+        with self._lock:
+            is_first = query not in self._status.tallies
+            self._status.tallies.setdefault(query, Tally()).add(report)
+            self._status.since = self._clock()
+            self._status.tasks = None
+            self._show(is_news=is_first)
 
-    def say(self, text: str) -> None:
+    def finish(self, text: str) -> None:
+        """The last word, which comes in any case."""
+        with self._lock:
+            self._ended.set()
+            self._write(text, is_last=True)
+            if self._is_open:
+                self._stream.write("\n")
+                self._is_open = False
+            self._stream.flush()
+
+    def renew(self) -> None:
+        """Looks how far it is, and shows that."""
+        try:
+            tasks = self._look()
+        except (
+            Exception
+        ):  # Spark is gone, or going: whoever runs the job says so, and until then this shows that we live
+            tasks = None
+        with self._lock:
+            if not self._ended.is_set():
+                self._status.tasks = tasks
+                self._show(is_news=False)
+
+    def _renew_until_the_end(self) -> None:
+        while not self._ended.wait(_TICK):
+            self.renew()
+
+    def _show(self, *, is_news: bool) -> None:
         now = self._clock()
-        if self._on_terminal:
-            self._stream.write(f"\r\x1b[2K{text}")
-            self._is_open = True
-        elif now - self._last >= _ELSEWHERE:
+        if self._on_terminal or is_news or now - self._last >= _ELSEWHERE:
             self._last = now
+            self._write(self._status.line(now))
+
+    def _write(self, text: str, *, is_last: bool = False) -> None:
+        if self._on_terminal:
+            width = get_terminal_size().columns  # what wraps cannot be rewritten
+            self._stream.write(f"{_ERASE}{text if is_last else text[: width - 1]}")
+            self._is_open = True
+        else:
             self._stream.write(f"{text}\n")
         self._stream.flush()
-
-    def close(self) -> None:
-        if self._is_open:
-            self._stream.write("\n")
-
-
-def told(query: str, report: Mapping[str, Any], rows: int) -> str:
-    """`land: batch 12, 60,000 rows read, 12,300/s, 3,210 behind`; the quarantine's query reads all of them, too."""
-    speed = report.get("processedRowsPerSecond") or 0.0
-    behind = sum(lag_of(report))
-    return f"{query}: batch {report['batchId']}, {rows:,} rows read, {speed:,.0f}/s, {behind:,} behind"

@@ -3,7 +3,8 @@
     {"v": 1, "window_seconds": 60, "updated": "2026-03-01T12:00:03Z",
      "topics": {"clicks": [{"start": "2026-03-01T11:59:00Z", "messages": 1200, "rate": 20.0, ...}]}}
 
-A window may come again with higher counts until its watermark has passed: the last word counts.
+A window may come again with higher counts until its watermark has passed: the last word counts. While it is open its rate
+is that of its part before `updated`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 FORMAT: Final = 1
+_SHORTEST: Final = 1.0  # seconds; the first messages of a window say nothing about its rate
 
 
 class Results:
@@ -36,9 +38,16 @@ class Results:
 
     def to_json(self, now: datetime) -> dict[str, Any]:
         topics = {
-            topic: [windows[start] for start in sorted(windows)] for topic, windows in sorted(self._topics.items())
+            topic: [self._rated(windows[start], now) for start in sorted(windows)]
+            for topic, windows in sorted(self._topics.items())
         }
         return {"v": FORMAT, "window_seconds": self._window_seconds, "updated": _spelled(now), "topics": topics}
+
+    def _rated(self, window: dict[str, Any], now: datetime) -> dict[str, Any]:
+        """A window that is still open has had less time for its messages than a whole one."""
+        open_for = (now - datetime.fromisoformat(window["start"])).total_seconds()
+        seconds = max(_SHORTEST, min(self._window_seconds, open_for))
+        return {**window, "rate": window.get("messages", 0) / seconds}
 
     @classmethod
     def from_json(cls, text: str, window_seconds: int, keep: int) -> Results:

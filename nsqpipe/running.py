@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.progress import Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +52,20 @@ def run_queries(
         for query in queries:
             if error := query.exception():
                 raise PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
+
+
+def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
+    """Asks how many tasks of the stages that run now are done. Behind Spark Connect nobody can say."""
+    try:
+        tracker = spark.sparkContext.statusTracker()
+    except Exception:  # PySparkAttributeError or NotImplementedError: Connect has had both
+        return lambda: None
+
+    def look() -> Tasks | None:
+        stages = [info for it in tracker.getActiveStageIds() if (info := tracker.getStageInfo(it)) is not None]
+        return Tasks(sum(it.numCompletedTasks for it in stages), sum(it.numTasks for it in stages)) if stages else None
+
+    return look
 
 
 class _Listener(StreamingQueryListener):

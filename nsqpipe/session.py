@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
+from collections.abc import Mapping
+from typing import IO, Any, Final
 
-from pyspark import cloudpickle
+from pyspark import SparkConf, SparkContext, cloudpickle
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import pyspark_nsq
@@ -24,10 +23,8 @@ _LOCAL_CHECKPOINTS: Final = (
 )
 _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.log.level": "ERROR",
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
@@ -35,40 +32,67 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 _LOCAL_ONLY: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",
     # A third of a micro-batch's latency is the default manager's renaming, which only object stores need.
     "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
 }
+_EVENT_LOG_FOLDER: Final = "spark.eventLog.dir"
 
 
 def open_session(
-    name: str, *, master: str = LOCAL, remote: str = "", conf: Mapping[str, str] | None = None, log: Path | None = None
+    name: str,
+    *,
+    master: str = LOCAL,
+    remote: str = "",
+    conf: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
 ) -> SparkSession:
-    """What `conf` says stands above our defaults. What the JVM has to say goes into `log`, not across our own lines."""
+    """What `conf`, spark-submit or `spark-defaults.conf` says stands above our defaults.
+
+    What the JVM has to say goes into `log`, not across our own lines.
+    """
     cloudpickle.register_pickle_by_value(worker)  # workers need not have nsqpipe installed
-    builder = SparkSession.builder.appName(f"nsqpipe {name}")
-    if remote:
-        return builder.remote(remote).getOrCreate()
-    if is_submitted():
-        settings = {**_DEFAULTS, **(conf or {})}
-    else:
+    given = dict(conf or {})
+    if remote or SparkSession.getActiveSession() is not None:
+        builder = SparkSession.builder.appName(f"nsqpipe {name}")
+        return (builder.remote(remote) if remote else builder).config(map={**given}).getOrCreate()
+    if not is_submitted():
         _need_java()
         _point_workers_here()
-        builder = builder.master(master)
+        given = {"spark.master": master, **given}
         if is_local(master):
-            os.environ.setdefault(
-                "SPARK_LOCAL_IP", "127.0.0.1"
-            )  # or Spark looks its own name up, which may have no address
-        settings = {**_DEFAULTS, **(_LOCAL_ONLY if is_local(master) else {}), **(conf or {})}
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    with _stderr_into(None if is_submitted() else log):
-        spark = builder.getOrCreate()
-    if is_submitted() or not is_local(master):
+            # Or Spark looks its own name up, which may have no address.
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    spark = _start(f"nsqpipe {name}", given, log)
+    if not is_local(spark.sparkContext.master or ""):
         # Where packages come by --py-files Spark does not look for sources: it has to be told.
         spark.dataSource.register(pyspark_nsq.DefaultSource)
         spark.dataSource.register(pyspark_nsqtable.DefaultSource)
     return spark
+
+
+def _start(name: str, given: Mapping[str, str], log: IO[bytes] | None) -> SparkSession:
+    """The JVM is started first, as only it knows what `spark-defaults.conf` and spark-submit have said."""
+    asked = SparkConf(loadDefaults=False).setAll(list(given.items()))
+    gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # it has no types
+        asked, {"stdout": log, "stderr": log} if log is not None else None
+    )
+    settings = SparkConf(_jvm=gateway.jvm).setAll(list(given.items()))
+    for key, value in defaults_for(dict(settings.getAll())).items():
+        settings.setIfMissing(key, value)
+    settings.setIfMissing("spark.app.name", name)
+    SparkContext(conf=settings, gateway=gateway)
+    return SparkSession.builder.getOrCreate()
+
+
+def defaults_for(said: Mapping[str, str]) -> dict[str, str]:
+    """Ours, for what has been said otherwise. Only here, on one machine, do we know how large Spark is, and who looks."""
+    if is_local(said.get("spark.master", "")):
+        return {**_DEFAULTS, **_LOCAL_ONLY}
+    # Spark would not start without a folder for it, and an endless stream fills one that nobody has chosen.
+    event_log = {"spark.eventLog.enabled": "true"} if _EVENT_LOG_FOLDER in said else {}
+    return {**_DEFAULTS, "spark.ui.enabled": "true", **event_log}
 
 
 def is_submitted() -> bool:
@@ -94,20 +118,3 @@ def _point_workers_here() -> None:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if here not in paths:
         os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, paths)])
-
-
-@contextmanager
-def _stderr_into(log: Path | None) -> Iterator[None]:
-    """What is started meanwhile writes there for as long as it lives."""
-    if log is None:
-        yield
-        return
-    sys.stderr.flush()
-    ours = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
+from nsqpipe.kinds import Format as Format
 from nsqpipe.transforms import PARTITIONS
 from pyspark_nsqtable.sink import check_table
 
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-
-class Format(StrEnum):
-    DELTA = "delta"
-    PARQUET = "parquet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def with_gaps_between(rows: DataFrame) -> DataFrame:
 
 
 def counted(rows: DataFrame, *, window_seconds: int, watermark_seconds: int) -> DataFrame:
-    """A row for each topic and window: how many, how fast, how large, how far apart.
+    """A row for each topic and window: how many, how fast in all of the window, how large, how far apart.
 
     Percentiles are approximate, within a hundredth of their rank.
     """

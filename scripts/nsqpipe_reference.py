@@ -1,19 +1,20 @@
-"""docs/reference/nsqpipe.md, from the command line itself."""
+"""docs/reference/nsqpipe.md, from the tables of settings themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import typer
-
-from nsqpipe.cli import app
+from nsqpipe.cli import COMMANDS
+from nsqpipe.command_line import ordered
 from nsqpipe.metrics import TYPES
+
+if TYPE_CHECKING:
+    from nsqpipe.settings import Job, Setting
 
 ABOUT: Final = """\
 # nsqpipe
 
-<!-- Written by scripts/make-reference from the command line. Change nsqpipe/cli.py, not this page. -->
+<!-- Written by scripts/make-reference from the tables of settings. Change nsqpipe/jobs.py, not this page. -->
 
 Topics into tables and counts, and back again, on Spark.
 [The tutorial](../tutorials/spark-pipeline.md) shows it from the first message to a replay; [`format("nsq")`](spark.md) is what it stands on.
@@ -22,9 +23,9 @@ It needs `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 | Exit status | When |
 | --- | --- |
 | 0 | all is done, or the first SIGINT or SIGTERM came |
-| 1 | it failed: the last line on standard error says why, the line before where Spark's own log is |
-| 2 | the command line or the file of `--config` is wrong |
-| 3 | `doctor` or `quality` found something, or `lag` is above `--at-most` |
+| 1 | it failed: the last line on standard error says why; `--log FILE` keeps what Spark logs, and the traceback |
+| 2 | the command line or the file of `--config` is wrong: one line says what |
+| 3 | `doctor` or `quality` found something, `lag` is above `--at-most`, or `--until-now` has ended without nodes that are missing |
 
 ## Configuration
 
@@ -41,6 +42,21 @@ every = "10 seconds"
 [offsets.show]
 checkpoint = "/data/tables/raw.checkpoint"
 ```
+
+## Before it runs, while it runs, and at its end
+
+What can be known without Spark is checked before Spark is started, in one line: whether nodes answer and have the topic, options and their spelling, files and folders, the table's format and columns, rules, schemas, a checkpoint of another topic.
+A check refuses what it has seen to be wrong; what takes longer than a second is left to the job.
+
+On a terminal one line is rewritten each second: rows read, how fast, how many are behind and for how long yet, and the tasks of the batch that runs.
+Elsewhere there is a line every ten seconds.
+The last line says what has been done, also when a signal or a failure ended it; `--quiet` leaves all of it out:
+
+```text
+land: 100,001 rows read in 12.5 s, 100,000 landed in 2 files, 1 quarantined in 1 file, 0 late, 0 behind; table data/orders
+```
+
+Rows read are counted by offsets. Rows landed and quarantined are those by which the tables have grown; of a Parquet table only files are counted.
 
 ## Tables
 
@@ -71,7 +87,7 @@ then = "quarantine"          # or "count": only counted, in the metrics
 ## Results of aggregate
 
 `--results` is a small JSON file, replaced as a whole after each batch.
-A window is in it while it is still open, and grows; percentiles are approximate, within a hundredth of their rank, and of the distance between two messages that one task has read.
+A window is in it while it is still open, and grows; `rate` is then that of the part before `updated`. Percentiles are approximate, within a hundredth of their rank, and of the distance between two messages that one task has read.
 
 ```json
 {"v": 1, "window_seconds": 60, "updated": "2026-03-01T12:00:03Z",
@@ -92,25 +108,21 @@ Killed in the midst of a slice, the next run sends that slice again; with `--exa
 | `--master` | |
 | --- | --- |
 | `local[*]`, the default | in this process; all that a folder on this machine needs |
-| `spark://host:7077` | by `nsqpipe submit`; a test runs it with two workers |
-| `k8s://https://host:6443`, `yarn` | by `nsqpipe submit`; not tested by us |
+| `spark://host:7077`, `k8s://https://host:6443`, `yarn` | by `nsqpipe submit`: [recipes, and what of them was run](../how-to/spark.md#on-a-cluster) |
 
-`nsqpipe submit` hands our packages to the workers; what these import (`pyarrow`, `deltalake`, `msgpack`, `pandas`, `fastavro` for Avro) has to be installed there, and tables and checkpoints must lie where all workers can write.
-On Kubernetes, with an image that has them:
+`nsqpipe submit` hands our packages to the workers; what these import has to be installed there, and tables and checkpoints must lie where all workers can write.
+It uses the interpreter that runs it, for the driver and, unless `spark.pyspark.python` or `PYSPARK_PYTHON` says otherwise, for the workers.
 
-```text
-nsqpipe submit --master k8s://https://host:6443 --deploy-mode client \\
-  --conf spark.kubernetes.container.image=registry.example/spark-nsq:4.3.0 \\
-  -- land --topic orders --lookupd nsqlookupd:4161 --table s3a://lake/orders
-```
+What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands above our defaults, which are:
 
-On YARN, with an archive of an environment (`venv-pack`):
-
-```text
-nsqpipe submit --master yarn --deploy-mode client --conf spark.archives=environment.tar.gz#environment \\
-  --conf spark.executorEnv.PYSPARK_PYTHON=./environment/bin/python \\
-  -- land --topic orders --lookupd nsqlookupd:4161 --table hdfs:///lake/orders --format parquet
-```
+| | on one machine | on a cluster |
+| --- | --- | --- |
+| `spark.sql.shuffle.partitions` | 4 | Spark's own, 200 |
+| `spark.ui.enabled` | `false` | `true` |
+| `spark.eventLog.enabled` | Spark's own, `false` | `true`, if `spark.eventLog.dir` is said |
+| `spark.log.level` | `ERROR` | `ERROR` |
+| `spark.sql.session.timeZone` | `UTC` | `UTC` |
+| `spark.sql.streaming.stateStore.providerClass` | RocksDB's | RocksDB's |
 
 `--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream.
 
@@ -126,31 +138,15 @@ nsqpipe submit --master yarn --deploy-mode client --conf spark.archives=environm
 def page() -> str:
     parts = [ABOUT, *(f"| `{name}` | {kind} | {text} |\n" for name, (kind, text) in TYPES.items())]
     parts.append("\n## Commands\n")
-    root: Any = typer.main.get_command(app)
-    for name, command in root.commands.items():
-        for full, found in _commands(name, command):
-            parts.append(_section(full, found))
+    parts += [_section(name, job) for name, (job, _) in COMMANDS.items()]
     return "".join(parts)
 
 
-def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    nested = getattr(command, "commands", None)
-    if nested is None:
-        yield name, command
-        return
-    for inner, found in nested.items():
-        yield from _commands(f"{name} {inner}", found)
+def _section(name: str, job: type[Job]) -> str:
+    rows = "".join(_row(it) for it in ordered(job))
+    return f"\n### nsqpipe {name}\n\n{job.__doc__}\n\n| Option | Default | |\n| --- | --- | --- |\n{rows}"
 
 
-def _section(name: str, command: Any) -> str:
-    rows = "".join(_row(it) for it in command.params if not it.hidden)
-    return f"\n### nsqpipe {name}\n\n{command.help}\n\n| Option | Default | |\n| --- | --- | --- |\n{rows}"
-
-
-def _row(option: Any) -> str:
-    default = "required" if option.required else f"`{option.default}`" if _says_something(option) else ""
-    return f"| `{option.opts[0]}` | {default} | {option.help.replace('|', '&#124;')} |\n"
-
-
-def _says_something(option: Any) -> bool:
-    return option.default not in (None, "", False)
+def _row(it: Setting) -> str:
+    default = "required" if it.is_required else f"`{it.shown_default()}`" if it.shown_default() else ""
+    return f"| `{it.flag or it.name.upper()}` | {default} | {it.help.replace('|', '&#124;')} |\n"

@@ -12,23 +12,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a service must do without: the other services, and what only other extras install.
 HIDDEN = {
-    "common": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
-    "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "typer", "pyspark", "pyarrow"),
-    "nsqlookupd": ("nsqd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
-    "nsqtools": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "typer", "pyspark", "pyarrow"),
+    "common": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
+    "nsqd": ("nsqlookupd", "nsqadmin", "jinja2", "pyspark", "pyarrow"),
+    "nsqlookupd": ("nsqd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
+    "nsqtools": ("nsqd", "nsqlookupd", "nsqadmin", "jinja2", "httpx", "pyspark", "pyarrow"),
     "nsqclient": (
         "nsqd",
         "nsqlookupd",
         "nsqadmin",
         "jinja2",
         "httpx",
-        "typer",
         "pyspark",
         "pyarrow",
         "uvicorn",
         "msgpack",
     ),
-    "nsqadmin": ("nsqd", "nsqlookupd", "typer", "pyspark", "pyarrow"),
+    "nsqadmin": ("nsqd", "nsqlookupd", "pyspark", "pyarrow"),
 }
 
 IMPORT_ALL = """

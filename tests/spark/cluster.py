@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
 import pyspark
 
 from tests.spark.kill9 import processes_of_session, suppressed
-from tests.support.process import ROOT, eventually
+from tests.support.process import eventually
 
 _CLASS: Final = "org.apache.spark.deploy"
 _MASTER: Final = re.compile(r"Starting Spark master at (spark://\S+)")
 _PATIENCE: Final = 120.0
 _SPARK: Final = Path(pyspark.__file__).parent
+_NSQPIPE: Final = Path(sys.executable).parent / "nsqpipe"  # as pip has installed it
+# Neither our interpreter nor our tree is on it: what workers need is to come with the job.
+_PATH: Final = os.pathsep.join(
+    dict.fromkeys([str(Path(shutil.which("java") or "/usr/bin/java").parent), "/usr/bin", "/bin"])
+)
+
+Process = subprocess.Popen[bytes]
 
 
 class Cluster:
@@ -48,17 +57,26 @@ class Cluster:
             self._kill(processes_of_session(process.pid))
             process.wait(30)
 
-    def submit(self, *job: str) -> subprocess.Popen[bytes]:
-        """`nsqpipe submit`, small enough for our workers."""
+    def submit(self, *job: str, conf: Sequence[str] = (), defaults: Mapping[str, str] | None = None) -> Process:
+        """`nsqpipe submit` as the documents have it, from an environment in which nothing is said about Spark.
+
+        It is small enough for our workers. `defaults` are those of `spark-defaults.conf`.
+        """
         settings = (
             *("spark.executor.memory=512m", "spark.driver.memory=512m", "spark.driver.host=127.0.0.1"),
-            *("spark.task.maxFailures=20", "spark.deploy.maxExecutorRetries=-1"),
+            *("spark.task.maxFailures=20", "spark.deploy.maxExecutorRetries=-1", *conf),
         )
-        conf = [text for setting in settings for text in ("--conf", setting)]
-        command = [sys.executable, "-m", "nsqpipe", "submit", "--master", self.url, *conf, "--", *job]
+        words = [text for setting in settings for text in ("--conf", setting)]
+        command = [str(_NSQPIPE), "submit", "--master", self.url, *words, "--", *job]
+        environ = {"PATH": _PATH, "HOME": str(self._folder)}
+        if defaults:
+            (self._folder / "conf").mkdir()
+            lines = [f"{name} {value}\n" for name, value in defaults.items()]
+            (self._folder / "conf" / "spark-defaults.conf").write_text("".join(lines))
+            environ["SPARK_CONF_DIR"] = str(self._folder / "conf")
         with (self._folder / "job.log").open("ab") as log:
             process = subprocess.Popen(
-                command, cwd=self._folder, env=_environ(path=ROOT), stdout=log, stderr=log, start_new_session=True
+                command, cwd=self._folder, env=environ, stdout=log, stderr=log, start_new_session=True
             )
         self._processes.append(process)
         return process
@@ -75,6 +93,10 @@ class Cluster:
         """The Python processes of a worker's executor, and the one that makes them."""
         return self._kill(self._of_worker(worker, "pyspark.daemon"))
 
+    def kill_worker(self, worker: int) -> bool:
+        """All of it, as when its machine is gone."""
+        return self._kill(processes_of_session(self._processes[1 + worker].pid))
+
     def _of_worker(self, worker: int, word: str) -> list[int]:
         session = self._processes[1 + worker].pid
         return [pid for pid in processes_of_session(session) if word in _command(pid)]
@@ -85,7 +107,7 @@ class Cluster:
             process = subprocess.Popen(
                 [str(_SPARK / "bin" / "spark-class"), f"{_CLASS}.{program}", *words],
                 cwd=self._folder,
-                env=_environ(path=None),
+                env={"PATH": _PATH, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -98,13 +120,6 @@ class Cluster:
             with suppressed():
                 os.kill(pid, signal.SIGKILL)
         return bool(pids)
-
-
-def _environ(path: Path | None) -> dict[str, str]:
-    """Workers do not see this tree: what they need is to come with the job."""
-    found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    found |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable, "SPARK_DAEMON_MEMORY": "256m"}
-    return found | ({"PYTHONPATH": str(path)} if path else {})
 
 
 def _command(pid: int) -> str:

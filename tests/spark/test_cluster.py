@@ -1,8 +1,9 @@
-"""A cluster of a master and two workers lands a topic while its executors and Python workers are killed."""
+"""A cluster of a master and two workers lands a topic, submitted as documented, while parts of it are killed."""
 
 from __future__ import annotations
 
 import faulthandler
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -18,14 +19,21 @@ MESSAGES = 2000  # between two kills
 
 
 @pytest.mark.slow
-def test_executors_and_python_workers_are_killed_and_the_query_stays_up(nsqd: Nsqd, tmp_path: Path) -> None:
+def test_what_is_submitted_as_documented_survives_its_workers(nsqd: Nsqd, tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # four JVMs start; every wait here has its own end
-    table = tmp_path / "table"
+    table, events = tmp_path / "table", tmp_path / "events"
+    events.mkdir()
     publish(nsqd, "orders", numbered(MESSAGES))
     with Cluster(tmp_path / "cluster", workers=2) as cluster:
         job = cluster.submit(
             *("land", "--topic=orders", "--nsqd", address(nsqd), "--table", str(table)),
             *("--source-option=rowsPerTask=500", "--every=1 second"),
+            conf=["spark.sql.session.timeZone=Asia/Tokyo"],
+            defaults={
+                "spark.sql.shuffle.partitions": "7",
+                "spark.eventLog.dir": f"file://{events}",
+                "spark.eventLog.compress": "false",
+            },
         )
 
         def landed() -> Counter[int]:
@@ -41,9 +49,21 @@ def test_executors_and_python_workers_are_killed_and_the_query_stays_up(nsqd: Ns
             eventually(there, timeout=PATIENCE)
 
         wait_for(MESSAGES)
-        kills = (lambda: cluster.kill_executor(0), lambda: cluster.kill_python(1), lambda: cluster.kill_executor(1))
+        told = properties(events)
+        kills = (lambda: cluster.kill_executor(0), lambda: cluster.kill_python(1), lambda: cluster.kill_worker(1))
         for number, kill in enumerate(kills, 1):
             publish(nsqd, "orders", numbered(MESSAGES, start=number * MESSAGES))
             eventually(kill, timeout=PATIENCE)
             wait_for((number + 1) * MESSAGES)
         assert landed() == Counter(range(4 * MESSAGES))
+    assert told["spark.sql.session.timeZone"] == "Asia/Tokyo", "--conf stands above our defaults"
+    assert told["spark.sql.shuffle.partitions"] == "7", "spark-defaults.conf, too"
+    assert told["spark.eventLog.enabled"] == told["spark.ui.enabled"] == "true"
+    assert told["spark.log.level"] == "ERROR", "ours, where nobody has said anything"
+
+
+def properties(events: Path) -> dict[str, str]:
+    """What the event log says about Spark's configuration."""
+    (log,) = events.glob("eventlog_v2_*/events_1_*")
+    found = [json.loads(line) for line in log.read_text().splitlines() if "SparkListenerEnvironmentUpdate" in line]
+    return dict(found[0]["Spark Properties"])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from nsqpipe.cli import app
 from nsqpipe.metrics import Metrics, serve
@@ -77,15 +77,37 @@ def test_lag_above_the_bound_is_an_exit_status(orders: Nsqd, tmp_path: Path) -> 
     ("words", "complaint"),
     [
         (["land", "--topic=a", "--table=t"], "either --lookupd or --nsqd is needed"),
-        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--format=csv"], "--format: expected delta, parquet"),
+        (["land", "--topic=a", "--nsqd=x:1"], "Missing option '--table'"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--format=csv"], "'--format': expected delta, parquet"),
+        (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--decoder=jsn"], "'--decoder': expected raw, json"),
+        (
+            ["land", "--topic=a", "--table=t", "--nsqd=x:1", "--every=abc"],
+            "'--every': expected a time, as in '10 seconds'",
+        ),
+        (["aggregate", "--topic=a", "--nsqd=x:1", "--results=r", "--window=0"], "'--window'"),
+        (["replay", "--table=t", "--destination-topic=a", "--nsqd=x:1", "--since=noon"], "'--since': expected a time"),
+        (["replay", "--table=t", "--destination-topic=a", "--lookupd=x:1", "--exactly-once"], "needs --nsqd"),
+        (["fly"], "No such command 'fly'"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--decoder=json"], "--decoder json needs a --schema"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--drop-body"], "--drop-body would leave nothing"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--source-option=x"], "expected NAME=VALUE, not 'x'"),
         (["aggregate", "--topic=a", "--nsqd=x:1"], "nothing to do: --results, --table or both are needed"),
-        (["lag", "--topic=a", "--nsqd=x:1", "--checkpoint=/nowhere"], "there is no checkpoint"),
         (["offsets", "set", "--checkpoint=c", "--lane=a/b=1"], "no lane"),
-        (["compact", "--table=/nowhere"], "this needs a Delta table"),
         (["submit", "--master=yarn"], "which job?"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_one_line(words: list[str], complaint: str) -> None:
+    result = nsqpipe(*words)
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["lag", "--topic=a", "--nsqd=x:1", "--checkpoint=/nowhere"], "there is no checkpoint"),
+        (["compact", "--table=/nowhere"], "this needs a Delta table"),
     ],
 )
 def test_what_cannot_work_is_one_line(words: list[str], complaint: str) -> None:
@@ -93,15 +115,6 @@ def test_what_cannot_work_is_one_line(words: list[str], complaint: str) -> None:
     assert result.exit_code == 1
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
-
-
-def test_a_wrong_option_of_the_source_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
-    result = nsqpipe(
-        *("land", "--nsqd", address(orders), "--topic=orders", "--table", tmp_path / "table", "--until-now"),
-        "--source-option=startingOfsets=latest",
-    )
-    assert result.exit_code == 1
-    assert "startingofsets" in result.stderr.lower().splitlines()[-1]
 
 
 def test_a_table_of_other_columns_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
@@ -130,11 +143,30 @@ def test_options_come_from_a_file_and_the_command_line_stands_above_it(tmp_path:
     assert "/nowhere" in nsqpipe("--config", config, "offsets", "show").stderr
 
 
-@pytest.mark.parametrize("text", ["[land]\ntopics = ['a']\n", "[fly]\n", "table = 1\n", "["])
-def test_what_the_file_has_wrong_is_an_error(text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[land]\ntopics = ['a']\n", "land has no option topics"),
+        ("[land]\ntable = ['a']\n", "table is given once"),
+        ("[land.table]\nx = 1\n", "table is a table"),
+        ("[fly]\n", "fly is no command"),
+        ("table = 1\n", "table is no command"),
+        ("[", "pipe.toml"),
+    ],
+)
+def test_what_the_file_has_wrong_is_one_line(text: str, complaint: str, tmp_path: Path) -> None:
     config = tmp_path / "pipe.toml"
     config.write_text(text)
-    assert nsqpipe("--config", config, "doctor").exit_code == 2
+    result = nsqpipe("--config", config, "doctor")
+    assert result.exit_code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_single_value_in_the_file_will_do_where_an_option_may_be_repeated(tmp_path: Path) -> None:
+    config = tmp_path / "pipe.toml"
+    config.write_text('[lag]\ntopic = "orders"\nnsqd = "127.0.0.1:1"\ncheckpoint = "/nowhere"\njson = true\n')
+    assert "there is no checkpoint" in nsqpipe("--config", config, "lag").stderr
 
 
 def test_metrics_are_served() -> None:
@@ -225,6 +257,14 @@ def test_doctor_names_a_package(package: str, version: str, complaint: str, tmp_
 def test_doctor_names_a_missing_java(tmp_path: Path) -> None:
     (line,) = bad_lines(doctor(JAVA_HOME=str(tmp_path)))
     assert "no Java" in line
+
+
+def test_doctor_names_another_spark_and_a_python_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
+    spark, python = bad_lines(doctor(SPARK_HOME=str(tmp_path), PYSPARK_PYTHON=str(tmp_path / "python")))
+    assert f"SPARK_HOME is {tmp_path}, with Spark 3.5.1" in spark
+    assert f"PYSPARK_PYTHON is {tmp_path}/python, which is no program here" in python
 
 
 def test_doctor_names_a_node_that_is_down(nsqd: Nsqd) -> None:

@@ -1,0 +1,330 @@
+"""What can be known before Spark is started: each function looks at one thing, and raises one line when a job cannot work.
+
+What costs nothing comes first, then this machine's disk, then the nodes. Nothing is left behind, and whatever cannot be found
+out in time is left to the job itself, which has more patience: a check refuses only what it has seen to be wrong.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Final
+
+from nsqpipe.failures import PipeFailed, WrongUsage, first_cause
+from nsqpipe.jobs import (
+    Aggregate,
+    AtCluster,
+    Backfill,
+    Bench,
+    Decoding,
+    Dedupe,
+    Land,
+    OnSpark,
+    Quality,
+    Replay,
+    Streaming,
+)
+from nsqpipe.kinds import Format, Kind
+
+if TYPE_CHECKING:
+    from nsqpipe.settings import Job
+    from pyspark_nsq.options import SourceOptions
+
+_PATIENCE: Final = 1.0  # seconds for all nodes together
+_MASTER: Final = re.compile(r"local(-cluster)?(\[[^\]]+\])?|yarn|spark://(.+)|k8s://.+")
+_TCP_PORT: Final = "E_BAD_PROTOCOL"  # what the port of the TCP protocol says to a GET
+
+
+def check(job: Job) -> None:
+    if isinstance(job, OnSpark):
+        _spark(job)
+    if isinstance(job, Streaming) and job.metrics_address:
+        _can_listen(job.metrics_address)
+    if not getattr(job, "remote", ""):  # or paths are the server's
+        _paths(job)
+    if isinstance(job, (Decoding, Quality)) and job.rules is not None:
+        _rules(job.rules)
+    if isinstance(job, Decoding):
+        _decoder(job)
+    if isinstance(job, Replay):
+        _sink(job)
+    elif isinstance(job, (Land, Aggregate, Backfill, Bench)):
+        _source(job)
+
+
+# Spark and ports
+
+
+def _spark(job: OnSpark) -> None:
+    if job.log is not None:
+        _file("--log", job.log)
+    found = _MASTER.fullmatch(job.master)
+    if found is None:
+        raise WrongUsage(f"--master {job.master!r} is no master: local[*], spark://host:7077, yarn or k8s://...")
+    if job.remote and not re.fullmatch(r"sc://[^/]+(/.*)?", job.remote):
+        raise WrongUsage(f"--remote {job.remote!r} is no Spark Connect server: expected sc://host:15002")
+    if job.remote:
+        _can_connect("--remote", job.remote.removeprefix("sc://").partition("/")[0], 15002)
+    elif found[3]:
+        masters = found[3].split(",")
+        if len(masters) == 1:  # of several, one will do
+            _can_connect("--master", masters[0], 7077)
+
+
+def _can_connect(flag: str, address: str, port: int) -> None:
+    host, _, given = address.rpartition(":")
+    if not given.isdigit():
+        host, given = address, str(port)
+    try:
+        socket.create_connection((host.strip("[]"), int(given)), timeout=_PATIENCE).close()
+    except TimeoutError:
+        return  # slow is not wrong
+    except (OSError, OverflowError) as error:
+        raise PipeFailed(f"{flag}: {address} cannot be reached: {first_cause(error)}") from None
+
+
+def _can_listen(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_server((host or "127.0.0.1", int(port))).close()
+    except (OSError, OverflowError) as error:
+        raise PipeFailed(f"--metrics-address {address}: {first_cause(error)}") from None
+
+
+# Paths
+
+
+def _paths(job: Job) -> None:
+    match job:
+        case Land():
+            _new_table("--table", job.table, job.format)
+            _folder("--checkpoint", job.checkpoint or _beside(job.table))
+            if job.can_fail:
+                _new_table("--quarantine", job.quarantine_path, job.format)
+        case Aggregate():
+            _folder("--checkpoint", job.checkpoint)
+            if job.table:
+                _new_table("--table", job.table, job.format)
+            if job.results is not None:
+                _file("--results", job.results)
+        case Backfill():
+            _new_table("--table", job.table, Format.DELTA)
+        case Replay():
+            _old_table(job.table, job.format)
+            if job.progress_file is not None:
+                _file("--progress-file", job.progress_file)
+        case Quality():
+            _old_table(job.table, job.format)
+        case Dedupe():
+            _old_table(job.table, Format.DELTA)
+        case _:
+            pass
+
+
+def _beside(table: str) -> str:
+    return f"{table.rstrip('/')}.checkpoint"
+
+
+def _local(path: str) -> Path | None:
+    """None: it lies elsewhere."""
+    path = path.removeprefix("file://") if path.startswith("file:///") else path
+    return None if "://" in path or path.startswith("hdfs:") else Path(path)
+
+
+def _new_table(flag: str, path: str, format: Format) -> None:
+    """There may be one, but then of this format."""
+    _folder(flag, path)
+    found = _format_at(path)
+    if found not in (None, format):
+        raise PipeFailed(
+            f"{flag}: the table at {path} is {found}, not {format}: say --format {found}, or another folder"
+        )
+
+
+def _old_table(path: str, format: Format | None) -> None:
+    if _local(path) is None:
+        return
+    found = _format_at(path)
+    if found is None:
+        raise PipeFailed(f"there is no table at {path}")
+    if format not in (None, found):
+        raise PipeFailed(f"--table: this needs a {format} table, and {path} is {found}")
+
+
+def _format_at(path: str) -> Format | None:
+    here = _local(path)
+    if here is None:
+        return None
+    if (here / "_delta_log").is_dir():
+        return Format.DELTA
+    is_parquet = (here / "_spark_metadata").is_dir() or next(here.rglob("*.parquet"), None) is not None
+    return Format.PARQUET if is_parquet else None
+
+
+def _folder(flag: str, path: str) -> None:
+    """Can be made, and written to. That is tried, as no bit tells of a disk that is full or mounted to be read."""
+    here = _local(path)
+    if here is None:
+        return
+    there = next(it for it in (here, *here.absolute().parents) if it.exists() or it.is_symlink())
+    if not there.is_dir():
+        raise PipeFailed(f"{flag} {path}: {there} is no folder")
+    try:
+        TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise PipeFailed(f"{flag} {path}: {there} cannot be written to: {error.strerror}") from None
+
+
+def _file(flag: str, path: Path) -> None:
+    if path.is_dir():
+        raise PipeFailed(f"{flag} {path} is a folder, and should be a file")
+    _folder(flag, str(path.parent))
+
+
+# What bodies and rows are
+
+
+def _rules(path: Path) -> None:
+    from nsqpipe.quality import load_rules
+
+    load_rules(path)
+
+
+def _decoder(job: Decoding) -> None:
+    from nsqpipe.decoders import make_decoder
+
+    make_decoder(job.decoder, job.schema, job.avro_schema)
+
+
+# Nodes
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """A wrong option is wrong usage; what a node answers, or does not, is the world's."""
+    from pyspark_nsq.errors import BadOption, NsqError
+
+    try:
+        yield
+    except BadOption as error:
+        raise WrongUsage(str(error)) from None
+    except NsqError as error:
+        if isinstance(error.__cause__, TimeoutError):
+            return  # the job itself has more patience
+        text = str(error)
+        if _TCP_PORT in text:
+            text = f"{text.split(' ')[0]} is a TCP port: the HTTP port is needed, 4151 of nsqd or 4161 of nsqlookupd"
+        raise PipeFailed(text) from None
+
+
+def _source(job: Land | Aggregate | Backfill | Bench) -> None:
+    from pyspark_nsq.cluster import Cluster
+    from pyspark_nsq.http import Http
+    from pyspark_nsq.options import source_options
+
+    with _translated():
+        options = source_options(job.source.as_options())
+    if not job.remote:
+        _checkpoints_are_of(options, _checkpoints(job))
+        if isinstance(job, Land):
+            _rows_fit(job, options)
+    cluster = Cluster(options, Http(replace(options.access, timeout=min(options.access.timeout, _PATIENCE))))
+
+    # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
+    _within(_PATIENCE, cluster.heads if options.lossless else lambda: cluster.places(left_out=[]))
+
+
+def _sink(job: Replay) -> None:
+    from nsqpipe.sources import From
+    from pyspark_nsq.cluster import nodes
+    from pyspark_nsq.http import Http
+    from pyspark_nsq.options import sink_options
+
+    sink = From(topics=(job.destination_topic,), lookupd=job.lookupd, nsqd=job.nsqd)
+    with _translated():
+        options = sink_options(sink.as_options())
+    http = Http(replace(options.access, timeout=_PATIENCE))
+
+    def look() -> None:
+        if not nodes(options.where, http, None):
+            raise PipeFailed(f"no nsqd is registered at {', '.join(job.lookupd)}")
+        for address in options.where.nsqd:
+            with http.request("GET", address, "/ping") as response:
+                response.read()
+
+    _within(_PATIENCE, look)
+
+
+# What is there already
+
+
+def _checkpoints(job: AtCluster) -> Sequence[str]:
+    match job:
+        case Land():
+            mine = [job.checkpoint or _beside(job.table)]
+            return [*mine, _beside(job.quarantine_path)] if job.can_fail else mine
+        case Aggregate():
+            return [f"{job.checkpoint}/results", f"{job.checkpoint}/table"]
+        case _:
+            return ()
+
+
+def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
+    """Otherwise the source would say that the lanes of the other topic are lost, and how to throw their places away."""
+    from nsqpipe.lanes import checkpointed
+
+    for path in checkpoints:
+        here = _local(path)
+        if here is None or not (here / "offsets").is_dir() or not any((here / "offsets").iterdir()):
+            continue
+        _, sources = checkpointed(str(here))
+        topics = {lane.split("/")[1] for lanes in sources for lane in lanes}
+        strangers = topics - options.topics.among(topics)
+        if strangers:
+            raise PipeFailed(
+                f"the checkpoint {path} is of topic {', '.join(sorted(strangers))}, and --topic is "
+                f"{', '.join(options.topics.words)}: name a table and a checkpoint of their own"
+            )
+
+
+def _rows_fit(job: Land, options: SourceOptions) -> None:
+    """Into a Delta table that is there. What a decoder makes of bodies, only Spark can tell from the words of --schema."""
+    here = _local(job.table)
+    if job.format is not Format.DELTA or job.decoder is not Kind.RAW or here is None or _format_at(job.table) is None:
+        return
+    import pyarrow as pa
+
+    from nsqpipe.transforms import PARTITIONS
+    from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS
+    from pyspark_nsqtable.sink import BadTable, check_table
+
+    columns = ALL_COLUMNS if options.gap_rows else COLUMNS
+    schema = pa.schema({**columns, "date": pa.date32(), "hour": pa.int32()})
+    try:
+        check_table(str(here), schema, PARTITIONS)
+    except BadTable as error:
+        raise PipeFailed(str(error)) from None
+
+
+def _within(seconds: float, look: Callable[[], object]) -> None:
+    """What takes longer is not waited for. Whoever resolves a name has no timeout of its own."""
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            with _translated():
+                look()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True, name="checks")
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise failed[0]

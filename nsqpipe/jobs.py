@@ -1,0 +1,261 @@
+"""What each command can be told: all settings, their defaults, and what their words may be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from nsqpipe.kinds import DeployMode, Format, Kind
+from nsqpipe.settings import Job, interval, listening, moment, pair, place, rest, setting
+from nsqpipe.sources import From
+
+NO_ADDRESS = "either --lookupd or --nsqd is needed, the HTTP address, as in 127.0.0.1:4161"
+
+
+# Shared by several jobs
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnSpark(Job):
+    master: str = setting("Spark's master: local[*], spark://host:7077, yarn, k8s://...", "local[*]")
+    remote: str = setting("a Spark Connect server instead, sc://host:15002", "")
+    conf: tuple[tuple[str, str], ...] = setting("NAME=VALUE for Spark itself; may be repeated", (), parse=pair)
+    log: Path | None = setting(
+        "file that keeps what Spark logs, and the traceback when the job fails (default: neither is kept)", None
+    )
+    quiet: bool = setting("show no progress", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Job):
+    as_json: bool = setting("print an object, for programs", False, flag="--json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(Job):
+    every: str = setting("a batch so often, as in '10 seconds'; empty: as fast as it goes", "", parse=interval)
+    until_now: bool = setting("take what is there, and end", False)
+    metrics_address: str = setting("serve Prometheus metrics of the streams here, host:port", "", parse=listening)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtCluster(Job):
+    lookupd: tuple[str, ...] = setting("nsqlookupd's HTTP address, host:port; may be repeated", ())
+    nsqd: tuple[str, ...] = setting("nsqd's HTTP address instead; may be repeated", ())
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if bool(self.lookupd) == bool(self.nsqd):
+            yield NO_ADDRESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTopics(AtCluster):
+    topic: tuple[str, ...] = setting("topic, or a pattern with * and ?; may be repeated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(OfTopics):
+    """Jobs that read topics through the source."""
+
+    source_option: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated", (), parse=pair
+    )
+
+    @property
+    def source(self) -> From:
+        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=dict(self.source_option))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTable(Job):
+    table: str = setting("the table's folder")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsItIs(OfTable):
+    format: Format | None = setting("delta or parquet (default: as the table is)", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding(OfTable):
+    decoder: Kind = setting("what bodies are: raw, json, msgpack or avro", Kind.RAW)
+    schema: str = setting("fields of a body, as in 'user string, amount double'", "")
+    avro_schema: str = setting("file with the schema that Avro bodies were written by", "")
+    rules: Path | None = setting("TOML file with rules that rows must keep", None)
+    drop_body: bool = setting("keep only what bodies mean; such a table cannot be replayed", False)
+    quarantine: str = setting("table for rows that fail (default: TABLE.quarantine)", "")
+
+    @property
+    def quarantine_path(self) -> str:
+        return self.quarantine or f"{self.table.rstrip('/')}.quarantine"
+
+    @property
+    def can_fail(self) -> bool:
+        return self.decoder is not Kind.RAW or self.rules is not None
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.decoder is Kind.RAW:
+            if self.drop_body:
+                yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
+            if self.schema or self.avro_schema:
+                yield "--schema says nothing about raw bodies: choose a --decoder"
+        elif not self.schema:
+            yield f"--decoder {self.decoder} needs a --schema, as in --schema 'user string, amount double'"
+        elif self.decoder is Kind.AVRO and not self.avro_schema:
+            yield "--decoder avro needs --avro-schema, the file with the schema that bodies were written by"
+
+
+# One for each command
+
+
+@dataclass(frozen=True, kw_only=True)
+class Land(OnSpark, Streaming, Decoding, Reading):
+    """Topics into a table, by topic, date and hour, each message exactly once."""
+
+    format: Format = setting("delta or parquet", Format.DELTA)
+    checkpoint: str = setting("where the stream keeps its place (default: TABLE.checkpoint)", "")
+    show: bool = setting("at the end, print a sample and the traffic of each minute", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aggregate(OnSpark, Streaming, Reading):
+    """Counts, rates, bytes, and percentiles of sizes and distances, for each topic and window."""
+
+    results: Path | None = setting("JSON file with the last windows, which nsqadmin charts", None)
+    table: str = setting("table of closed windows", "")
+    format: Format = setting("delta or parquet", Format.DELTA)
+    checkpoint: str = setting("where the streams keep their place", "aggregate.checkpoint")
+    window: int = setting("seconds of a window", 60, at_least=1)
+    watermark: int = setting("seconds that a message may come late", 60, at_least=0)
+    keep: int = setting("windows of each topic in the results", 1440, at_least=1)
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.results is None and not self.table:
+            yield "nothing to do: --results, --table or both are needed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay(Printed, OnSpark, AsItIs, AtCluster):
+    """A range of a table back into a topic: slowly if asked, and where it was interrupted it goes on."""
+
+    destination_topic: str = setting("topic to publish into")
+    topic: str = setting("only what came from this topic", "")
+    since: str = setting("from this time on, as in 2026-03-01T12:00:00Z", "", parse=moment)
+    until: str = setting("before this time", "", parse=moment)
+    where: str = setting("SQL about the table's columns", "")
+    rate: float = setting("messages a second, at most; 0: as fast as it goes", 0.0, at_least=0)
+    progress_file: Path | None = setting("keeps how far it has come; it goes on there", None)
+    name: str = setting("of this replay, for --exactly-once (default: the progress file's)", "")
+    exactly_once: bool = setting("nsqd remembers what it has; needs --nsqd", False)
+    dry_run: bool = setting("only say what would be replayed", False)
+
+    @property
+    def what(self) -> str:
+        """By which a progress file knows whether it is of this replay."""
+        chosen = f"topic={self.topic!r} since={self.since!r} until={self.until!r} where={self.where!r}"
+        return f"{self.table} to {self.destination_topic}, {chosen}"
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.exactly_once and not self.nsqd:
+            yield "--exactly-once needs --nsqd: a slice that is sent again must go where it went first"
+        if self.exactly_once and not (self.name or self.progress_file):
+            yield "--exactly-once needs a --progress-file or a --name, by which nsqd knows the replay again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compact(Printed, OfTable):
+    """Joins a Delta table's small files. Readers and writers notice nothing."""
+
+    target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+    vacuum_hours: int | None = setting("remove files that no version of the last so many hours needs", None, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dedupe(Printed, OnSpark, OfTable):
+    """Removes messages that a Delta table has twice, as after landing from two checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backfill(Printed, OnSpark, Decoding, Reading):
+    """Appends what a Delta table lacks of a time range in the logs. The same range again adds nothing."""
+
+    since: str = setting("from this time on, as in 2026-03-01T12:00:00Z")  # which the source checks
+    until: str = setting("before this time")
+
+    @property
+    def source(self) -> From:
+        bounds = {"startingTimestamp": self.since, "endingTimestamp": self.until}
+        options = dict(self.source_option) | bounds
+        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality(Printed, OnSpark, AsItIs):
+    """How many rows of a table break which rule. Exit status 3 when there are any."""
+
+    rules: Path = setting("TOML file with rules that rows must keep")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lag(Printed, OfTopics):
+    """How many messages a stream has not read yet, and how many it never will. Starts no Spark."""
+
+    checkpoint: str = setting("the stream's checkpoint, as in TABLE.checkpoint")
+    at_most: int | None = setting("exit status 3 when more messages are behind", None, at_least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetsShow(Printed):
+    """Where the last planned batch of a checkpoint ends."""
+
+    checkpoint: str = setting("the stream's checkpoint")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetsSet(Job):
+    """Makes a new checkpoint that begins there. An existing one is never changed."""
+
+    checkpoint: str = setting("a new folder")
+    lane: tuple[tuple[str, int], ...] = setting(
+        "LANE=SEQUENCE to begin with, as `offsets show` names it; repeat", parse=place
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Printed):
+    """What would keep a pipeline from running, one line each. Starts no Spark."""
+
+    topic: tuple[str, ...] = setting("also look at these topics' logs; repeat", ())
+    lookupd: tuple[str, ...] = setting("nsqlookupd's HTTP address, host:port; may be repeated", ())
+    nsqd: tuple[str, ...] = setting("nsqd's HTTP address instead; may be repeated", ())
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.lookupd and self.nsqd:
+            yield NO_ADDRESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench(Printed, OnSpark, Reading):
+    """How fast this Spark reads these topics, to nothing, to Parquet and to windows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit(Job):
+    """Runs a job by spark-submit: `nsqpipe submit --master spark://host:7077 -- land --topic clicks ...`."""
+
+    master: str = setting("spark://host:7077, yarn, k8s://https://..., local[*]")
+    deploy_mode: DeployMode = setting("client or cluster: where the driver runs", DeployMode.CLIENT)
+    conf: tuple[tuple[str, str], ...] = setting("NAME=VALUE for Spark itself; may be repeated", (), parse=pair)
+    dry_run: bool = setting("only print the command", False)
+    job: tuple[str, ...] = rest("the job and its options, behind --")
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not self.job:
+            yield "which job? As in: nsqpipe submit --master spark://host:7077 -- land --topic clicks ..."

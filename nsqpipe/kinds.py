@@ -1,0 +1,28 @@
+"""The closed sets of words that options take. They stand apart, as what uses them is slow to import."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Format(StrEnum):
+    """How a table lies on disk."""
+
+    DELTA = "delta"
+    PARQUET = "parquet"
+
+
+class Kind(StrEnum):
+    """What bodies are."""
+
+    RAW = "raw"
+    JSON = "json"
+    MSGPACK = "msgpack"
+    AVRO = "avro"
+
+
+class DeployMode(StrEnum):
+    """Where spark-submit runs the driver."""
+
+    CLIENT = "client"
+    CLUSTER = "cluster"

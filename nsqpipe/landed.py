@@ -1,0 +1,98 @@
+"""What a job has done, as its last line says it: rows, where they are, and what became of those that are not there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nsqpipe.failures import first_cause
+from nsqpipe.kinds import Format
+from nsqpipe.progress import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a table has."""
+
+    rows: int | None  # None: its files do not say
+    files: frozenset[str]
+
+
+class Ledger:
+    """Counts while the queries run. What came into the tables meanwhile, these say themselves."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self._name = name
+        self._where = where
+        self._tallies: dict[str, Tally] = {}
+        self._tables: list[_Watched] = []
+
+    def watch(self, what: str, path: str, format: Format) -> None:
+        self._tables.append(_Watched(what, path, format, _contents(path, format)))
+
+    def observe(self, query: str, report: Mapping[str, Any]) -> None:
+        self._tallies.setdefault(query, Tally()).add(report)
+
+    def told(self, seconds: float) -> str:
+        """`land: 1,200 rows read in 3.1 s, 1,199 landed in 4 files, 1 quarantined in 1 file, 0 late, 0 behind; table /data/t`"""
+        tallies = self._tallies.values()
+        parts = [f"{max((it.rows for it in tallies), default=0):,} rows read in {seconds:.1f} s"]
+        parts += [table.told() for table in self._tables]
+        parts.append(f"{max((it.late for it in tallies), default=0):,} late")
+        parts.append(f"{max((it.behind for it in tallies), default=0):,} behind" if tallies else "no batch was ended")
+        if missing := self.missing:
+            parts.append(f"without {', '.join(missing)}")
+        return f"{self._name}: {', '.join(parts)}; {self._where}"
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Nodes that did not answer at the end, and why."""
+        return {node: why for it in self._tallies.values() for node, why in it.missing.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    what: str
+    path: str
+    format: Format
+    before: Contents | str
+
+    def told(self) -> str:
+        after = _contents(self.path, self.format)
+        if isinstance(self.before, str) or isinstance(after, str):
+            return f"{self.what}: nobody knows ({after if isinstance(after, str) else self.before})"
+        files = len(after.files - self.before.files)
+        among = f"in {files:,} {'file' if files == 1 else 'files'}"
+        if after.rows is None or self.before.rows is None:
+            return f"{self.what} {among}"
+        return f"{after.rows - self.before.rows:,} {self.what} {among}"
+
+
+def _contents(path: str, format: Format) -> Contents | str:
+    """Or why that cannot be said."""
+    try:
+        return _delta(path) if format is Format.DELTA else _parquet(path)
+    except Exception as error:  # whatever storage may raise: the job has ended as it has ended
+        return first_cause(error)
+
+
+def _delta(path: str) -> Contents:
+    import pyarrow as pa
+
+    from nsqpipe.tables import Table
+
+    table = Table(path, Format.DELTA)
+    if not table.exists():
+        return Contents(0, frozenset())
+    actions = pa.table(table.delta().get_add_actions(flatten=True))
+    rows = actions["num_records"]
+    return Contents(None if rows.null_count else sum(rows.to_pylist()), frozenset(actions["path"].to_pylist()))
+
+
+def _parquet(path: str) -> Contents:
+    """As many files as there are: which of them count is Spark's secret."""
+    if "://" in path:
+        raise ValueError("Parquet files elsewhere are not counted")
+    return Contents(None, frozenset(str(it) for it in Path(path).rglob("*.parquet")))

@@ -1,0 +1,134 @@
+"""One table for each job: a frozen dataclass whose fields are made by `setting()`.
+
+    @dataclass(frozen=True, kw_only=True)
+    class Compact(Job):
+        "Joins a Delta table's small files."
+        table: str = setting("the table's folder")
+        target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+
+The command line, the file of `--config`, `--help` and the reference page are made from it. A field without a default is
+required; its type says what is accepted: a tuple may be repeated, an enum is one of its words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+Parse = Callable[[str], Any]  # raises ValueError, which says what was expected
+
+_SETTING: Final = "setting"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a command is told. Jobs that share settings inherit them; those of the last base come first."""
+
+    def problems(self) -> Iterator[str]:
+        """What cannot be meant, though each setting alone can."""
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One row of a table."""
+
+    name: str
+    flag: str  # empty: whatever is not an option
+    help: str
+    type: type  # of one value: str, int, float, bool, Path, or an enum
+    repeats: bool
+    default: Any  # MISSING: it is required
+    at_least: float | None
+    parse: Parse | None
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def key(self) -> str:
+        """Its name in the TOML file."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+    def shown_default(self) -> str:
+        """Nothing where the default is to leave something out."""
+        if self.default in (MISSING, None, "", (), False):
+            return ""
+        return str(self.default)
+
+
+def setting(
+    help: str, default: Any = MISSING, *, flag: str = "", at_least: float | None = None, parse: Parse | None = None
+) -> Any:
+    """`flag` is the field's name unless it is given; `parse` makes the value of the word."""
+    about = {"help": help, "flag": flag, "at_least": at_least, "parse": parse}
+    return field(default=default, metadata={_SETTING: about})
+
+
+def rest(help: str) -> Any:
+    """All words that are not options."""
+    return field(default=(), metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
+
+
+def settings_of(job: type[Job]) -> list[Setting]:
+    types = get_type_hints(job)
+    return [_setting(it.name, types[it.name], it.default, **it.metadata[_SETTING]) for it in fields(job)]
+
+
+def _setting(name: str, annotation: Any, default: Any, *, flag: str | None, **about: Any) -> Setting:
+    repeats = get_origin(annotation) is tuple
+    choices = [it for it in get_args(annotation) if it not in (NoneType, Ellipsis)]
+    kind = choices[0] if choices else annotation
+    if kind not in (str, int, float, bool, Path) and not (isinstance(kind, type) and issubclass(kind, StrEnum)):
+        kind = str  # `parse` makes something else of it
+    shown = "" if flag is None else flag or f"--{name.replace('_', '-')}"
+    return Setting(name=name, flag=shown, type=kind, repeats=repeats, default=default, **about)
+
+
+# What words mean
+
+
+def pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise ValueError(f"expected NAME=VALUE, not {text!r}")
+    return name, value
+
+
+def place(text: str) -> tuple[str, int]:
+    lane, _, sequence = text.rpartition("=")
+    if not lane or not (sequence.isascii() and sequence.isdigit()):
+        raise ValueError(f"expected LANE=SEQUENCE, not {text!r}")
+    if len(lane.split("/")) != 3 or not all(lane.split("/")):
+        raise ValueError(f"{lane!r} is no lane: expected <node>/<topic>/<log>")
+    return lane, int(sequence)
+
+
+def interval(text: str) -> str:
+    """As Spark reads it."""
+    unit = r"(?:week|day|hour|minute|second|millisecond|microsecond)s?"
+    if text and not re.fullmatch(rf"(?:interval\s+)?\d+(?:\.\d+)?\s+{unit}(?:\s+\d+\s+{unit})*", text.strip().lower()):
+        raise ValueError(f"expected a time, as in '10 seconds', not {text!r}")
+    return text
+
+
+def moment(text: str) -> str:
+    try:
+        datetime.fromisoformat(text or "1970-01-01")
+    except ValueError:
+        raise ValueError(f"expected a time, as in 2026-03-01T12:00:00Z, not {text!r}") from None
+    return text
+
+
+def listening(text: str) -> str:
+    """An address to listen at; without a host, this machine alone."""
+    if text and not re.fullmatch(r".*:\d{1,5}", text):
+        raise ValueError(f"expected host:port, not {text!r}")
+    return text

@@ -1,0 +1,257 @@
+"""What cannot work is one line before Spark is started, with the right exit status, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+
+from nsqpipe.cli import app
+from nsqpipe.lag import set_offsets
+from tests.support.process import ROOT, Nsqd, Nsqlookupd
+from tests.support.spark import KEPT, lane_of, numbered, publish
+from tests.support.spark import address as http_address
+
+LIMIT: Final = 30.0  # seconds; `python -m tests.spark.test_pipe_checks` prints what they take here
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster of one, and a folder with all sorts of obstacles in it."""
+
+    nsqd: Nsqd
+    lookupd: Nsqlookupd
+    folder: Path
+
+    @property
+    def here(self) -> str:
+        return f"--nsqd={http_address(self.nsqd)}"
+
+    def path(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def land(self, *words: str, table: str = "table", topic: str = "orders") -> list[str]:
+        return ["land", self.here, f"--topic={topic}", f"--table={self.path(table)}", "--until-now", *words]
+
+
+def build(folder: Path, nsqd: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(3))
+    (folder / "file").write_text("no folder")
+    (folder / "parquet" / "_spark_metadata").mkdir(parents=True)
+    (folder / "bad.toml").write_text("[[rule]]\nthen = 'quarantine'\n")
+    (folder / "bad.avsc").write_text('{"type": "recrod"}')
+    (folder / "dangling").symlink_to("nowhere")
+    write_deltalake(folder / "other", pa.table({"topic": ["t"], "price": [1.5]}), partition_by=["topic"])
+    set_offsets(str(folder / "foreign.checkpoint"), {lane_of(nsqd, "orders").replace("/orders/", "/clicks/"): 1})
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("world")
+    with Nsqlookupd() as lookupd, Nsqd(tmp_path_factory.mktemp("data"), KEPT) as nsqd:
+        build(folder, nsqd)
+        yield World(nsqd, lookupd, folder)
+
+
+def closed_port() -> int:
+    with socket.socket() as socket_:
+        socket_.bind(("127.0.0.1", 0))
+        return int(socket_.getsockname()[1])
+
+
+Words = Callable[[World], list[str]]
+AVRO: Final = ("--decoder=avro", "--schema=a int")
+
+# name: (the command, its exit status, what it says)
+CASES: Final[dict[str, tuple[Words, int, str]]] = {
+    "no such topic": (lambda w: w.land(topic="ordrs"), 1, "there is no topic ordrs at 127.0.0.1:"),
+    "nsqlookupd is down": (
+        lambda w: ["land", f"--lookupd=127.0.0.1:{closed_port()}", "--topic=orders", f"--table={w.path('t')}"],
+        1,
+        "cannot be reached: [Errno 111] Connection refused",
+    ),
+    "nsqd is down": (
+        lambda w: [*w.land(), f"--nsqd=127.0.0.1:{closed_port()}"],
+        1,
+        "cannot be reached: [Errno 111] Connection refused",
+    ),
+    "the TCP port of nsqd": (
+        lambda w: ["land", f"--nsqd=127.0.0.1:{w.nsqd.tcp[1]}", "--topic=orders", f"--table={w.path('t')}"],
+        1,
+        "is a TCP port: the HTTP port is needed",
+    ),
+    "the TCP port of nsqlookupd": (
+        lambda w: ["land", f"--lookupd=127.0.0.1:{w.lookupd.tcp[1]}", "--topic=orders", f"--table={w.path('t')}"],
+        1,
+        "is a TCP port: the HTTP port is needed",
+    ),
+    "no port at all": (
+        lambda w: ["land", "--nsqd=localhost", "--topic=orders", f"--table={w.path('t')}"],
+        2,
+        "'localhost' is no address: expected host:port",
+    ),
+    "a misspelt option of the source": (
+        lambda w: w.land("--source-option=startingofset=latest"),
+        2,
+        "the source has no option startingofset; did you mean startingOffsets?",
+    ),
+    "an option that is no number": (
+        lambda w: w.land("--source-option=maxRowsPerTrigger=many"),
+        2,
+        "maxRowsPerTrigger: expected a whole number",
+    ),
+    "no name of a topic": (lambda w: w.land(topic="a b"), 2, "'a b' is neither a valid name of a topic"),
+    "no interval": (lambda w: w.land("--every=abc"), 2, "'--every': expected a time, as in '10 seconds', not 'abc'"),
+    "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, not 'jsn'"),
+    "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, not 'x'"),
+    "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is no master"),
+    "a master that is down": (
+        lambda w: w.land(f"--master=spark://127.0.0.1:{closed_port()}"),
+        1,
+        "cannot be reached: Connection refused",
+    ),
+    "the table is a file": (lambda w: w.land(table="file"), 1, "/file is no folder"),
+    "the table is under a file": (lambda w: w.land(table="file/table"), 1, "/file is no folder"),
+    "the table cannot be written": (
+        lambda w: ["land", w.here, "--topic=orders", "--table=/proc/table"],
+        1,
+        "/proc cannot be written to",
+    ),
+    "the table is a broken link": (lambda w: w.land(table="dangling"), 1, "/dangling is no folder"),
+    "the checkpoint is under a file": (
+        lambda w: w.land(f"--checkpoint={w.path('file')}/c"),
+        1,
+        "--checkpoint",
+    ),
+    "the table has another format": (lambda w: w.land(table="parquet"), 1, "is parquet, not delta"),
+    "the table has other columns": (lambda w: w.land(table="other"), 1, "do not fit into the table"),
+    "the checkpoint is another topic's": (
+        lambda w: w.land(table="foreign"),
+        1,
+        "is of topic clicks, and --topic is orders",
+    ),
+    "no rule file": (lambda w: w.land(f"--rules={w.path('none.toml')}"), 1, "No such file"),
+    "a rule without a check": (lambda w: w.land(f"--rules={w.path('bad.toml')}"), 1, "rule 1 needs a check"),
+    "no Avro schema": (
+        lambda w: w.land(*AVRO, f"--avro-schema={w.path('bad.avsc')}"),
+        1,
+        "is no Avro schema",
+    ),
+    "no file with the Avro schema": (
+        lambda w: w.land(*AVRO, f"--avro-schema={w.path('none.avsc')}"),
+        1,
+        "No such file",
+    ),
+    "a port that is taken": (
+        lambda w: w.land(f"--metrics-address=127.0.0.1:{w.nsqd.http_address[1]}"),
+        1,
+        "Address already in use",
+    ),
+    "results in a folder": (
+        lambda w: ["aggregate", w.here, "--topic=orders", f"--results={w.folder}", f"--checkpoint={w.path('c')}"],
+        1,
+        "is a folder, and should be a file",
+    ),
+    "a replay of no table": (
+        lambda w: ["replay", w.here, f"--table={w.path('none')}", "--destination-topic=again"],
+        1,
+        "there is no table at",
+    ),
+    "a replay to no topic": (
+        lambda w: ["replay", w.here, f"--table={w.path('other')}", "--destination-topic=a b"],
+        2,
+        "'a b' is no valid name of a topic",
+    ),
+}
+
+
+def run(words: list[str], temporary: Path) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as what is imported counts."""
+    return subprocess.run(
+        [sys.executable, "-m", "nsqpipe", *words],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def what_lies_in(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise AssertionError("Spark was to be started")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_wrong_is_said_in_one_line_before_spark_starts(
+    name: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsqpipe.session.open_session", refuse)
+    words, status, complaint = CASES[name]
+    before = what_lies_in(world.folder)
+    began = time.monotonic()
+    result = CliRunner().invoke(app, words(world))
+    assert result.exit_code == status, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert complaint in line
+    assert result.stdout == ""
+    assert what_lies_in(world.folder) == before
+    assert time.monotonic() - began < LIMIT
+
+
+@pytest.mark.parametrize("name", ["no such topic", "the table has other columns"])
+def test_a_process_of_its_own_is_as_quick_and_leaves_nothing(name: str, world: World, tmp_path: Path) -> None:
+    words, status, complaint = CASES[name]
+    began = time.monotonic()
+    done = run(words(world), tmp_path)
+    assert time.monotonic() - began < LIMIT
+    assert done.returncode == status
+    assert done.stderr.count("\n") == 1
+    assert complaint in done.stderr
+    assert what_lies_in(tmp_path) == []
+
+
+def test_what_can_work_is_let_through(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsqpipe.session.open_session", refuse)
+    before = what_lies_in(world.folder)
+    result = CliRunner().invoke(app, world.land("--every=1 minute 30 seconds", "--decoder=json", "--schema=a int"))
+    assert "Spark was to be started" in result.stderr
+    assert what_lies_in(world.folder) == before
+
+
+def main() -> None:
+    """Prints what each case says, and after how long."""
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory() as name, Nsqlookupd() as lookupd, Nsqd(Path(name) / "data", KEPT) as nsqd:
+        folder = Path(name) / "world"
+        folder.mkdir()
+        build(folder, nsqd)
+        world = World(nsqd, lookupd, folder)
+        for case, (words, _, _) in CASES.items():
+            before, began = os.times(), time.monotonic()
+            done = run(words(world), Path(name))
+            after = os.times()
+            cpu = after.children_user + after.children_system - before.children_user - before.children_system
+            last = done.stderr.splitlines()[-1].replace(name, "")
+            sys.stdout.write(
+                f"{time.monotonic() - began:5.2f} s, {cpu:4.2f} s of processor: {case}: {done.returncode} {last}\n"
+            )
+
+
+if __name__ == "__main__":
+    main()

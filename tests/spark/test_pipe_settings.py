@@ -1,0 +1,108 @@
+"""One table for each job: what the command line, the file and the reference make of it; and what Spark is told."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nsqpipe import jobs
+from nsqpipe.cli import COMMANDS, app
+from nsqpipe.kinds import DeployMode
+from nsqpipe.session import defaults_for
+from nsqpipe.settings import interval, moment, pair, place, settings_of
+from nsqpipe.submit import command_for, environment
+from tests.support.process import ROOT
+
+ARCHIVE = Path("/tmp/nsqpipe.zip")
+PAGE = (ROOT / "docs/reference/nsqpipe.md").read_text()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_setting_of_a_job_is_in_its_help_and_in_the_reference(name: str) -> None:
+    job, _ = COMMANDS[name]
+    said = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=400).stdout
+    section = PAGE.partition(f"### nsqpipe {name}\n")[2].partition("\n### ")[0]
+    assert job.__doc__
+    assert " ".join(job.__doc__.split()) in " ".join(said.split())
+    assert len(settings_of(job)) == len(fields(job))
+    for it in settings_of(job):
+        assert it.help
+        if it.flag:
+            assert f"{it.flag} " in said
+            assert f"| `{it.flag}` |" in section
+
+
+def test_what_the_words_of_a_command_line_become() -> None:
+    words = ["--topic=a", "--topic=b.*", "--nsqd=x:1", "--table=t/", "--conf=a=b=c", "--until-now", "--log=spark.log"]
+    with app.commands["land"].make_context("land", words) as context:
+        job = jobs.Land(**context.params)
+    assert job == jobs.Land(
+        topic=("a", "b.*"), nsqd=("x:1",), table="t/", conf=(("a", "b=c"),), until_now=True, log=Path("spark.log")
+    )
+    assert job.quarantine_path == "t.quarantine"
+    assert not job.can_fail
+    assert job.source.as_options() == {"topic": "a,b.*", "nsqd": "x:1"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "10 seconds", "1 minute 30 seconds", "interval 2 hours", "500 milliseconds", "1.5 seconds", "1 Day"]
+)
+def test_intervals_that_spark_knows(text: str) -> None:
+    assert interval(text) == text
+
+
+@pytest.mark.parametrize("text", ["abc", "10", "seconds", "10 parsecs", "10 seconds and more", "-1 second"])
+def test_intervals_that_nobody_knows(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a time"):
+        interval(text)
+
+
+def test_words_that_are_no_values() -> None:
+    for parse, text in (
+        (pair, "x"),
+        (pair, "=x"),
+        (place, "n/t/l"),
+        (place, "n/t=1"),
+        (place, "n/t/l=x"),
+        (moment, "noon"),
+    ):
+        with pytest.raises(ValueError, match=r"expected|no lane"):
+            parse(text)
+    assert place("n/t/l=7") == ("n/t/l", 7)
+    assert moment("2026-03-01T12:00:00Z")
+
+
+# What Spark is told
+
+
+def test_the_display_and_the_number_of_tasks_are_ours_on_one_machine_only() -> None:
+    here, there = defaults_for({"spark.master": "local[*]"}), defaults_for({"spark.master": "spark://host:7077"})
+    assert (here["spark.ui.enabled"], there["spark.ui.enabled"]) == ("false", "true")
+    assert "spark.sql.shuffle.partitions" in here
+    assert "spark.sql.shuffle.partitions" not in there
+    assert "spark.eventLog.enabled" not in there, "Spark would not start without a folder"
+    assert defaults_for({"spark.master": "yarn", "spark.eventLog.dir": "x"})["spark.eventLog.enabled"] == "true"
+
+
+def test_a_job_is_submitted_with_our_interpreter_unless_somebody_says_otherwise() -> None:
+    job = jobs.Submit(master="yarn", conf=(("spark.pyspark.python", "./environment/bin/python"),), job=("--", "doctor"))
+    words = command_for(job, ARCHIVE)
+    settings = {words[at + 1] for at, word in enumerate(words) if word == "--conf"}
+    assert settings == {
+        "spark.pyspark.python=./environment/bin/python",
+        f"spark.pyspark.driver.python={sys.executable}",
+    }
+    assert words[-2:] == [str(ROOT / "nsqpipe" / "__main__.py"), "doctor"]
+    assert environment(job, ARCHIVE, {})["PYSPARK_PYTHON"] == sys.executable
+    assert environment(job, ARCHIVE, {"PYSPARK_PYTHON": "python9"})["PYSPARK_PYTHON"] == "python9"
+    assert environment(job, ARCHIVE, {"SPARK_HOME": "/opt/spark"})["SPARK_HOME"] == "/opt/spark"
+    assert environment(job, ARCHIVE, {"PYTHONPATH": "/lib"})["PYTHONPATH"] == f"{ARCHIVE}:/lib", (
+        "for plans on the driver"
+    )
+    away = jobs.Submit(master="yarn", deploy_mode=DeployMode.CLUSTER, job=("doctor",))
+    assert "PYSPARK_PYTHON" not in environment(away, ARCHIVE, {}), "the driver runs elsewhere, with what is there"
+    assert "spark.pyspark.driver.python" not in " ".join(command_for(away, ARCHIVE))
