@@ -56,7 +56,9 @@ def joined(spans: Iterable[Span]) -> dict[str, Span]:
         elif before.end == span.begin:
             found[span.lane] = Span(span.lane, before.begin, span.end, before.opens)
         else:
-            raise Refused(f"lane {span.lane}: the tasks brought [.., {before.end}) and [{span.begin}, ..), which do not join")
+            raise Refused(
+                f"lane {span.lane}: the tasks brought [.., {before.end}) and [{span.begin}, ..), which do not join"
+            )
     return found
 
 

@@ -109,6 +109,7 @@ class _OpenFile:
         return DataFile(self._path, size, self._partition, stats, time.time_ns() // 1_000_000)
 
     def discard(self) -> None:
+        self._writer.close()  # or it would try when nobody refers to it any more
         self._sink.close()
         self._filesystem.delete_file(self._full_path)
 
@@ -165,5 +166,3 @@ def _text(column: pa.Array) -> pa.Array:
 
 def _values(found: Mapping[str, str | None], columns: Iterable[str]) -> Values:
     return tuple(found[name] for name in columns)
-
-

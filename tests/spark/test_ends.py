@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,10 +50,7 @@ def test_parts_that_do_not_join_are_refused() -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=6, unique=True).map(sorted), st.booleans(), st.randoms())
 def test_the_parts_of_a_span_join_in_any_order(borders: list[int], opens: bool, random: object) -> None:
-    parts = [
-        Span(LANE, begin, end, opens and begin == borders[0])
-        for begin, end in zip(borders[:-1], borders[1:], strict=True)
-    ]
+    parts = [Span(LANE, begin, end, opens and begin == borders[0]) for begin, end in itertools.pairwise(borders)]
     random.shuffle(parts)  # type: ignore[attr-defined]
     assert joined(parts) == {LANE: Span(LANE, borders[0], borders[-1], opens)}
 
@@ -65,7 +64,9 @@ steps = st.tuples(
 
 
 @given(st.integers(0, 20), st.lists(steps, max_size=40))
-def test_no_row_is_twice_or_missing_whatever_checkpoints_do(first: int, history: list[tuple[int, int, int, str]]) -> None:
+def test_no_row_is_twice_or_missing_whatever_checkpoints_do(
+    first: int, history: list[tuple[int, int, int, str]]
+) -> None:
     """Three jobs land a lane that begins at `first` into one table; each has a checkpoint that may be old, or lost."""
     rows: list[int] = []
     end: int | None = None
@@ -74,7 +75,7 @@ def test_no_row_is_twice_or_missing_whatever_checkpoints_do(first: int, history:
         begin = checkpoints.get(job, first)
         whole = Span(LANE, begin, begin + count, opens=job not in checkpoints)
         borders = [begin + count * part // tasks for part in range(tasks + 1)]
-        parts = [Span(LANE, one, two) for one, two in zip(borders[:-1], borders[1:], strict=True)]
+        parts = [Span(LANE, one, two) for one, two in itertools.pairwise(borders)]
         written = [row for part in parts for row in range(first_lacking(part, end), part.end)]
         if fate != "dies before":
             end = new_end(whole, end)

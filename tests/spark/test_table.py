@@ -96,7 +96,9 @@ def test_rows_of_very_many_hours_are_written_with_few_files_open(
 
 
 def test_the_log_says_of_every_column_what_readers_skip_files_by(tmp_path: Path) -> None:
-    value = pa.struct([("user", pa.string()), ("amount", pa.float64()), ("tags", pa.list_(pa.string())), ("day", pa.date32())])
+    value = pa.struct(
+        [("user", pa.string()), ("amount", pa.float64()), ("tags", pa.list_(pa.string())), ("day", pa.date32())]
+    )
     schema = pa.schema([("hour", pa.int32()), ("sequence", pa.int64()), ("id", pa.string()), ("value", value)])
     batches = [
         pa.RecordBatch.from_pylist(
