@@ -100,7 +100,7 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
     source, decoder = None, None
     if MARK in schema.names:
         rows = to_arrow_schema(schema, timezone="UTC")
-        table, quarantine = _seen_by_sql(rows, drops_body=drops_body)
+        table, quarantine = seen_by_sql(rows, drops_body=drops_body)
         fails = ERROR in rows.names
     else:
         source = source_options(
@@ -134,7 +134,8 @@ def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool)
     return pa.schema([*kept, *value, *when]), pa.schema([*came, pa.field(ERROR, pa.string()), *when])
 
 
-def _seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
+def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
+    """The columns of both, where rows come between marks."""
     not_good = {MARK, ERROR, *(["body"] if drops_body else [])}
     return (
         pa.schema([column for column in rows if column.name not in not_good]),
