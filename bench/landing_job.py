@@ -1,0 +1,104 @@
+"""A landing in a process of its own, to be measured: `python bench/landing_job.py WAY NSQD WARM FULL FOLDER`.
+
+It runs on any checkout that PYTHONPATH names, this one or an older one, and needs nothing of `bench`. The topic WARM is landed
+first and does not count: it starts the workers and warms up the JVM. Prints the rows, seconds, and processor seconds of its
+whole session by kind of process, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as F
+
+from nsqpipe import sources
+from nsqpipe.decoders import Decoder, Kind
+from nsqpipe.land import Land, start_landing
+from nsqpipe.session import open_session
+from nsqpipe.shape import Shape
+from nsqpipe.tables import Format, Table
+from nsqpipe.transforms import PARTITIONS, with_partitions
+
+FIELDS = "user string, amount double, number bigint"
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def used() -> dict[str, float]:
+    """Processor seconds of our session, also of what has ended in it."""
+    found = {"jvm": 0.0, "python": 0.0}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = path.read_text().rpartition(")")
+        except OSError:
+            continue
+        fields = rest.split()
+        if int(fields[3]) == os.getsid(0):
+            found["jvm" if "(java" in name else "python"] += sum(map(int, fields[11:15])) / _TICKS
+    return found
+
+
+def land(spark: Any, source: sources.From, folder: Path, shape: Shape) -> None:
+    job = Land(
+        source=source,
+        table=Table(str(folder / "table"), Format.DELTA),
+        quarantine=Table(str(folder / "bad"), Format.DELTA),
+        shape=shape,
+        until_now=True,
+    )
+    for query in start_landing(spark, job):
+        query.awaitTermination()
+
+
+def land_rows(spark: Any, source: sources.From, folder: Path) -> None:
+    """The general way, which everybody else has: rows through Spark, `format("nsq")` to `format("nsqtable")`."""
+    writer = with_partitions(sources.stream(spark, source)).writeStream.format("nsqtable")
+    writer = writer.options(path=str(folder / "table"), partitioning=",".join(PARTITIONS))
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer.outputMode("append").start().awaitTermination()
+
+
+def copy(spark: Any, table: Path, folder: Path) -> None:
+    """Spark's own, from Parquet to Parquet."""
+    rows = spark.read.parquet(str(table))
+    rows.write.option("compression", "zstd").partitionBy(*PARTITIONS).parquet(str(folder / "copy"))
+
+
+def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
+    spark = open_session(f"bench {way}", master="local[2]", log=Path(folder) / "spark.log")
+    decoder = Decoder(kind=Kind.JSON, fields=FIELDS)
+    ways: dict[str, Callable[[sources.From, Path], None]] = {
+        "raw": lambda source, to: land(spark, source, to, Shape()),
+        "json": lambda source, to: land(spark, source, to, Shape(decoder=decoder)),
+        "rows": lambda source, to: land_rows(spark, source, to),
+    }
+    results = {}
+    for topic in (warm, full):
+        here = Path(folder) / topic
+        source = sources.From(topics=(topic,), nsqd=(nsqd,))
+        results = measured(lambda source=source, here=here: ways["raw" if way == "copy" else way](source, here))  # type: ignore[misc]
+    if way == "copy":
+        for topic in (warm, full):
+            here = Path(folder) / topic
+            results = measured(lambda here=here: copy(spark, here / "table", here))  # type: ignore[misc]
+    here = Path(folder) / full
+    rows = spark.read.parquet(str(here / "table"))
+    (landed,) = rows.agg(F.count("*").alias("rows"), F.countDistinct("sequence").alias("different")).collect()
+    print(json.dumps({**results, **landed.asDict()}))
+    spark.stop()
+
+
+def measured(job: Callable[[], None]) -> dict[str, float]:
+    before, began = used(), time.monotonic()
+    job()
+    seconds, after = time.monotonic() - began, used()
+    return {"seconds": seconds, **{kind: after[kind] - before[kind] for kind in after}}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:6])
