@@ -27,6 +27,7 @@ from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.ranges import as_rows, silent
 from pyspark_nsq.reading import PATIENCE, read_ranges
 from pyspark_nsq.watch import Watch
+from pyspark_nsq.worker import spare_imports
 
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
 _GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
@@ -140,5 +141,6 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
         if self._options.as_ranges:
+            spare_imports()
             return iter([as_rows(partition.ranges, partition.opening)])
         return read_ranges(partition.ranges, self._options, self._schema)
