@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +29,44 @@ from nsqpipe.transforms import PARTITIONS, with_partitions
 
 FIELDS = "user string, amount double, number bigint"
 _TICKS = os.sysconf("SC_CLK_TCK")
+_LOOK_EVERY = 0.2  # seconds
 
 
-def used() -> dict[str, float]:
-    """Processor seconds of our session, also of what has ended in it."""
-    found = {"jvm": 0.0, "python": 0.0}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = path.read_text().rpartition(")")
-        except OSError:
-            continue
-        fields = rest.split()
-        if int(fields[3]) == os.getsid(0):
-            found["jvm" if "(java" in name else "python"] += sum(map(int, fields[11:15])) / _TICKS
-    return found
+class Used(threading.Thread):
+    """Processor seconds of our session by kind of process, also of what has ended.
+
+    Nobody waits for Spark's Python workers in a way that would leave their time with a parent, so all are looked at again and
+    again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._seconds: dict[tuple[int, str], tuple[str, float]] = {}
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        while True:
+            self.look()
+            time.sleep(_LOOK_EVERY)
+
+    def look(self) -> dict[str, float]:
+        with self._lock:
+            for path in Path("/proc").glob("[0-9]*/stat"):
+                try:
+                    name, _, rest = path.read_text().rpartition(")")
+                except OSError:
+                    continue
+                fields = rest.split()
+                if int(fields[3]) == os.getsid(0):
+                    kind = "jvm" if "(java" in name else "python"
+                    self._seconds[int(path.parent.name), fields[19]] = (
+                        kind,
+                        (int(fields[11]) + int(fields[12])) / _TICKS,
+                    )
+            found = {"jvm": 0.0, "python": 0.0}
+            for kind, seconds in self._seconds.values():
+                found[kind] += seconds
+            return found
 
 
 def land(spark: Any, source: sources.From, folder: Path, shape: Shape) -> None:
@@ -77,15 +103,17 @@ def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
         "json": lambda source, to: land(spark, source, to, Shape(decoder=decoder)),
         "rows": lambda source, to: land_rows(spark, source, to),
     }
-    results = {}
+    used = Used()
+    used.start()
+    results: dict[str, float] = {}
     for topic in (warm, full):
         here = Path(folder) / topic
         source = sources.From(topics=(topic,), nsqd=(nsqd,))
-        results = measured(lambda source=source, here=here: ways["raw" if way == "copy" else way](source, here))  # type: ignore[misc]
+        results = measured(used, partial(ways["raw" if way == "copy" else way], source, here))
     if way == "copy":
         for topic in (warm, full):
             here = Path(folder) / topic
-            results = measured(lambda here=here: copy(spark, here / "table", here))  # type: ignore[misc]
+            results = measured(used, partial(copy, spark, here / "table", here))
     here = Path(folder) / full
     rows = spark.read.parquet(str(here / "table"))
     (landed,) = rows.agg(F.count("*").alias("rows"), F.countDistinct("sequence").alias("different")).collect()
@@ -93,10 +121,10 @@ def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
     spark.stop()
 
 
-def measured(job: Callable[[], None]) -> dict[str, float]:
-    before, began = used(), time.monotonic()
+def measured(used: Used, job: Callable[[], None]) -> dict[str, float]:
+    before, began = used.look(), time.monotonic()
     job()
-    seconds, after = time.monotonic() - began, used()
+    seconds, after = time.monotonic() - began, used.look()
     return {"seconds": seconds, **{kind: after[kind] - before[kind] for kind in after}}
 
 

@@ -11,7 +11,7 @@ as the table does, whatever its own ends say, and what a crash left between the 
 from __future__ import annotations
 
 import base64
-import pickle  # nosec B403: of what the driver hands to its own tasks
+import pickle  # nosec B403
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
@@ -37,7 +37,7 @@ def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
     return Orders(node, topic)
 
 
-def planned(folder: Path, *batches: dict[str, object], done: int) -> str:
+def planned(folder: Path, *batches: Mapping[str, object], done: int) -> str:
     """A checkpoint as Spark leaves it, of which so many batches are committed."""
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
@@ -132,8 +132,6 @@ def test_a_checkpoint_of_another_topic_is_named(orders: Orders, tmp_path: Path) 
 
 def test_a_table_with_rows_and_without_ends_is_refused(orders: Orders, tmp_path: Path) -> None:
     Job(orders, tmp_path).batch_of(0, 60, opens=True)
-    from deltalake import DeltaTable
-
     write_deltalake(tmp_path / "copy", DeltaTable(tmp_path / "table").to_pyarrow_table())
     said = refused(source_of(orders), Table(str(tmp_path / "copy"), Format.DELTA))
     assert "does not say which messages of which log they are" in said
