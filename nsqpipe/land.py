@@ -40,10 +40,13 @@ class Land:
     shape: Shape = field(default_factory=Shape)
     every: str = ""  # a trigger's interval; empty: as fast as it goes
     until_now: bool = False  # what is there, and end
+    is_remote: bool = False  # by Spark Connect: paths are the server's, and nothing can be looked at from here
 
 
 def prepare_landing(job: Land) -> Land:
     """Return the job with the place where it goes on, known without Spark. Raises PipeFailed if tables and checkpoint disagree."""
+    if job.is_remote:
+        return job
     source = check_standing(job.source, job.table)
     if job.table.format is Format.PARQUET and job.shape.can_fail:
         check_standing(job.source, job.quarantine)
@@ -58,7 +61,7 @@ def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
     if job.shape.can_fail:
         bad = job.shape.bad(sources.stream(spark, job.source))
         writers.append((job.quarantine, job.quarantine.stream_writer(bad), "quarantine"))
-    for table, _, _ in writers:  # none of the queries starts when one cannot
+    for table, _, _ in writers if not job.is_remote else ():
         claim(table)
     return [_started(writer, table, name, job) for table, writer, name in writers]
 

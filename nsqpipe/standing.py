@@ -182,7 +182,10 @@ def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
 
 def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
     folder = Folder.at(table.path)
+    note = json.loads(folder.read(NOTE) or "null")
     if not folder.numbers("_spark_metadata"):
+        if note is not None and note["id"] != checkpoint.id and Checkpoint.at(note["checkpoint"]).id == note["id"]:
+            raise PipeFailed(f"another job, with the checkpoint {note['checkpoint']}, has begun to fill {table.path}")
         if checkpoint.goes_on:
             raise PipeFailed(
                 f"the checkpoint {checkpoint.path} has landed messages, and there is no table at {table.path} that has them: "
@@ -191,9 +194,8 @@ def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
         if folder.has_files():
             raise PipeFailed(f"{table.path} has files that no landing has written: name another table")
         return
-    note = folder.read(NOTE)
-    if note is None or not checkpoint.id or json.loads(note)["id"] != checkpoint.id:
-        filled = f", and {json.loads(note)['checkpoint']} was when it was filled" if note else ""
+    if note is None or not checkpoint.id or note["id"] != checkpoint.id:
+        filled = f", and {note['checkpoint']} was when it was filled" if note else ""
         raise PipeFailed(
             f"the checkpoint {checkpoint.path} is not the one that has filled the Parquet table {table.path}{filled}: "
             "such a table does not say which messages it has; name another table, or land into Delta, which does"

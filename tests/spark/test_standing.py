@@ -152,6 +152,8 @@ def test_a_parquet_table_is_filled_by_the_checkpoint_that_has_begun_it(orders: O
     table = parquet(tmp_path)
     check_standing(source_of(orders), table)
     claim(table)
+    rival = parquet(tmp_path, str(tmp_path / "rival"))
+    assert f"another job, with the checkpoint {table.checkpoint}, has begun" in refused(source_of(orders), rival)
     fill(table)
     check_standing(source_of(orders), table)
     claim(table)
