@@ -24,6 +24,14 @@ from bench.work import HERE, HOST, ROOT, Failed, Work, say, started
 RAW: Final = 1.2  # microseconds of processor time
 COPY: Final = 0.8  # of the rows a second of Spark's own copy
 JSON: Final = 1.8  # times the rows a second of two queries
+WAYS: Final = ("raw", "rows", "copy", "json")
+BEFORE: Final = ("raw", "json")  # that an older checkout has, too
+NAMES: Final = {
+    "raw": "raw, in one pass",
+    "rows": "raw, by rows through Spark",
+    "copy": "Parquet to Parquet",
+    "json": "JSON with quarantine",
+}
 WARM: Final = 200_000
 _LIMIT: Final = 1200  # seconds for one session
 _TOGETHER: Final = 2000
@@ -36,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bad", type=float, default=0.01, help="part of the bodies that is no JSON (default: %(default)s)"
     )
+    parser.add_argument("--only", type=_ways_in, default=WAYS, metavar="WAY,...", help=f"some of: {', '.join(WAYS)}")
     parser.add_argument("--against", type=Path, metavar="FOLDER", help="an older checkout, to be measured beside")
 
 
@@ -53,11 +62,17 @@ def run(settings: argparse.Namespace, work: Work) -> list[Row]:
 
 
 def _ways(settings: argparse.Namespace) -> Iterator[tuple[str, str, Path]]:
-    for way in ("raw", "rows", "copy", "json"):
+    for way in settings.only:
         yield way, way, ROOT
-    if settings.against is not None:
-        for way in ("raw", "json"):
+        if settings.against is not None and way in BEFORE:
             yield f"{way} before", way, settings.against.resolve()
+
+
+def _ways_in(text: str) -> tuple[str, ...]:
+    asked = tuple(text.split(","))
+    if strange := set(asked) - set(WAYS):
+        raise argparse.ArgumentTypeError(f"there is no way {', '.join(strange)}; there are: {', '.join(WAYS)}")
+    return asked
 
 
 def fill(broker: Broker, topic: str, count: int, bad: float) -> None:
@@ -116,19 +131,20 @@ def _told(result: dict[str, float], count: int) -> str:
 def _rows(found: dict[str, list[dict[str, float]]], count: int) -> list[Row]:
     costs = {name: tuple(_cost(result, count) for result in results) for name, results in found.items()}
     rates = {name: tuple(count / result["seconds"] for result in results) for name, results in found.items()}
-    rows = [
-        Row("raw, in one pass", "µs", costs["raw"], at_most(RAW)),
-        Row("raw, in one pass", "rows/s", rates["raw"], at_least(COPY), "Parquet to Parquet", rates["copy"]),
-        Row("raw, by rows through Spark", "µs", costs["rows"], None, "in one pass", costs["raw"]),
-        Row("JSON with quarantine", "µs", costs["json"]),
+    whole = (
+        ("raw", "µs", costs, at_most(RAW), ""),
+        ("raw", "rows/s", rates, at_least(COPY), "copy"),
+        ("rows", "µs", costs, None, "raw"),
+        ("json", "µs", costs, None, ""),
+        ("raw", "µs", costs, None, "raw before"),
+        ("json", "rows/s", rates, at_least(JSON), "json before"),
+        ("json", "µs", costs, None, "json before"),
+    )
+    return [
+        Row(NAMES[way], unit, values[way], demand, NAMES.get(other, other), values.get(other, ()))
+        for way, unit, values, demand, other in whole
+        if way in found and (not other or other in found)
     ]
-    if "json before" in found:
-        rows += [
-            Row("raw, in one pass", "µs", costs["raw"], None, "before", costs["raw before"]),
-            Row("JSON with quarantine", "rows/s", rates["json"], at_least(JSON), "before", rates["json before"]),
-            Row("JSON with quarantine", "µs", costs["json"], None, "before", costs["json before"]),
-        ]
-    return rows
 
 
 BENCHMARK: Final = Benchmark("landing", "What does a row cost on its way into a table?", add_arguments, run, at_most=60)

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
-from nsqpipe.decoders import Decoder, Kind
+from nsqpipe.decoders import Kind, make_decoder
 from nsqpipe.land import Land, start_landing
 from nsqpipe.session import open_session
 from nsqpipe.shape import Shape
@@ -97,7 +97,7 @@ def copy(spark: Any, table: Path, folder: Path) -> None:
 
 def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
     spark = open_session(f"bench {way}", master="local[2]", log=Path(folder) / "spark.log")
-    decoder = Decoder(kind=Kind.JSON, fields=FIELDS)
+    decoder = make_decoder(Kind.JSON, FIELDS, "")
     ways: dict[str, Callable[[sources.From, Path], None]] = {
         "raw": lambda source, to: land(spark, source, to, Shape()),
         "json": lambda source, to: land(spark, source, to, Shape(decoder=decoder)),
