@@ -96,7 +96,7 @@ def copy(spark: Any, table: Path, folder: Path) -> None:
 
 
 def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
-    spark = open_session(f"bench {way}", master="local[2]", log=Path(folder) / "spark.log")
+    spark = open_session(f"bench {way}", master="local[2]")
     decoder = make_decoder(Kind.JSON, FIELDS, "")
     ways: dict[str, Callable[[sources.From, Path], None]] = {
         "raw": lambda source, to: land(spark, source, to, Shape()),
