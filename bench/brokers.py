@@ -55,6 +55,17 @@ class Broker:
                 raise Failed(f"POST {path}: {answer.status} {body!r}")
         connection.close()
 
+    def post(self, path: str, body: bytes) -> None:
+        connection = self._connection()
+        try:
+            connection.request("POST", path, body)
+            answer = connection.getresponse()
+            said = answer.read()
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise Failed(f"POST {path}: {answer.status} {said!r}")
+
     def stats(self, topic: str = "") -> list[dict[str, Any]]:
         """The topics as `/stats` has them, without their clients."""
         query = "&topic=" + topic if topic else ""

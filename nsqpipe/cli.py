@@ -38,7 +38,7 @@ OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin wher
 def land(job: jobs.Land) -> None:
     with running(job) as run:
         run.check()
-        from nsqpipe.land import Land, start_landing
+        from nsqpipe.land import Land, prepare_landing, start_landing
         from nsqpipe.landed import Ledger
         from nsqpipe.summary import show_table
         from nsqpipe.tables import Table
@@ -51,7 +51,9 @@ def land(job: jobs.Land) -> None:
             shape=_shape(job),
             every=job.every,
             until_now=job.until_now,
+            is_remote=bool(job.remote),
         )
+        landing = prepare_landing(landing)
         spark = run.session("land")
         ledger = Ledger("land", f"table {table.path}")
         ledger.watch("landed", table.path, job.format)

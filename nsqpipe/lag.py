@@ -83,7 +83,7 @@ def set_offsets(checkpoint: str, lanes: Mapping[str, int]) -> Path:
             raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
     for name in ("offsets", "commits"):
         (folder / name).mkdir(parents=True)
-    offset = json.dumps(Offsets({Lane.parse(lane): place for lane, place in lanes.items()}).to_json())
+    offset = json.dumps(Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True).to_json())
     settings = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
     (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
     (folder / "offsets" / "0").write_text(f"{_OFFSETS_HEADER}\n{settings}\n{offset}")

@@ -1,19 +1,31 @@
 """`nsqpipe land`: topics into a table, each message exactly once.
 
-Where rows may fail there are two queries: what is good goes into the table, what is not into the quarantine, each with a
-checkpoint of its own, so that both are exact whatever is killed.
+Into Delta there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two tables
+(`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules or to decode them, they pass through it between marks.
+
+Into Parquet Spark's own file sink writes. It knows one table, so rows that may fail need two queries, each with a checkpoint of
+its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from nsqpipe import sources
 from nsqpipe.shape import Shape
+from nsqpipe.standing import check_standing, claim
+from nsqpipe.tables import Format
+from pyspark_nsq.options import source_options
+from pyspark_nsq.schema import default_schema
+from pyspark_nsqtable import landing, marks
+from pyspark_nsqtable.sink import check_table
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -28,15 +40,59 @@ class Land:
     shape: Shape = field(default_factory=Shape)
     every: str = ""  # a trigger's interval; empty: as fast as it goes
     until_now: bool = False  # what is there, and end
+    is_remote: bool = False  # by Spark Connect: paths are the server's, and nothing can be looked at from here
+
+
+def prepare_landing(job: Land) -> Land:
+    """Return the job with the place where it goes on, known without Spark. Raises PipeFailed if tables and checkpoint disagree."""
+    if job.is_remote:
+        return job
+    source = check_standing(job.source, job.table)
+    if job.table.format is Format.PARQUET and job.shape.can_fail:
+        check_standing(job.source, job.quarantine)
+    return replace(job, source=source)
 
 
 def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
-    writers = [_writer(job.shape.good(sources.stream(spark, job.source)), job.table, "land", job)]
+    """Of a job that is prepared."""
+    if job.table.format is Format.DELTA:
+        return [_started(_by_ranges(spark, job), job.table, "land", job)]
+    writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, job.source))), "land")]
     if job.shape.can_fail:
-        writers.append(_writer(job.shape.bad(sources.stream(spark, job.source)), job.quarantine, "quarantine", job))
-    return [writer.start() for writer in writers]  # none of them when one cannot be
+        bad = job.shape.bad(sources.stream(spark, job.source))
+        writers.append((job.quarantine, job.quarantine.stream_writer(bad), "quarantine"))
+    for table, _, _ in writers if not job.is_remote else ():
+        claim(table)
+    return [_started(writer, table, name, job) for table, writer, name in writers]
 
 
-def _writer(rows: DataFrame, table: Table, name: str, job: Land) -> DataStreamWriter:
-    writer = table.stream_writer(rows).queryName(name).option("checkpointLocation", table.checkpoint)
-    return sources.triggered(writer, every=job.every, until_now=job.until_now)
+def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> StreamingQuery:
+    writer = writer.queryName(name).option("checkpointLocation", table.checkpoint)
+    return sources.triggered(writer, every=job.every, until_now=job.until_now).start()
+
+
+def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
+    options = job.source.as_options()
+    ranges = sources.stream(spark, replace(job.source, options={**job.source.options, "ranges": "true"}))
+    shape = job.shape
+    if shape.needs_sql:
+        source = source_options(options)
+        marked = f"{default_schema(gap_rows=source.gap_rows)}, {marks.SCHEMA}"
+        rows = shape.judged(ranges.mapInArrow(marks.Marking(source), marked))
+        schemas = landing.seen_by_sql(to_arrow_schema(rows.schema, timezone="UTC"), drops_body=shape.drops_body)
+        writer = rows.writeStream.format("nsqtable")
+    else:
+        schemas = landing.schemas(source_options(options), None, drops_body=False)
+        writer = ranges.writeStream.format("nsqtable")
+        writer = writer.options(**{f"{landing.SOURCE}{name}": text for name, text in options.items()})
+    _check_tables(job, *schemas)
+    if shape.can_fail:
+        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower())
+    return writer.option("path", job.table.path).outputMode("append")
+
+
+def _check_tables(job: Land, good: pa.Schema, bad: pa.Schema) -> None:
+    """The sink does it too, but only when it has something to commit."""
+    check_table(job.table.path, good, landing.PARTITIONS)
+    if job.shape.can_fail:
+        check_table(job.quarantine.path, bad, landing.PARTITIONS)

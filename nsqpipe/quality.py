@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.metrics import OBSERVED
+from pyspark_nsqtable.marks import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -82,10 +83,11 @@ def observed(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
 
     What could not be parsed is counted as that, and breaks no rule.
     """
+    is_row = F.col(MARK).isNull() if MARK in rows.columns else F.lit(True)
     parsed = F.col("error").isNull() if "error" in rows.columns else F.lit(True)
-    counts = [F.count(F.when(parsed & _breaks(rule), 1)).alias(rule.name) for rule in rules]
+    counts = [F.count(F.when(is_row & parsed & _breaks(rule), 1)).alias(rule.name) for rule in rules]
     if "error" in rows.columns:
-        counts.append(F.count(F.when(~parsed, 1)).alias(UNPARSED))
+        counts.append(F.count(F.when(is_row & ~parsed, 1)).alias(UNPARSED))
     return rows.observe(OBSERVED, *counts) if counts else rows
 
 

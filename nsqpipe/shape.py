@@ -25,10 +25,18 @@ class Shape:
     def can_fail(self) -> bool:
         return self.decoder.can_fail or bool(self.rules)
 
+    @property
+    def needs_sql(self) -> bool:
+        """Whether Spark has to see the rows."""
+        return self.can_fail
+
+    def judged(self, rows: DataFrame) -> DataFrame:
+        """All rows, with the cause why one fails; what was broken is counted on the way."""
+        return judged(observed(self._decoded(rows), self.rules), self.rules)
+
     def good(self, rows: DataFrame) -> DataFrame:
         """What the table gets. What was broken is counted on the way."""
-        decoded = observed(self._decoded(rows), self.rules)
-        found = judged(decoded, self.rules)
+        found = self.judged(rows)
         if self.can_fail:
             found = found.where(F.col("error").isNull()).drop("error")
         return found.drop("body") if self.drops_body else found

@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Offsets, Range, cut, plan, resolve
+from pyspark_nsq.lanes import Lane, Offsets, Range, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import read_ranges
 
@@ -23,6 +23,7 @@ class Task(InputPartition):
     """What one Spark task reads."""
 
     ranges: tuple[Range, ...]
+    opening: frozenset[tuple[Lane, int]] = frozenset()  # where the query begins to read a lane
 
 
 class NsqBatchReader(DataSourceReader):

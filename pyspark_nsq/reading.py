@@ -40,11 +40,23 @@ class _Incomplete(Unreachable):
 
 
 def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    spare_imports()
-    http = Http(options.access)
-    given_up: set[str] = set()
+    reader = RangeReader(options, schema)
     for range_ in ranges:
-        yield from _RangeReading(range_, options, http, schema, given_up).rows()
+        yield from reader.rows(range_)
+
+
+class RangeReader:
+    """What a task reads with: it waits only once for a node that does not come back."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        spare_imports()
+        self._options = options
+        self._schema = schema
+        self._http = Http(options.access)
+        self._given_up: set[str] = set()
+
+    def rows(self, range_: Range) -> Iterator[pa.RecordBatch]:
+        return _RangeReading(range_, self._options, self._http, self._schema, self._given_up).rows()
 
 
 class _RangeReading:

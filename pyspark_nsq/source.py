@@ -18,6 +18,7 @@ from pyspark_nsq.batch_source import NsqBatchReader
 from pyspark_nsq.errors import BadOption
 from pyspark_nsq.options import SinkOptions, sink_options, source_options
 from pyspark_nsq.packing import check_columns
+from pyspark_nsq.ranges import COLUMNS, SCHEMA
 from pyspark_nsq.schema import arrow_schema, default_schema
 from pyspark_nsq.sink import NsqStreamWriter, NsqWriter
 from pyspark_nsq.stream_source import NsqStreamReader
@@ -31,13 +32,18 @@ class DefaultSource(DataSource):
         return "nsq"
 
     def schema(self) -> str:
-        return default_schema(gap_rows=source_options(self.options).gap_rows)
+        options = source_options(self.options)
+        return SCHEMA if options.as_ranges else default_schema(gap_rows=options.gap_rows)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return NsqBatchReader(source_options(self.options), arrow_schema(schema))
+        options = source_options(self.options)
+        if options.as_ranges:
+            raise BadOption("ranges: only a stream has them")
+        return NsqBatchReader(options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return NsqStreamReader(source_options(self.options), arrow_schema(schema))
+        options = source_options(self.options)
+        return NsqStreamReader(options, COLUMNS if options.as_ranges else arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

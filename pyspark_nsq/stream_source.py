@@ -24,8 +24,10 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range, advance, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.ranges import as_rows, silent
 from pyspark_nsq.reading import PATIENCE, read_ranges
 from pyspark_nsq.watch import Watch
+from pyspark_nsq.worker import spare_imports
 
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
 _GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
@@ -85,8 +87,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = {lane: head.next for lane, head in self._heads().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        ranges = self._plan(Offsets.from_json(start), Offsets.from_json(end))
-        return [Task(part) for part in cut(ranges, self._options.rows_per_task or ROWS_PER_TASK)]
+        before, after = Offsets.from_json(start), Offsets.from_json(end)
+        ranges = self._plan(before, after)
+        if self._options.as_ranges:
+            ranges += silent(before, after)
+        opening = frozenset(after.begins.items())
+        return [Task(part, opening) for part in cut(ranges, self._options.rows_per_task or ROWS_PER_TASK)]
 
     def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
         """A batch that is run again may be of lanes that have vanished since, and any of lanes that are just moving."""
@@ -134,4 +140,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
+        if self._options.as_ranges:
+            spare_imports()
+            return iter([as_rows(partition.ranges, partition.opening)])
         return read_ranges(partition.ranges, self._options, self._schema)

@@ -4,6 +4,6 @@ Spark finds `DefaultSource` by itself, because the package is installed and its 
 nothing of the JVM's Delta: executors write Parquet with pyarrow, the driver commits with the `deltalake` wheel.
 """
 
-from pyspark_nsqtable.sink import DefaultSource
+from pyspark_nsqtable.landing import DefaultSource
 
 __all__ = ["DefaultSource"]

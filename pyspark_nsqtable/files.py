@@ -15,9 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
+from pyspark_nsqtable.statistics import Leaf, leaves, statistics
+
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _MOST_OPEN: Final = 64  # files of a task; rows of a quiet topic may be of as many hours as it has rows
-_RANGED: Final = (pa.types.is_integer, pa.types.is_timestamp)  # what a reader may skip files by
+_CLIMBING: Final = (pa.types.is_integer, pa.types.is_timestamp)
+_DIFFERENT: Final = ("id",)  # texts of which no two are the same
 
 Values = tuple[str | None, ...]
 
@@ -91,35 +94,39 @@ class _OpenFile:
         self._full_path = full_path
         self._path = path
         self._partition = partition
-        self._rows = 0
-        self._ranges: dict[str, tuple[Any, Any]] = {}
-        self._ranged = [field.name for field in schema if any(holds(field.type) for holds in _RANGED)]
+        self._leaves = leaves(schema)
         self._sink = filesystem.open_output_stream(full_path)
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd")
+        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", **_encoded(self._leaves))
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows)
-        self._rows += rows.num_rows
-        for name in self._ranged:
-            found = pc.min_max(rows.column(name)).as_py()
-            if found["min"] is not None:
-                low, high = self._ranges.get(name, (found["min"], found["max"]))
-                self._ranges[name] = (min(low, found["min"]), max(high, found["max"]))
 
     def finish(self) -> DataFile:
         self._writer.close()
+        size = int(self._sink.tell())
         self._sink.close()
-        stats = {
-            "numRecords": self._rows,
-            "minValues": {name: _plain(low) for name, (low, _) in self._ranges.items()},
-            "maxValues": {name: _plain(high) for name, (_, high) in self._ranges.items()},
-        }
-        size = int(self._filesystem.get_file_info(self._full_path).size)
-        return DataFile(self._path, size, self._partition, json.dumps(stats), time.time_ns() // 1_000_000)
+        stats = json.dumps(statistics(self._writer.writer.metadata, self._leaves))
+        return DataFile(self._path, size, self._partition, stats, time.time_ns() // 1_000_000)
 
     def discard(self) -> None:
+        self._writer.close()  # or it would try when nobody refers to it any more
         self._sink.close()
         self._filesystem.delete_file(self._full_path)
+
+
+def _encoded(columns: Iterable[Leaf]) -> dict[str, Any]:
+    """How Parquet is to write them.
+
+    Numbers and times mostly climb, so their differences are what is small. A dictionary of what is different in every row, as
+    ids and bodies are, costs a third of the time of writing and makes files larger.
+    """
+    climbing = [leaf.name for leaf in columns if any(holds(leaf.kind) for holds in _CLIMBING)]
+    repeated = [leaf.name for leaf in columns if pa.types.is_string(leaf.kind) and leaf.name not in _DIFFERENT]
+    return {
+        "use_dictionary": repeated or False,
+        "column_encoding": dict.fromkeys(climbing, "DELTA_BINARY_PACKED"),
+        "write_statistics": [leaf.name for leaf in columns if leaf.has_range] or False,
+    }
 
 
 def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
@@ -127,12 +134,13 @@ def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Va
     if not columns:
         yield (), batch
         return
+    rest = batch.drop_columns(list(columns))
+    if batch.num_rows and all(_is_constant(batch.column(name)) for name in columns):
+        first = batch.slice(0, 1)
+        yield tuple(_text(first.column(name))[0].as_py() for name in columns), rest
+        return
     keys = pa.table([_text(batch.column(name)) for name in columns], names=list(columns))
     groups = keys.group_by(list(columns)).aggregate([])
-    rest = batch.drop_columns(list(columns))
-    if groups.num_rows == 1:
-        yield _values(groups.to_pylist()[0], columns), rest
-        return
     for found in groups.to_pylist():
         values = _values(found, columns)
         chosen = None
@@ -144,6 +152,13 @@ def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Va
         yield values, rest.filter(chosen.combine_chunks())
 
 
+def _is_constant(column: pa.Array) -> bool:
+    """Whether all values are the same; that most batches are of one partition makes the question worth asking first."""
+    if column.null_count:
+        return int(column.null_count) == len(column)
+    return bool(pc.all(pc.equal(column, column[0])).as_py())
+
+
 def _text(column: pa.Array) -> pa.Array:
     """A partition's value as Delta's log has it: a text."""
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
@@ -151,7 +166,3 @@ def _text(column: pa.Array) -> pa.Array:
 
 def _values(found: Mapping[str, str | None], columns: Iterable[str]) -> Values:
     return tuple(found[name] for name in columns)
-
-
-def _plain(value: object) -> object:
-    return value if isinstance(value, int) else value.isoformat(timespec="microseconds")  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ crash, the table says that it has it, and what was written a second time is remo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -77,10 +77,10 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
             raise BadOption('nsqtable only appends: use .mode("append")')
-        return TableWriter(_target(self.options, schema))
+        return TableWriter(target_of(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return TableStreamWriter(_target(self.options, schema))
+        return TableStreamWriter(target_of(self.options, schema))
 
 
 class TableStreamWriter(DataSourceStreamArrowWriter):
@@ -96,7 +96,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             _append_once(self._target, written, written[0].query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _remove(self._target, _written(messages))
+        remove_unnamed(self._target, _files(_written(messages)))
 
 
 class TableWriter(DataSourceArrowWriter):
@@ -110,10 +110,10 @@ class TableWriter(DataSourceArrowWriter):
         _append_once(self._target, _written(messages), self._target.write_id, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _remove(self._target, _written(messages))
+        remove_unnamed(self._target, _files(_written(messages)))
 
 
-def _target(options: Mapping[str, str], schema: StructType) -> Target:
+def target_of(options: Mapping[str, str], schema: StructType) -> Target:
     given = {name.lower(): text.strip() for name, text in options.items()}
     known = {name.lower() for name in OPTIONS}
     for name in given:
@@ -127,11 +127,11 @@ def _target(options: Mapping[str, str], schema: StructType) -> Target:
             raise BadOption(f"partitioning: there is no column {column}; there are: {', '.join(schema.names)}")
     path = given["path"].removeprefix("file://") if given["path"].startswith("file:///") else given["path"]
     return Target(
-        path.rstrip("/"), columns, given.get("writeid", ""), _nullable(to_arrow_schema(schema, timezone="UTC"))
+        path.rstrip("/"), columns, given.get("writeid", ""), nullable(to_arrow_schema(schema, timezone="UTC"))
     )
 
 
-def _nullable(schema: pa.Schema) -> pa.Schema:
+def nullable(schema: pa.Schema) -> pa.Schema:
     """What cannot be null in one query may be so in the next one, and both write into the same table."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
@@ -161,20 +161,24 @@ def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
+def _files(written: list[Written]) -> list[DataFile]:
+    return [file for message in written for file in message.files]
+
+
 def _append_once(target: Target, written: list[Written], writer: str, version: int) -> None:
     """Adds the files, unless this writer's version is in the table. An empty batch is none of the table's business."""
-    files = [file for message in written for file in message.files]
+    files = _files(written)
     if not files:
         return
     table = target.table()
-    _check_fits(table, target)
+    check_fits(table, target)
     known = table.transaction_version(writer) if writer else None
     if known is not None and known >= version:
-        _remove(target, written)
+        remove_unnamed(target, files)
         return
     properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
     table.create_write_transaction(
-        [_action(file) for file in files],
+        [action(file) for file in files],
         mode="append",
         schema=target.schema,
         partition_by=list(target.partitioning) or None,
@@ -185,10 +189,10 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
 def check_table(path: str, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
     """Raises when there is a table, and rows of this schema are none of its."""
     if DeltaTable.is_deltatable(path):
-        _check_fits(DeltaTable(path), Target(path, partitioning, "", _nullable(schema)))
+        check_fits(DeltaTable(path), Target(path, partitioning, "", nullable(schema)))
 
 
-def _check_fits(table: DeltaTable, target: Target) -> None:
+def check_fits(table: DeltaTable, target: Target) -> None:
     """Nobody else asks: files with other columns would be added, and readers would not see what is in these."""
     given = {field.name: field.type for field in Schema.from_arrow(target.schema).fields}
     there = {field.name: field.type for field in table.schema().fields}
@@ -203,13 +207,12 @@ def _check_fits(table: DeltaTable, target: Target) -> None:
         raise BadTable(f"the table at {target.path} is partitioned by {', '.join(columns) or 'nothing'}")
 
 
-def _action(file: DataFile) -> AddAction:
+def action(file: DataFile) -> AddAction:
     return AddAction(file.path, file.size, dict(file.partition), file.modified, True, file.stats)
 
 
-def _remove(target: Target, written: list[Written]) -> None:
+def remove_unnamed(target: Target, files: Sequence[DataFile]) -> None:
     """Of these files those that the table does not name: a commit that was said to have failed may be there."""
-    files = [file for message in written for file in message.files]
     if not files:
         return
     named: set[str] = set()

@@ -64,14 +64,24 @@ A landed table has the source's columns `topic`, `node`, `sequence`, `id`, `time
 With a decoder there is `value`, of the fields of `--schema`, too; `--drop-body` leaves `body` out, and then the table cannot be replayed.
 The quarantine has the same columns without `value`, and `error`.
 
-- **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. A batch's number lies in the commit that has its rows, so a batch that Spark repeats is added once. Any reader of Delta sees whole batches at every moment.
+- **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. How far the table goes in each lane lies in the commit that has the rows: what is there is not added again, whatever became of the checkpoint. Good rows and the quarantine come from one query. Any reader of Delta sees whole batches at every moment.
 - **`parquet`**: Spark's own file sink. Only Spark knows which files count (`_spark_metadata`): whoever globs the folder may see leftovers of a crash. `compact`, `dedupe` and `backfill` are for Delta only.
 
 What is the same message is known by `node`, `topic`, `sequence` and `id`, never by time.
 `dedupe` rewrites a partition in the driver's memory: give it an hour's worth (`--conf spark.driver.memory=8g`).
 `backfill` compares with what is there when it begins: run it for a range that no stream is landing just then.
 
-The checkpoint is `TABLE.checkpoint` unless said otherwise. It belongs to the table: delete or move both, or neither.
+The checkpoint is `TABLE.checkpoint` unless said otherwise, and belongs to the table. `land` says in one line, before Spark starts, when it does not:
+
+| what became of the checkpoint | Delta | Parquet |
+| --- | --- | --- |
+| it was deleted | landing goes on where the table ends; `startingOffsets` counts for lanes that the table does not know | refused |
+| it is older than the table | what is there is not added again | refused, unless it is the one that filled the table |
+| it is another table's and ahead of this one, or the table was removed | refused | refused |
+| it is of another topic | refused | refused |
+| another job lands into the table at the same time | the one that comes second stops, and says so; no row is there twice | Spark stops one of them |
+
+A Delta table with rows that no landing has brought says nothing about lanes, and nothing is landed into it; `backfill` may add to a table that has been landed into.
 Rows of other columns than a Delta table has are refused at the start: a decoder that comes later needs a table of its own.
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
 

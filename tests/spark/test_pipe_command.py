@@ -174,7 +174,13 @@ def test_metrics_are_served() -> None:
     report: dict[str, Any] = {
         "numInputRows": 10,
         "durationMs": {"triggerExecution": 1500},
-        "sources": [{"endOffset": {"lanes": {"n/t/l": 10}}, "latestOffset": {"lanes": {"n/t/l": 25}}}],
+        "sources": [
+            {
+                "startOffset": {"lanes": {"n/t/l": 0}},
+                "endOffset": {"lanes": {"n/t/l": 10}},
+                "latestOffset": {"lanes": {"n/t/l": 25}},
+            }
+        ],
         "observedMetrics": {"quality": {'says "no"': 2}},
     }
     metrics.observe("land", report)

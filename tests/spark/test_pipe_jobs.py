@@ -145,7 +145,7 @@ def test_a_backfill_adds_what_is_missing_and_a_dedupe_removes_what_is_there_twic
     for added in (60, 0):
         assert maintenance.backfill(spark, whole, Shape(), pipeline.table, pipeline.quarantine) == {"added": added}
         assert pipeline.numbers() == list(range(100))
-    # What landing from another checkpoint does.
+    # What a writer does that knows nothing of lanes.
     pipeline.table.batch_writer(pipeline.rows.where("sequence < 30")).save()
     assert maintenance.dedupe(spark, pipeline.table)["removed"] == 30
     assert pipeline.numbers() == list(range(100))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,3 +93,42 @@ def test_rows_of_very_many_hours_are_written_with_few_files_open(
     files = writer.finish()
     TableStreamWriter(target(tmp_path)).commit([Written("query", files)], 0)
     assert landed(tmp_path) == sorted([*range(10), *range(5)])
+
+
+def test_the_log_says_of_every_column_what_readers_skip_files_by(tmp_path: Path) -> None:
+    value = pa.struct(
+        [("user", pa.string()), ("amount", pa.float64()), ("tags", pa.list_(pa.string())), ("day", pa.date32())]
+    )
+    schema = pa.schema([("hour", pa.int32()), ("sequence", pa.int64()), ("id", pa.string()), ("value", value)])
+    batches = [
+        pa.RecordBatch.from_pylist(
+            [
+                {"hour": 1, "sequence": place, "id": "f" * 40, "value": None if place == 3 else given}
+                for place, given in zip(places, values, strict=True)
+            ],
+            schema,
+        )
+        for places, values in (
+            ([1, 2, 3], [{"user": "b", "amount": 2.5, "tags": ["x"], "day": date(2026, 3, 1)}, {"user": "a"}, None]),
+            ([7], [{"user": "é", "amount": -1.0, "tags": [], "day": date(2026, 3, 2)}]),
+        )
+    ]
+    writer = PartitionedWriter(LocalFileSystem(), str(tmp_path), ("hour",), "part")
+    for batch in batches:
+        writer.write(batch)
+    (file,) = writer.finish()
+    assert json.loads(file.stats) == {
+        "numRecords": 4,
+        "minValues": {"sequence": 1, "id": "f" * 32, "value": {"user": "a", "amount": -1.0, "day": "2026-03-01"}},
+        "maxValues": {
+            "sequence": 7,
+            "id": "f" * 32 + "\U0010ffff",
+            "value": {"user": "é", "amount": 2.5, "day": "2026-03-02"},
+        },
+        "nullCount": {"sequence": 0, "id": 0, "value": {"user": 1, "amount": 2, "day": 2}},
+    }
+    TableStreamWriter(target(tmp_path, schema)).commit([Written("query", [file])], 0)
+    table = DeltaTable(tmp_path)
+    assert table.to_pyarrow_table(filters=[("sequence", ">", 3)])["sequence"].to_pylist() == [7]
+    assert table.count() == 4
+    assert file.size == (tmp_path / file.path).stat().st_size

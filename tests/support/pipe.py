@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsqpipe.land import Land, start_landing
+from nsqpipe.land import Land, prepare_landing, start_landing
 from nsqpipe.running import Observer, run_queries
 from nsqpipe.shape import Shape
 from nsqpipe.sources import From
@@ -44,7 +44,8 @@ class Pipeline:
 
     def land(self, *observers: Observer) -> None:
         """What is there now."""
-        run_queries(self.spark, lambda: start_landing(self.spark, self.job), observers=observers)
+        job = prepare_landing(self.job)
+        run_queries(self.spark, lambda: start_landing(self.spark, job), observers=observers)
 
     @property
     def rows(self) -> DataFrame:

@@ -1,0 +1,239 @@
+"""Where a table stands, and whether a checkpoint belongs to it: asked before Spark is started, and answered in one line.
+
+A Delta table says itself how far it goes in each lane. So a checkpoint that was lost is no harm, as landing goes on from the
+table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
+
+A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches, and takes a batch whose number it has for
+one that it has: a new checkpoint would begin with number 0 again, and nothing would land. So a note in the table's folder names
+the checkpoint that fills it, by the id that Spark's queries have from there, and no other one may.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from deltalake import DeltaTable
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from nsqpipe.failures import PipeFailed
+from nsqpipe.lanes import lanes_of
+from nsqpipe.tables import Format, Table
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.errors import NsqError, Unreachable
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Head, Lane, Places, resolve
+from pyspark_nsq.options import SourceOptions, source_options
+from pyspark_nsqtable.appending import is_marked, rows_without_ends
+from pyspark_nsqtable.ends import Refused, Span, application, new_end
+
+if TYPE_CHECKING:
+    from nsqpipe.sources import From
+
+NOTE: Final = "_landed_by.json"  # readers leave out what begins with _
+_STARTS: Final = ("startingoffsets", "startingtimestamp")
+
+
+def check_standing(source: From, table: Table) -> From:
+    """Return where to read, which for a table that lost its checkpoint is where the table ends.
+
+    Raises PipeFailed where messages would be missing or twice, or where nobody can know that they would not.
+    """
+    try:
+        options = source_options(source.as_options())
+        checkpoint = Checkpoint.at(table.checkpoint)
+        checkpoint.check_topics(options)
+        if table.format is Format.PARQUET:
+            _check_parquet(table, checkpoint)
+            return source
+        delta = DeltaTable(table.path) if table.exists() else None
+        if delta is not None and not is_marked(delta) and delta.file_uris():
+            raise PipeFailed(rows_without_ends(table.path))
+        if checkpoint.spans:
+            _check_joins(table, delta, checkpoint)
+            return source
+        return source if delta is None else _going_on(source, options, delta)
+    except NsqError as error:
+        raise PipeFailed(str(error)) from error
+
+
+def claim(table: Table) -> None:
+    """Note in a new Parquet table which checkpoint fills it. What `check_standing` lets pass may be claimed."""
+    checkpoint, folder = Checkpoint.at(table.checkpoint), Folder.at(table.path)
+    name = checkpoint.id or str(uuid.uuid4())
+    if not checkpoint.id:
+        Folder.at(table.checkpoint).write("metadata", json.dumps({"id": name}))  # Spark takes it for its own
+    if not folder.numbers("_spark_metadata"):
+        folder.write(NOTE, json.dumps({"checkpoint": table.checkpoint, "id": name}))
+
+
+# Checkpoints
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    path: str
+    id: str  # of the query that has it; empty: there is none yet
+    spans: Mapping[str, Span]  # empty ones: where the next batch begins in each lane
+
+    @classmethod
+    def at(cls, path: str) -> Checkpoint:
+        folder = Folder.at(path)
+        metadata = folder.read("metadata")
+        planned, done = folder.numbers("offsets"), folder.numbers("commits")
+        if not planned:
+            return cls(path, _id_in(metadata), {})
+        last = planned[-1]
+        written = _offset_in(path, folder.read(f"offsets/{last}"))
+        places, begins = lanes_of(written), {} if last in done else lanes_of(written, "begins")
+        if last in done:
+            opens = isinstance(written, dict) and bool(written.get("initial"))
+            return cls(path, _id_in(metadata), {lane: Span(lane, at, at, opens) for lane, at in places.items()})
+        # It is run again, from where the batch before it ended.
+        before = lanes_of(_offset_in(path, folder.read(f"offsets/{last - 1}"))) if last - 1 in planned else {}
+        spans = {lane: Span(lane, at, at) for lane, at in before.items()}
+        return cls(path, _id_in(metadata), spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
+
+    def check_topics(self, options: SourceOptions) -> None:
+        """Otherwise the source would say that these lanes are lost, and how to do without them."""
+        topics = {Lane.parse(lane).topic for lane in self.spans}
+        strange = topics - options.topics.among(topics)
+        if strange:
+            raise PipeFailed(
+                f"the checkpoint {self.path} is of topic {', '.join(sorted(strange))}, and this job reads "
+                f"{', '.join(options.topics.words)}: name the checkpoint that is this job's, or a new one with a new table"
+            )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether something was landed by it before."""
+        return any(not span.opens for span in self.spans.values())
+
+
+def _id_in(metadata: str | None) -> str:
+    return str(json.loads(metadata)["id"]) if metadata else ""
+
+
+def _offset_in(path: str, text: str | None) -> Any:
+    lines = (text or "").splitlines()
+    if len(lines) != 3 or lines[0] != "v1":
+        raise PipeFailed(f"the checkpoint {path} is not one of this job: its offsets are not those of one source")
+    return json.loads(lines[2])
+
+
+# Delta
+
+
+def _check_joins(table: Table, delta: DeltaTable | None, checkpoint: Checkpoint) -> None:
+    for lane, span in checkpoint.spans.items():
+        end = None if delta is None else delta.transaction_version(application(lane))
+        try:
+            new_end(span, end)
+        except Refused:
+            raise PipeFailed(
+                f"the checkpoint {checkpoint.path} goes on at {span.begin} of lane {lane}, and {_told(table, delta, end)}: "
+                "it is another table's, or the table was replaced. Name a new checkpoint: landing then begins where the table "
+                "ends"
+            ) from None
+
+
+def _told(table: Table, delta: DeltaTable | None, end: int | None) -> str:
+    if delta is None:
+        return f"there is no table at {table.path}"
+    return f"the table {table.path} {'has nothing of it' if end is None else f'ends at {end}'}"
+
+
+def _going_on(source: From, options: SourceOptions, delta: DeltaTable) -> From:
+    """From the table's ends; where it knows none, from where the options say."""
+    cluster = Cluster(options, Http(options.access))
+    heads = {head.lane: head for head in _heads(cluster, options)}
+    ends = {lane: end for lane in heads if (end := delta.transaction_version(application(str(lane)))) is not None}
+    if not ends:
+        return source
+    start = options.start
+    if isinstance(start, Places):
+        start = replace(start, lanes={lane: at for lane, at in start.lanes.items() if lane not in ends})
+    others = {lane: head for lane, head in heads.items() if lane not in ends}
+    option, find = "startingOffsets", cluster.sequence_at
+    begins = ends | resolve(start, others, find, option=option, lossless=options.lossless)
+    written = json.dumps({str(lane): at for lane, at in sorted(begins.items())})
+    kept = {name: text for name, text in source.options.items() if name.lower() not in _STARTS}
+    return replace(source, options={**kept, "startingOffsets": written})
+
+
+def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
+    """A lane whose node is down begins, once it is back, with its first message, and the table takes what it lacks."""
+    for place in cluster.places(left_out=None if options.lossless else []):
+        try:
+            found = cluster.head(place)
+        except Unreachable:
+            if options.lossless and cluster.knows_all_nodes:
+                raise
+            continue
+        if isinstance(found, Head):
+            yield found
+
+
+# Parquet
+
+
+def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
+    folder = Folder.at(table.path)
+    note = json.loads(folder.read(NOTE) or "null")
+    if not folder.numbers("_spark_metadata"):
+        if note is not None and note["id"] != checkpoint.id and Checkpoint.at(note["checkpoint"]).id == note["id"]:
+            raise PipeFailed(f"another job, with the checkpoint {note['checkpoint']}, has begun to fill {table.path}")
+        if checkpoint.goes_on:
+            raise PipeFailed(
+                f"the checkpoint {checkpoint.path} has landed messages, and there is no table at {table.path} that has them: "
+                "to land all of them again name a new checkpoint"
+            )
+        if folder.has_files():
+            raise PipeFailed(f"{table.path} has files that no landing has written: name another table")
+        return
+    if note is None or not checkpoint.id or note["id"] != checkpoint.id:
+        filled = f", and {note['checkpoint']} was when it was filled" if note else ""
+        raise PipeFailed(
+            f"the checkpoint {checkpoint.path} is not the one that has filled the Parquet table {table.path}{filled}: "
+            "such a table does not say which messages it has; name another table, or land into Delta, which does"
+        )
+
+
+# Files
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    filesystem: FileSystem
+    root: str
+
+    @classmethod
+    def at(cls, path: str) -> Folder:
+        if "://" in path:
+            return cls(*FileSystem.from_uri(path))
+        return cls(LocalFileSystem(), path)
+
+    def read(self, name: str) -> str | None:
+        try:
+            with self.filesystem.open_input_stream(f"{self.root}/{name}") as file:
+                return bytes(file.read()).decode()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        self.filesystem.create_dir(self.root, recursive=True)
+        with self.filesystem.open_output_stream(f"{self.root}/{name}") as file:
+            file.write(text.encode())
+
+    def numbers(self, name: str) -> list[int]:
+        """Spark's logs have a file for each batch; some are joined to one `<number>.compact`."""
+        found = self.filesystem.get_file_info(FileSelector(f"{self.root}/{name}", allow_not_found=True))
+        names = [info.base_name.removesuffix(".compact") for info in found]
+        return sorted(int(it) for it in names if it.isdigit())
+
+    def has_files(self) -> bool:
+        found = self.filesystem.get_file_info(FileSelector(self.root, allow_not_found=True, recursive=True))
+        return any(info.type is FileType.File and info.base_name.endswith(".parquet") for info in found)

@@ -1,0 +1,151 @@
+"""What a Delta table says of itself, how far it goes in each lane, and appending that keeps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+
+from pyspark_nsqtable.ends import MARK, Refused, Span, advanced, application, joined
+from pyspark_nsqtable.files import DataFile
+from pyspark_nsqtable.sink import Target, action, check_fits, remove_unnamed
+
+
+class AnotherJob(Exception):
+    """Somebody else lands into the table at the same time."""
+
+
+class NotJoined(Exception):
+    """The batch does not join what the table has, or nobody can say what the table has."""
+
+
+@dataclass
+class Share:
+    """What a task adds to one table: files, and the spans they are of, with the ends that the table had then."""
+
+    spans: list[Span] = field(default_factory=list)
+    ends: dict[str, int | None] = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which micro-batch a commit is of, and what else the table's log is to say of it."""
+
+    query: str
+    number: int
+    told: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An append that may be made."""
+
+    target: Target
+    table: DeltaTable
+    files: Sequence[DataFile]
+    ends: Mapping[str, int]  # those that change
+
+    def make(self, batch: Batch) -> None:
+        """Raises AnotherJob. What the table had before is not added again."""
+        if not self.ends:
+            remove_unnamed(self.target, self.files)
+            return
+        marks = [] if is_marked(self.table) else [Transaction(MARK, 1)]
+        known = [Transaction(application(lane), end) for lane, end in self.ends.items()]
+        properties = CommitProperties(
+            custom_metadata={"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told},
+            app_transactions=[*marks, *known, Transaction(batch.query, batch.number)],
+        )
+        try:
+            self.table.create_write_transaction(
+                [action(file) for file in self.files],
+                mode="append",
+                schema=self.target.schema,
+                partition_by=list(self.target.partitioning) or None,
+                commit_properties=properties,
+            )
+        except CommitFailedError as failure:
+            if "Concurrent transaction" not in str(failure):
+                raise
+            raise another_job(self.target, next(iter(self.ends))) from failure
+
+
+def prepare(target: Target, shares: Sequence[Share], *, beside: Target | None = None) -> Commit:
+    """Judges what the tasks have written, and commits nothing. `beside` is the table to which a quarantine belongs.
+
+    Raises NotJoined where rows would be missing, and AnotherJob where the table is no longer what the tasks saw.
+    """
+    spans = joined(span for share in shares for span in share.spans)
+    table = target.table()
+    check_fits(table, target)
+    if not is_marked(table) and table.file_uris():
+        raise NotJoined(rows_without_ends(target.path))
+    ends = _ends([table, existing(beside)], spans)
+    for share in shares:
+        for lane, seen in share.ends.items():
+            if ends[lane] != seen:
+                raise another_job(target, lane)
+    try:
+        after = advanced(spans, ends)
+    except Refused as refused:
+        raise NotJoined(f"{target.path}: {refused}") from None
+    return Commit(target, table, [file for share in shares for file in share.files], after)
+
+
+def ends_of(target: Target, lanes: Iterable[str], *, beside: Target | None = None) -> dict[str, int | None]:
+    """How far the table goes, for a task; a quarantine goes as far as the table `beside` it at least.
+
+    To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
+    asks only what has come since. Should that miss something, `prepare` finds it.
+    """
+    return _ends([_kept_open(one.path) for one in (target, beside) if one is not None], lanes)
+
+
+def _kept_open(path: str) -> DeltaTable | None:
+    if not DeltaTable.is_deltatable(path):
+        return None
+    table = _opened(path)
+    table.update_incremental()
+    return table
+
+
+@lru_cache(maxsize=8)
+def _opened(path: str) -> DeltaTable:
+    return DeltaTable(path)
+
+
+def existing(target: Target | None) -> DeltaTable | None:
+    """The table, if there is one."""
+    if target is None or not DeltaTable.is_deltatable(target.path):
+        return None
+    return DeltaTable(target.path)
+
+
+def is_marked(table: DeltaTable) -> bool:
+    """Whether all rows of the table are accounted for by ends."""
+    return table.transaction_version(MARK) is not None
+
+
+def _ends(tables: Sequence[DeltaTable | None], lanes: Iterable[str]) -> dict[str, int | None]:
+    known = [table for table in tables if table is not None]
+    found: dict[str, int | None] = {}
+    for lane in lanes:
+        ends = [table.transaction_version(application(lane)) for table in known]
+        found[lane] = max((end for end in ends if end is not None), default=None)
+    return found
+
+
+def rows_without_ends(path: str) -> str:
+    return (
+        f"the table at {path} has rows, and does not say which messages of which log they are: "
+        "whether a message is there already cannot be known; name another table"
+    )
+
+
+def another_job(target: Target, lane: str) -> AnotherJob:
+    return AnotherJob(f"another job lands into the table at {target.path}: it took messages of lane {lane} meanwhile")

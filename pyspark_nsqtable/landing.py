@@ -1,0 +1,322 @@
+"""Ranges of lanes into a table and its quarantine, in one pass: read, decoded and written in the same Python task.
+
+What comes from Spark says what to read (`format("nsq")` with `ranges=true`), so no message crosses a pipe on its way. Where SQL
+has to see messages they come as rows between marks (`marks`). Both ways the sink knows which messages a batch covers, and
+appends them together with the ends of their lanes; `ends` has the rule.
+
+The quarantine is a table with ends of its own. It is written first, and only in batches that have rows for it: so it goes as far
+as the table does, whatever its own ends say, and what a crash left between the two commits the next run finds half done.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle  # nosec B403
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from pyspark_nsq.lanes import Range
+from pyspark_nsq.options import SourceOptions, source_options
+from pyspark_nsq.ranges import COLUMNS as RANGES
+from pyspark_nsq.ranges import Part, parts_of
+from pyspark_nsq.reading import RangeReader
+from pyspark_nsqtable.appending import Batch, Share, ends_of, prepare
+from pyspark_nsqtable.ends import Span, first_lacking
+from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
+from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, target_of
+from pyspark_nsqtable.sink import DefaultSource as TableSource
+
+PARTITIONS: Final = ("topic", "date", "hour")
+VALUE: Final = "value"
+ERROR: Final = "error"
+SOURCE: Final = "source."  # the options of the source follow it
+_OWN: Final = ("quarantine", "decoder", "dropbody")
+_HOUR: Final = 3_600_000_000  # microseconds
+
+
+class Decoded(Protocol):
+    """What became of bodies, row by row: a value, an error, or neither where there was no body."""
+
+    @property
+    def values(self) -> pa.StructArray | None: ...
+
+    @property
+    def errors(self) -> pa.StringArray | None:
+        """None: no row has one."""
+
+
+class Decoder(Protocol):
+    """Bodies to values; it travels to the tasks by pickle."""
+
+    @property
+    def value_type(self) -> pa.StructType | None: ...
+
+    def decode(self, bodies: pa.BinaryArray) -> Decoded: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    table: Target
+    quarantine: Target | None
+    source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
+    decoder: Decoder | None = None
+
+
+@dataclass
+class Landed(WriterCommitMessage):
+    """What a task has written, for the driver."""
+
+    query: str
+    table: Share
+    quarantine: Share | None
+
+
+class DefaultSource(TableSource):
+    """What Spark finds under the name `nsqtable`: the general sink, and the one that lands where ranges or marks come."""
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        if MARK in schema.names or schema.names == RANGES.names:
+            return LandingWriter(landing_of(self.options, schema))
+        return super().streamWriter(schema, overwrite)
+
+
+def packed(decoder: Decoder) -> str:
+    """A decoder as an option."""
+    return base64.b64encode(pickle.dumps(decoder)).decode()
+
+
+def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
+    given = {name.lower(): text for name, text in options.items()}
+    drops_body = given.get("dropbody", "false").lower() == "true"
+    source, decoder = None, None
+    if MARK in schema.names:
+        rows = to_arrow_schema(schema, timezone="UTC")
+        table, quarantine = seen_by_sql(rows, drops_body=drops_body)
+        fails = ERROR in rows.names
+    else:
+        source = source_options(
+            {name.removeprefix(SOURCE): text for name, text in given.items() if name.startswith(SOURCE)}
+        )
+        # Whoever chooses the options of a job chooses its code anyway.
+        decoder = pickle.loads(base64.b64decode(given["decoder"])) if given.get("decoder") else None  # nosec B301
+        table, quarantine = schemas(source, decoder, drops_body=drops_body)
+        fails = decoder is not None
+    if fails and not given.get("quarantine"):
+        raise BadOption("landing what may fail needs the option quarantine, a table's folder")
+    rest = {name: text for name, text in given.items() if name not in _OWN and not name.startswith(SOURCE)}
+    return Landing(
+        _target(rest, table),
+        _target({**rest, "path": given["quarantine"]}, quarantine) if fails else None,
+        source,
+        decoder,
+    )
+
+
+def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
+    return replace(target_of(options, StructType()), schema=nullable(schema), partitioning=PARTITIONS)
+
+
+def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
+    """The columns of the table and of the quarantine."""
+    came = columns_of(source)
+    when = [pa.field("date", pa.date32()), pa.field("hour", pa.int32())]
+    value = [] if decoder is None or decoder.value_type is None else [pa.field(VALUE, decoder.value_type)]
+    kept = [column for column in came if not (drops_body and column.name == "body")]
+    return pa.schema([*kept, *value, *when]), pa.schema([*came, pa.field(ERROR, pa.string()), *when])
+
+
+def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
+    """The columns of both, where rows come between marks."""
+    not_good = {MARK, ERROR, *(["body"] if drops_body else [])}
+    return (
+        pa.schema([column for column in rows if column.name not in not_good]),
+        pa.schema([column for column in rows if column.name not in (MARK, VALUE)]),
+    )
+
+
+class LandingWriter(DataSourceStreamArrowWriter):
+    def __init__(self, landing: Landing) -> None:
+        self._landing = landing
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Landed:
+        task: Any = TaskContext.get()
+        query = task.getLocalProperty("sql.streaming.queryId") or ""
+        batch = task.getLocalProperty("streaming.sql.batchId") or ""
+        return land(self._landing, iterator, query=query, name=f"{query}-{batch}-{task.partitionId():05d}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        landed = [message for message in messages if isinstance(message, Landed)]
+        if not any(message.table.spans for message in landed):
+            return
+        good = [message.table for message in landed]
+        bad = [message.quarantine for message in landed if message.quarantine is not None]
+        rows, quarantined = (sum(share.rows for share in shares) for shares in (good, bad))
+        commits = [prepare(self._landing.table, good)]  # it judges first, and is made last
+        if self._landing.quarantine is not None and quarantined:
+            commits.append(prepare(self._landing.quarantine, bad, beside=self._landing.table))
+        told = {"nsq.rows": str(rows), "nsq.quarantined": str(quarantined)}
+        for commit in reversed(commits):
+            commit.make(Batch(landed[0].query, batchId, told))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        for message in messages:
+            if isinstance(message, Landed):
+                remove_unnamed(self._landing.table, message.table.files)
+                if self._landing.quarantine is not None and message.quarantine is not None:
+                    remove_unnamed(self._landing.quarantine, message.quarantine.files)
+
+
+# In the executors
+
+
+def land(landing: Landing, batches: Iterator[pa.RecordBatch], *, query: str, name: str) -> Landed:
+    """Write what one task is given. Files are named after query, batch and task, so that whoever finds one that no table
+    names knows where it came from."""
+    task = _Task(landing, f"part-{name}")
+    try:
+        if landing.source is None:
+            task.take_rows(batches)
+        else:
+            task.take_ranges([part for rows in batches for part in parts_of(rows)], landing.source)
+        return task.finish(query)
+    except BaseException:
+        task.discard()
+        raise
+
+
+class _Task:
+    def __init__(self, landing: Landing, prefix: str) -> None:
+        self._decoder = landing.decoder
+        self._good = _Adding(landing.table, prefix)
+        self._bad = None if landing.quarantine is None else _Adding(landing.quarantine, prefix, beside=landing.table)
+        self._all = [self._good] if self._bad is None else [self._good, self._bad]
+
+    def finish(self, query: str) -> Landed:
+        return Landed(query, self._good.finish(), None if self._bad is None else self._bad.finish())
+
+    def discard(self) -> None:
+        for adding in self._all:
+            adding.discard()
+
+    def take_ranges(self, parts: Sequence[Part], source: SourceOptions) -> None:
+        reader = RangeReader(source, columns_of(source))
+        self._good.look(str(part.range.lane) for part in parts)
+        for part in parts:
+            rest = _lacking(part, self._begin(span_of(part)))
+            if rest is not None:
+                for rows in reader.rows(rest):
+                    self._add(_dated(self._decoded(rows)))
+
+    def take_rows(self, batches: Iterator[pa.RecordBatch]) -> None:
+        is_begun = False
+        for batch in batches:
+            for span, rows in between_marks(batch):
+                if span is not None:
+                    self._begin(span)
+                    is_begun = True
+                if rows.num_rows:
+                    if not is_begun:
+                        raise RuntimeError(
+                            "rows came without the mark of their range: something has changed their order"
+                        )
+                    self._add(rows)
+
+    def _begin(self, span: Span) -> int:
+        """The sequence from which on the table lacks it; the quarantine never lacks more."""
+        for adding in self._all:
+            adding.begin(span)
+        return self._good.lacking()
+
+    def _decoded(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        if self._decoder is None:
+            return rows
+        decoded = self._decoder.decode(rows.column("body"))
+        errors = pa.nulls(rows.num_rows, pa.string()) if decoded.errors is None else decoded.errors
+        if decoded.values is not None:
+            rows = rows.append_column(VALUE, decoded.values)
+        return rows.append_column(ERROR, errors)
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        errors = None if self._bad is None else rows.column(ERROR)
+        if self._bad is None or errors is None or errors.null_count == rows.num_rows:
+            self._good.add(rows)
+            return
+        is_good = pc.is_null(errors)
+        self._good.add(rows.filter(is_good))
+        self._bad.add(rows.filter(pc.invert(is_good)))
+
+
+def _lacking(part: Part, begin: int) -> Range | None:
+    """What is to be read of a range, if anything is."""
+    range_ = part.range
+    if range_.end is None:
+        return range_ if begin == range_.begin else None
+    return replace(range_, begin=begin) if begin < range_.end else None
+
+
+class _Adding:
+    """What a task adds to one table, while it does."""
+
+    def __init__(self, target: Target, prefix: str, *, beside: Target | None = None) -> None:
+        self._target = target
+        self._beside = beside
+        self._share = Share()
+        filesystem, root = target.filesystem()
+        self._writer = PartitionedWriter(filesystem, root, target.partitioning, prefix)
+        self._from: int | None = None
+
+    def look(self, lanes: Iterable[str]) -> None:
+        new = set(lanes) - self._share.ends.keys()
+        if new:
+            self._share.ends.update(ends_of(self._target, new, beside=self._beside))
+
+    def begin(self, span: Span) -> None:
+        self._share.spans.append(span)
+        self._from = None
+
+    def lacking(self) -> int:
+        """The sequence from which on the table lacks the span that was begun last."""
+        if self._from is None:
+            span = self._share.spans[-1]
+            self.look([span.lane])
+            self._from = first_lacking(span, self._share.ends[span.lane])
+        return self._from
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if not rows.num_rows:
+            return
+        sequences, begin = rows.column("sequence"), self.lacking()
+        if sequences[0].as_py() < begin:
+            rows = rows.filter(pc.greater_equal(sequences, begin))
+        if rows.num_rows:
+            self._share.rows += rows.num_rows
+            self._writer.write(rows.select(self._target.schema.names))
+
+    def finish(self) -> Share:
+        self._share.files = self._writer.finish()
+        return self._share
+
+    def discard(self) -> None:
+        self._writer.discard()
+
+
+def _dated(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Adds day and hour in UTC, which for nearly all batches are the same in all rows."""
+    times, count = rows.column("timestamp"), rows.num_rows
+    found = pc.min_max(times.cast(pa.int64())).as_py()
+    if not times.null_count and found["min"] // _HOUR == found["max"] // _HOUR:
+        when = times[0].as_py()
+        day: pa.Array = pa.repeat(pa.scalar(when.date(), pa.date32()), count)
+        hour: pa.Array = pa.repeat(pa.scalar(when.hour, pa.int32()), count)
+    else:
+        day, hour = times.cast(pa.date32()), pc.hour(times).cast(pa.int32())
+    return rows.append_column("date", day).append_column("hour", hour)

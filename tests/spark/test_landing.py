@@ -1,0 +1,306 @@
+"""One-pass landing without Spark: tasks that read a real nsqd, and the commits of a driver."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Head, Range
+from pyspark_nsq.options import source_options
+from pyspark_nsq.ranges import COLUMNS, as_rows
+from pyspark_nsqtable.appending import AnotherJob, NotJoined
+from pyspark_nsqtable.ends import application
+from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
+from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
+from tests.support.process import Nsqd
+from tests.support.spark import KEPT, address, numbered, publish
+
+RANGES = from_arrow_schema(COLUMNS)
+VALUE = pa.struct([("n", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Result:
+    values: pa.Array
+    errors: pa.Array
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A decoder that takes odd numbers for an error."""
+
+    value_type: pa.DataType = VALUE
+
+    def decode(self, bodies: pa.Array) -> Result:
+        numbers = [int(body) for body in bodies.to_pylist()]
+        values = [None if number % 2 else {"n": number} for number in numbers]
+        return Result(
+            pa.array(values, VALUE), pa.array(["odd" if number % 2 else None for number in numbers], pa.string())
+        )
+
+
+@dataclass(frozen=True)
+class Orders:
+    """A topic of a node that all tests share."""
+
+    nsqd: Nsqd
+    topic: str
+
+    @property
+    def source(self) -> dict[str, str]:
+        return {"nsqd": address(self.nsqd), "topic": self.topic}
+
+    @property
+    def head(self) -> Head:
+        options = source_options(self.source)
+        (head,) = Cluster(options, Http(options.access)).heads().values()
+        return head
+
+
+class Job:
+    """Lands a topic as Spark would have it done: tasks, then a commit."""
+
+    def __init__(self, orders: Orders, folder: Path, query: str = "q", *, decoder: Odd | None = None) -> None:
+        self.source, self.head = orders.source, orders.head
+        self.options = {
+            "path": str(folder / "table"),
+            "quarantine": str(folder / "bad"),
+            **{f"source.{name}": text for name, text in self.source.items()},
+            **({"decoder": packed(decoder)} if decoder else {}),
+        }
+        self.query = query
+        self.batch = 0
+
+    @property
+    def writer(self) -> LandingWriter:
+        return LandingWriter(landing_of(self.options, RANGES))
+
+    def tasks(self, *borders: int, opens: bool = False) -> list[Landed]:
+        landing = landing_of(self.options, RANGES)
+        found = []
+        for begin, end in itertools.pairwise(borders):
+            part = Range(self.head.lane, self.head.address, begin, end)
+            opening = frozenset([(self.head.lane, borders[0])] if opens else [])
+            name = f"{self.query}-{self.batch}-{begin:05d}"
+            found.append(land(landing, iter([as_rows([part], opening)]), query=self.query, name=name))
+        return found
+
+    def commit(self, tasks: Sequence[Landed]) -> None:
+        self.writer.commit([*tasks, None], self.batch)
+        self.batch += 1
+
+    def batch_of(self, *borders: int, opens: bool = False) -> None:
+        self.commit(self.tasks(*borders, opens=opens))
+
+
+def seen_by_sql(job: Job, *more: tuple[str, pa.DataType]) -> pa.Schema:
+    columns = columns_of(source_options(job.source))
+    return pa.schema([*columns, (MARK, TYPE), *more, ("date", pa.date32()), ("hour", pa.int32())])
+
+
+def landed(folder: Path, name: str = "table") -> list[int]:
+    return sorted(map(int, DeltaTable(folder / name).to_pyarrow_table()["body"].to_pylist()))
+
+
+def files(folder: Path) -> int:
+    return len(list(folder.rglob("*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
+        yield process
+
+
+@pytest.fixture
+def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
+    topic = request.node.name[-60:]
+    publish(node, topic, numbered(100))
+    return Orders(node, topic)
+
+
+def test_ranges_become_rows_of_topic_day_and_hour_with_the_end_of_their_lane(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    job.batch_of(0, 30, 60, opens=True)
+    job.batch_of(60, 100)
+    assert landed(tmp_path) == list(range(100))
+    table = DeltaTable(tmp_path / "table")
+    assert table.transaction_version(application(str(job.head.lane))) == 100
+    assert not (tmp_path / "bad").exists()
+    (path,) = {Path(uri).parent.relative_to(tmp_path / "table") for uri in table.file_uris()}
+    row = table.to_pyarrow_table().slice(0, 1).to_pylist()[0]
+    assert str(path) == f"topic={orders.topic}/date={row['timestamp'].date()}/hour={row['timestamp'].hour}"
+    assert (row["date"], row["hour"]) == (row["timestamp"].date(), row["timestamp"].hour)
+    told = table.history(1)[0]
+    assert {name: told[name] for name in ("nsq.query", "nsq.batch", "nsq.rows")} == {
+        "nsq.query": "q", "nsq.batch": "1", "nsq.rows": "40"
+    }  # fmt: skip
+    table.create_checkpoint()
+    table.optimize.compact()
+    assert DeltaTable(tmp_path / "table").transaction_version(application(str(job.head.lane))) == 100
+
+
+def test_a_checkpoint_that_is_lost_or_old_adds_what_is_not_there(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path).batch_of(0, 60, opens=True)
+    again = Job(orders, tmp_path, "another")
+    again.batch_of(0, 20, 40, opens=True)  # all of it is there
+    again.batch_of(40, 50, 80)  # and a part of this
+    again.batch_of(80, 100)
+    assert landed(tmp_path) == list(range(100))
+
+
+def test_a_checkpoint_that_is_ahead_is_refused_and_leaves_nothing_behind(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path).batch_of(0, 60, opens=True)
+    foreign = Job(orders, tmp_path, "another", decoder=Odd())
+    foreign.options.pop("decoder")
+    before, tasks = files(tmp_path), foreign.tasks(70, 100)
+    with pytest.raises(NotJoined, match=r"table ends at 60: messages \[60, 70\) would be missing"):
+        foreign.commit(tasks)
+    foreign.writer.abort([*tasks, None], 0)
+    assert (landed(tmp_path), files(tmp_path)) == (list(range(60)), before)
+
+
+def test_a_table_that_was_removed_does_not_begin_in_the_middle(orders: Orders, tmp_path: Path) -> None:
+    with pytest.raises(NotJoined, match="the table was removed"):
+        Job(orders, tmp_path).batch_of(50, 100)
+
+
+def test_of_two_jobs_the_later_one_says_that_there_is_another(orders: Orders, tmp_path: Path) -> None:
+    first, second = Job(orders, tmp_path), Job(orders, tmp_path, "second")
+    first.batch_of(0, 10, opens=True)
+    tasks = second.tasks(10, 50)
+    first.batch_of(10, 50)
+    with pytest.raises(AnotherJob, match="another job lands into the table at"):
+        second.commit(tasks)
+    second.writer.abort([*tasks, None], 0)
+    assert landed(tmp_path) == list(range(50))
+    second.batch_of(10, 50, 100)
+    assert landed(tmp_path) == list(range(100))
+
+
+def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Job(orders, tmp_path), Job(orders, tmp_path, "second")
+    tasks, rival = first.tasks(0, 50, opens=True), second.tasks(0, 80, opens=True)
+    make = DeltaTable.create_write_transaction
+
+    def beaten(table: DeltaTable, *arguments: object, **more: object) -> None:
+        monkeypatch.undo()
+        second.commit(rival)
+        make(table, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", beaten)
+    with pytest.raises(AnotherJob):
+        first.commit(tasks)
+    assert landed(tmp_path) == list(range(80))
+
+
+def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 50, 100, opens=True)
+    assert landed(tmp_path) == list(range(0, 100, 2))
+    assert landed(tmp_path, "bad") == list(range(1, 100, 2))
+    good, bad = (DeltaTable(tmp_path / name).to_pyarrow_table() for name in ("table", "bad"))
+    assert sorted(value["n"] for value in good["value"].to_pylist()) == list(range(0, 100, 2))
+    assert set(bad["error"].to_pylist()) == {"odd"}
+    assert "value" not in bad.column_names
+    assert "error" not in good.column_names
+
+
+def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 10, opens=True)
+    tasks = job.tasks(10, 60)
+    make, made = DeltaTable.create_write_transaction, list[str]()
+
+    def crash(table: DeltaTable, *arguments: object, **more: object) -> None:
+        if made:
+            raise SystemExit
+        make(table, *arguments, **more)  # type: ignore[arg-type]
+        made.append("one")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", crash)
+    with pytest.raises(SystemExit):
+        job.commit(tasks)
+    monkeypatch.undo()
+    assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 10, 2)), list(range(1, 60, 2)))
+    job.batch_of(10, 60)
+    assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 60, 2)), list(range(1, 60, 2)))
+
+
+def test_a_batch_without_a_row_that_the_table_keeps_still_moves_its_end(orders: Orders, tmp_path: Path) -> None:
+    publish(orders.nsqd, orders.topic, [b"1"] * 50)
+    job = Job(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 100, opens=True)
+    job.batch_of(100, 150)
+    assert len(landed(tmp_path)) == 50
+    Job(orders, tmp_path, "again", decoder=Odd()).batch_of(0, 150, opens=True)
+    assert len(landed(tmp_path, "bad")) == 100
+
+
+def test_a_lane_that_begins_without_a_message_is_known_to_the_table(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    job.batch_of(100, 100, opens=True)
+    publish(orders.nsqd, orders.topic, numbered(10, start=100))
+    job.batch_of(100, 110)
+    assert landed(tmp_path) == list(range(100, 110))
+
+
+def test_a_table_whose_rows_have_no_ends_is_not_added_to(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    tasks = job.tasks(0, 10, opens=True)
+    table = job.writer._landing.table.table()
+    table.create_write_transaction([], "append", table.schema())
+    job.commit(tasks)  # it had no row
+    rows = DeltaTable(tmp_path / "table").to_pyarrow_table()
+    other = Job(orders, tmp_path / "other")
+    write_deltalake(tmp_path / "other" / "table", rows, partition_by=["topic", "date", "hour"])
+    with pytest.raises(NotJoined, match="does not say which messages"):
+        other.batch_of(0, 100, opens=True)
+
+
+def test_rows_between_marks_land_as_ranges_do(orders: Orders, tmp_path: Path) -> None:
+    """As after `mapInArrow` and SQL that has left out the multiples of three and called those of five an error."""
+    job = Job(orders, tmp_path)
+    Job(orders, tmp_path, "before").batch_of(0, 7, opens=True)
+    schema = from_arrow_schema(seen_by_sql(job, ("error", pa.string())))
+    options = {name: text for name, text in job.options.items() if not name.startswith("source.")}
+    landing = landing_of(options, schema)
+    parts = [Range(job.head.lane, job.head.address, *span) for span in ((0, 30), (30, 31), (31, 31), (31, 100))]
+    ranges = as_rows(parts, frozenset([(job.head.lane, 0)]))
+
+    def after_sql() -> pa.RecordBatch:
+        for rows in Marking(source_options(job.source))(iter([ranges])):
+            bodies = rows.column("body").to_pylist()
+            errors = pa.array(["five" if body and int(body) % 5 == 0 else None for body in bodies], pa.string())
+            times = rows.column("timestamp")
+            rows = rows.append_column("error", errors).append_column("date", times.cast(pa.date32()))
+            rows = rows.append_column("hour", pa.nulls(rows.num_rows, pa.int32()))
+            yield rows.filter(pa.array([body is None or int(body) % 3 != 0 for body in bodies]))
+
+    joined = pa.Table.from_batches(after_sql()).combine_chunks().to_batches(max_chunksize=37)
+    LandingWriter(landing).commit([land(landing, iter(joined), query="q", name="q-0-0")], 0)
+    assert [n for n in landed(tmp_path) if n >= 7] == [n for n in range(7, 100) if n % 3 and n % 5]
+    assert landed(tmp_path, "bad") == [n for n in range(7, 100) if n % 3 and n % 5 == 0]
+    assert DeltaTable(tmp_path / "table").transaction_version(application(str(job.head.lane))) == 100
+
+
+def test_rows_that_lost_their_mark_are_an_error(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    schema = from_arrow_schema(seen_by_sql(job))
+    landing = landing_of({"path": job.options["path"]}, schema)
+    ranges = as_rows([Range(job.head.lane, job.head.address, 0, 10)], frozenset())
+    _, *rows = Marking(source_options(job.source))(iter([ranges]))
+    with pytest.raises(RuntimeError, match="without the mark"):
+        land(landing, iter(rows), query="q", name="q-0-0")
+    assert files(tmp_path) == 0

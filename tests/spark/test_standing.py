@@ -1,0 +1,194 @@
+"""Checkpoints and tables that do or do not belong to each other, without Spark; and the short form of `tests.spark.standing`."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from nsqpipe.failures import PipeFailed
+from nsqpipe.lag import set_offsets
+from nsqpipe.lanes import rows_of
+from nsqpipe.sources import From
+from nsqpipe.standing import NOTE, Checkpoint, check_standing, claim
+from nsqpipe.tables import Format, Table
+from pyspark_nsqtable.ends import Span
+from tests.spark import standing
+from tests.spark.test_landing import Job, Orders, landed
+from tests.support.process import Nsqd
+from tests.support.spark import KEPT, address, numbered, publish
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
+        yield process
+
+
+@pytest.fixture
+def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
+    topic = request.node.name.partition("[")[0][-60:]
+    publish(node, topic, numbered(100))
+    return Orders(node, topic)
+
+
+def planned(folder: Path, *batches: Mapping[str, object], done: int) -> str:
+    """A checkpoint as Spark leaves it, of which so many batches are committed."""
+    for name in ("offsets", "commits"):
+        (folder / name).mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": "q"}))
+    for number, offset in enumerate(batches):
+        (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{json.dumps({'v': 1, **offset})}")
+        if number < done:
+            (folder / "commits" / str(number)).write_text("v1\n{}")
+    return str(folder)
+
+
+def source_of(orders: Orders, **options: str) -> From:
+    return From(topics=(orders.topic,), nsqd=(address(orders.nsqd),), options=options)
+
+
+def begins(source: From) -> dict[str, int]:
+    return dict(json.loads(source.options["startingOffsets"]))
+
+
+@pytest.mark.parametrize(("done", "place", "opens"), [(2, 70, False), (1, 40, False), (0, 5, True)])
+def test_the_next_batch_of_a_checkpoint_begins_where_the_last_one_was_committed(
+    done: int, place: int, opens: bool, tmp_path: Path
+) -> None:
+    lane = "n/orders/l"
+    first = {"lanes": {lane: 40}, "begins": {lane: 5}}
+    batches = [first] if done == 0 else [first, {"lanes": {lane: 70}}]
+    found = Checkpoint.at(planned(tmp_path / "checkpoint", *batches, done=done))
+    assert found.spans == {lane: Span(lane, place, place, opens)}
+
+
+def test_a_table_that_lost_its_checkpoint_is_gone_on_with_where_it_ends(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    lane = str(job.head.lane)
+    table = Table(str(tmp_path / "table"), Format.DELTA)
+    assert check_standing(source_of(orders), table) == source_of(orders), "nothing is there yet"
+    job.batch_of(0, 60, opens=True)
+    for options in ({}, {"startingOffsets": "latest"}, {"startingTimestamp": "2026-03-01T12:00:00Z"}):
+        assert begins(check_standing(source_of(orders, **options), table)) == {lane: 60}
+
+
+def test_a_lane_that_the_table_does_not_know_begins_where_the_options_say(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path).batch_of(0, 60, opens=True)
+    other = f"{orders.topic}2"
+    publish(orders.nsqd, other, numbered(30))
+    source = From(topics=(f"{orders.topic}*",), nsqd=(address(orders.nsqd),), options={"startingOffsets": "latest"})
+    found = begins(check_standing(source, Table(str(tmp_path / "table"), Format.DELTA)))
+    assert sorted(found.values()) == [30, 60]
+
+
+def refused(source: From, table: Table) -> str:
+    with pytest.raises(PipeFailed) as failed:
+        check_standing(source, table)
+    said = str(failed.value)
+    assert "\n" not in said
+    assert "failOnDataLoss" not in said, "it is no advice to lose data"
+    return said
+
+
+def test_a_checkpoint_that_is_ahead_of_the_table_is_named(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    lane = str(job.head.lane)
+    job.batch_of(0, 60, opens=True)
+    checkpoint = planned(tmp_path / "foreign", {"lanes": {lane: 80}, "begins": {lane: 0}}, done=1)
+    table = Table(str(tmp_path / "table"), Format.DELTA, checkpoint)
+    assert f"goes on at 80 of lane {lane}, and the table {table.path} ends at 60" in refused(source_of(orders), table)
+    shutil.rmtree(table.path)
+    assert f"there is no table at {table.path}" in refused(source_of(orders), table)
+
+
+def test_a_checkpoint_that_is_behind_the_table_may_go_on(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    lane = str(job.head.lane)
+    job.batch_of(0, 60, opens=True)
+    checkpoint = planned(tmp_path / "old", {"lanes": {lane: 20}, "begins": {lane: 0}}, done=1)
+    assert check_standing(source_of(orders), Table(str(tmp_path / "table"), Format.DELTA, checkpoint)) == source_of(
+        orders
+    )
+
+
+def test_a_checkpoint_that_was_made_to_begin_somewhere_may_fill_a_new_table(orders: Orders, tmp_path: Path) -> None:
+    checkpoint = set_offsets(str(tmp_path / "made"), {str(orders.head.lane): 40})
+    table = Table(str(tmp_path / "table"), Format.DELTA, str(checkpoint))
+    assert check_standing(source_of(orders), table) == source_of(orders)
+
+
+def test_a_checkpoint_of_another_topic_is_named(orders: Orders, tmp_path: Path) -> None:
+    checkpoint = planned(tmp_path / "other", {"lanes": {"n/clicks/l": 40}, "begins": {"n/clicks/l": 0}}, done=1)
+    for kind in Format:
+        said = refused(source_of(orders), Table(str(tmp_path / "table"), kind, checkpoint))
+        assert f"is of topic clicks, and this job reads {orders.topic}" in said
+
+
+def test_a_table_with_rows_and_without_ends_is_refused(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path).batch_of(0, 60, opens=True)
+    write_deltalake(tmp_path / "copy", DeltaTable(tmp_path / "table").to_pyarrow_table())
+    said = refused(source_of(orders), Table(str(tmp_path / "copy"), Format.DELTA))
+    assert "does not say which messages of which log they are" in said
+    assert len(landed(tmp_path, "copy")) == 60
+
+
+def parquet(folder: Path, checkpoint: str = "") -> Table:
+    return Table(str(folder / "table"), Format.PARQUET, checkpoint)
+
+
+def fill(table: Table) -> None:
+    """As Spark's file sink does."""
+    (Path(table.path) / "_spark_metadata").mkdir(parents=True, exist_ok=True)
+    (Path(table.path) / "_spark_metadata" / "0").write_text("v1")
+
+
+def test_a_parquet_table_is_filled_by_the_checkpoint_that_has_begun_it(orders: Orders, tmp_path: Path) -> None:
+    table = parquet(tmp_path)
+    check_standing(source_of(orders), table)
+    claim(table)
+    rival = parquet(tmp_path, str(tmp_path / "rival"))
+    assert f"another job, with the checkpoint {table.checkpoint}, has begun" in refused(source_of(orders), rival)
+    fill(table)
+    check_standing(source_of(orders), table)
+    claim(table)
+    shutil.rmtree(table.checkpoint)
+    said = refused(source_of(orders), table)
+    assert f"the checkpoint {table.checkpoint} is not the one that has filled the Parquet table" in said
+    other = parquet(tmp_path, planned(tmp_path / "other", done=0))
+    assert f"{table.checkpoint} was when it was filled" in refused(source_of(orders), other)
+    (Path(table.path) / NOTE).unlink()
+    assert "such a table does not say" in refused(source_of(orders), other)
+
+
+def test_parquet_files_of_somebody_else_and_a_table_that_was_removed_are_refused(
+    orders: Orders, tmp_path: Path
+) -> None:
+    table = parquet(tmp_path)
+    Path(table.path).mkdir()
+    (Path(table.path) / "part.parquet").touch()
+    assert "has files that no landing has written" in refused(source_of(orders), table)
+    lane = str(orders.head.lane)
+    gone = parquet(tmp_path / "gone", planned(tmp_path / "old", {"lanes": {lane: 20}, "begins": {lane: 0}}, done=1))
+    assert "there is no table at" in refused(source_of(orders), gone)
+
+
+def test_rows_of_a_batch_are_counted_by_its_offsets() -> None:
+    source = {
+        "startOffset": {"v": 1, "lanes": {"a": 10, "b": 5}},
+        "endOffset": {"v": 1, "lanes": {"a": 30, "b": 5, "c": 9}, "begins": {"c": 2}},
+    }
+    assert rows_of({"sources": [source], "numInputRows": 3}) == 27
+    assert rows_of({"sources": [], "numInputRows": 3}) == 3
+
+
+def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    results = list(standing.run(tmp_path, engine=standing.Model, orders=4, steps=6, seed=seed))
+    assert all(result.is_exact for result in results), "\n".join(map(str, results))
+    assert all(result.refused for result in results), "a wrong topic is refused at least"
