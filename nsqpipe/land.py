@@ -6,8 +6,9 @@ checkpoint of its own, so that both are exact whatever is killed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nsqpipe import sources
 from nsqpipe.shape import Shape
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.tables import Table
+
+
+# What the source does unless it is told otherwise, or how often there is to be a batch: each is a file in every partition that
+# it touches, so one waits for this many rows, or that long.
+SOURCE_OPTIONS: Final[Mapping[str, str]] = {"minRowsPerTrigger": "100000", "maxTriggerDelay": "60s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +37,10 @@ class Land:
 
 
 def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
-    writers = [_writer(job.shape.good(sources.stream(spark, job.source)), job.table, "land", job)]
+    source = job.source if job.every else sources.with_defaults(job.source, SOURCE_OPTIONS)
+    writers = [_writer(job.shape.good(sources.stream(spark, source)), job.table, "land", job)]
     if job.shape.can_fail:
-        writers.append(_writer(job.shape.bad(sources.stream(spark, job.source)), job.quarantine, "quarantine", job))
+        writers.append(_writer(job.shape.bad(sources.stream(spark, source)), job.quarantine, "quarantine", job))
     return [writer.start() for writer in writers]  # none of them when one cannot be
 
 
