@@ -8,17 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from enum import StrEnum
 from typing import Any
 
 from nsqpipe.failures import PipeFailed
-
-
-class Late(StrEnum):
-    """What becomes of a job when messages are late."""
-
-    COUNT = "count"
-    ERROR = "error"
+from nsqpipe.kinds import Late
 
 
 def late_rows(report: Mapping[str, Any]) -> int:

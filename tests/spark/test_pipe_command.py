@@ -176,6 +176,7 @@ def test_metrics_are_served() -> None:
         "durationMs": {"triggerExecution": 1500},
         "sources": [{"endOffset": {"lanes": {"n/t/l": 10}}, "latestOffset": {"lanes": {"n/t/l": 25}}}],
         "observedMetrics": {"quality": {'says "no"': 2}},
+        "stateOperators": [{"numRowsDroppedByWatermark": 3}],
     }
     metrics.observe("land", report)
     metrics.observe("land", report)
@@ -190,6 +191,7 @@ def test_metrics_are_served() -> None:
     assert 'nsqpipe_batch_seconds{query="land"} 1.5\n' in page
     assert 'nsqpipe_lag_messages{query="land"} 15\n' in page
     assert 'nsqpipe_lane_next{lane="n/t/l",query="land"} 10\n' in page
+    assert 'nsqpipe_late_rows_total{query="land"} 6\n' in page
     assert 'nsqpipe_rule_broken_total{query="land",rule="says \\"no\\""} 4\n' in page
 
 
