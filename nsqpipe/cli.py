@@ -86,7 +86,7 @@ def aggregate(job: jobs.Aggregate) -> None:
         ledger = Ledger("aggregate", ", ".join(f"{what} {path}" for what, path in places.items() if path))
         if job.table:
             ledger.watch("windows", job.table, job.format)
-        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger)
+        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, late=job.late)
 
 
 def replay(job: jobs.Replay) -> None:

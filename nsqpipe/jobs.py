@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsqpipe.kinds import DeployMode, Format, Kind
+from nsqpipe.kinds import DeployMode, Format, Kind, Late
 from nsqpipe.settings import Job, interval, listening, moment, pair, place, rest, setting
 from nsqpipe.sources import From
 
@@ -130,6 +130,7 @@ class Aggregate(OnSpark, Streaming, Reading):
     checkpoint: str = setting("where the streams keep their place", "aggregate.checkpoint")
     window: int = setting("seconds of a window", 60, at_least=1)
     watermark: int = setting("seconds that a message may come late", 60, at_least=0)
+    late: Late = setting("messages whose window is closed already: count or error", Late.COUNT)
     keep: int = setting("windows of each topic in the results", 1440, at_least=1)
 
     def problems(self) -> Iterator[str]:

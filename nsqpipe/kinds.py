@@ -26,3 +26,10 @@ class DeployMode(StrEnum):
 
     CLIENT = "client"
     CLUSTER = "cluster"
+
+
+class Late(StrEnum):
+    """What becomes of a job when messages come after their window was closed."""
+
+    COUNT = "count"
+    ERROR = "error"

@@ -9,8 +9,9 @@ its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.tables import Table
+
+
+# What the source does unless it is told otherwise, or how often there is to be a batch: each is a file in every partition that
+# it touches, so one waits for this many rows, or that long.
+SOURCE_OPTIONS: Final[Mapping[str, str]] = {"minRowsPerTrigger": "100000", "maxTriggerDelay": "60s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +61,8 @@ def prepare_landing(job: Land) -> Land:
 
 def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
     """Of a job that is prepared."""
+    if not job.every:
+        job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
     if job.table.format is Format.DELTA:
         return [_started(_by_ranges(spark, job), job.table, "land", job)]
     writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, job.source))), "land")]

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import lag_of, lanes_of, rows_of
+from nsqpipe.late import late_rows
 
 OBSERVED: Final = "quality"  # under which counts of broken rules come in Spark's reports
 TYPES: Final[Mapping[str, tuple[str, str]]] = {
@@ -18,6 +19,7 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "nsqpipe_batch_seconds": ("gauge", "how long the last batch took"),
     "nsqpipe_lag_messages": ("gauge", "messages in the logs that were not read yet"),
     "nsqpipe_lane_next": ("gauge", "the next sequence to read of a lane"),
+    "nsqpipe_late_rows_total": ("counter", "rows that a watermark dropped, as Spark counts them"),
     "nsqpipe_rule_broken_total": ("counter", "rows that broke a rule, or could not be parsed"),
 }
 
@@ -33,6 +35,7 @@ class Metrics:
         with self._lock:
             self._add("nsqpipe_rows_total", rows_of(report), query=query)
             self._add("nsqpipe_batches_total", 1, query=query)
+            self._add("nsqpipe_late_rows_total", late_rows(report), query=query)
             self._set("nsqpipe_batch_seconds", report["durationMs"].get("triggerExecution", 0) / 1000, query=query)
             self._set("nsqpipe_lag_messages", sum(lag_of(report)), query=query)
             for source in report.get("sources", ()):

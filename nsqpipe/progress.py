@@ -10,6 +10,7 @@ from shutil import get_terminal_size
 from typing import Any, Final, Self, TextIO
 
 from nsqpipe.lanes import lag_of, missing_of, rows_of
+from nsqpipe.late import late_rows
 
 _ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines
@@ -36,7 +37,7 @@ class Tally:
             self.speed = speed if not self.speed else self.speed + _RECENT * (speed - self.speed)
         self.batch = int(report.get("batchId", 0))
         self.rows += rows
-        self.late += sum(int(it.get("numRowsDroppedByWatermark", 0)) for it in report.get("stateOperators", ()))
+        self.late += late_rows(report)
         self.behind = sum(lag_of(report))
         self.missing = missing_of(report)
 
@@ -86,6 +87,8 @@ def _told(query: str, tally: Tally) -> str:
     parts = [f"batch {tally.batch}", f"{tally.rows:,} rows read", f"{tally.speed:,.0f}/s", f"{tally.behind:,} behind"]
     if left is not None:
         parts.append(f"{_spelled(left)} to go")
+    if tally.late:
+        parts.append(f"{tally.late:,} late")
     if tally.missing:
         parts.append(f"without {', '.join(tally.missing)}")
     return f"{query}: {', '.join(parts)}"

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.late import LateRows
 from nsqpipe.progress import Tasks
 
 if TYPE_CHECKING:
@@ -32,18 +33,23 @@ Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Sp
 
 
 def run_queries(
-    spark: SparkSession, start: Callable[[], Sequence[StreamingQuery]], *, observers: Sequence[Observer] = ()
+    spark: SparkSession,
+    start: Callable[[], Sequence[StreamingQuery]],
+    *,
+    observers: Sequence[Observer] = (),
+    late: LateRows | None = None,
 ) -> None:
-    """Until they end by themselves, one of them fails, or a signal comes; then all are stopped.
+    """Until they end by themselves, one of them fails, rows are late and must not be, or a signal comes; then all are stopped.
 
     A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
     """
-    with _signals() as asked, _listening(spark, observers) as listener:
+    late = late or LateRows()
+    with _signals() as asked, _listening(spark, [*observers, late.observe]) as listener:
         queries: Sequence[StreamingQuery] = ()
         try:
             queries = start()
             while any(query.isActive for query in queries) and not any(query.exception() for query in queries):
-                if asked.wait(_LOOK_EVERY):
+                if asked.wait(_LOOK_EVERY) or late.is_error:
                     break
         finally:
             for query in queries:
@@ -52,6 +58,7 @@ def run_queries(
         for query in queries:
             if error := query.exception():
                 raise PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
+        late.check()
 
 
 def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:

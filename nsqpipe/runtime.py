@@ -14,6 +14,7 @@ import click
 
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.jobs import OnSpark, Streaming
+from nsqpipe.kinds import Late
 from nsqpipe.progress import Progress
 
 if TYPE_CHECKING:
@@ -71,8 +72,16 @@ class Run:
         except OSError as error:
             raise PipeFailed(f"--log {job.log}: {error.strerror}") from None
 
-    def queries(self, spark: SparkSession, start: Callable[[], Sequence[StreamingQuery]], ledger: Ledger) -> None:
+    def queries(
+        self,
+        spark: SparkSession,
+        start: Callable[[], Sequence[StreamingQuery]],
+        ledger: Ledger,
+        *,
+        late: Late = Late.COUNT,
+    ) -> None:
         """Until they end. However that is, what has been done is said."""
+        from nsqpipe.late import LateRows
         from nsqpipe.metrics import Metrics, serving
         from nsqpipe.running import run_queries
 
@@ -85,7 +94,7 @@ class Run:
         began = time.monotonic()
         with serving(metrics, job.metrics_address):
             try:
-                run_queries(spark, start, observers=observers)
+                run_queries(spark, start, observers=observers, late=LateRows(late))
             finally:
                 if self.progress is not None:
                     self.progress.finish(ledger.told(time.monotonic() - began))

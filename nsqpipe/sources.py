@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ class From:
     def as_options(self) -> dict[str, str]:
         named = {"topic": self.topics, "lookupd": self.lookupd, "nsqd": self.nsqd}
         return {**{name: ",".join(words) for name, words in named.items() if words}, **self.options}
+
+
+def with_defaults(source: From, options: Mapping[str, str]) -> From:
+    """Set options that are not given; names count in any case."""
+    given = {name.lower() for name in source.options}
+    missing = {name: value for name, value in options.items() if name.lower() not in given}
+    return replace(source, options={**missing, **source.options})
 
 
 def stream(spark: SparkSession, source: From) -> DataFrame:

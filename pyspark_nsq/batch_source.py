@@ -13,6 +13,7 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane, Offsets, Range, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.profiles import Profiles
 from pyspark_nsq.reading import read_ranges
 
 ROWS_PER_TASK: Final = 500_000  # a task costs as much as reading 20,000 rows, before it reads the first one
@@ -41,7 +42,10 @@ class NsqBatchReader(DataSourceReader):
         ends = {lane: max(end, begins[lane]) for lane, end in ends.items()}
         addresses = {lane: head.address for lane, head in heads.items()}
         ranges = plan(Offsets(begins), Offsets(ends), addresses)
-        return [Task(ranges) for ranges in cut(ranges, options.rows_per_task or ROWS_PER_TASK)] or [Task(())]
+        size = options.bytes_per_task
+        marks = Profiles(cluster).marks(ranges, heads, size)
+        tasks = cut(ranges, options.rows_per_task or ROWS_PER_TASK, bytes_per_task=size, marks=marks)
+        return [Task(ranges) for ranges in tasks] or [Task(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)

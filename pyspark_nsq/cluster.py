@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
@@ -15,6 +15,8 @@ from pyspark_nsq.lanes import Head, Lane
 from pyspark_nsq.options import SourceOptions, Topics, Where
 
 log = logging.getLogger(__name__)
+
+_PATIENCE_FOR_POINTS: Final = 10.0  # seconds; other lanes wait for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,15 @@ class Cluster:
     def _head_in(self, place: Place, answer: Mapping[str, Any]) -> Head:
         lane = Lane(answer["node"], answer["topic"], answer["log"])
         kept = bool(answer["retention_time"] or answer["retention_bytes"])
-        return Head(lane, self._http.final(place.address), answer["first"], answer["next"], kept)
+        return Head(
+            lane,
+            self._http.final(place.address),
+            answer["first"],
+            answer["next"],
+            kept,
+            last_time=answer["last_time"],
+            bytes=answer["bytes"],
+        )
 
     def sequence_at(self, head: Head, time: str) -> int:
         """The first message of a lane that was published at this time or later."""
@@ -117,6 +127,13 @@ class Cluster:
         with self._http.request("GET", head.address, target, accept="application/x-ndjson") as response:
             lines = response.read().split(b"\n")
         return int(json.loads(lines[-2])["next"])
+
+    def points(self, head: Head, begin: int, end: int, most: int) -> list[tuple[int, int, int]] | None:
+        """(sequence, time, bytes since `begin`) at some places of [begin, end]; None: this nsqd cannot tell."""
+        target = f"/topic/log?topic={quote(head.lane.topic)}&log={head.lane.log}&from={begin}&to={end}&points={most}"
+        timeout = min(self._options.access.timeout, _PATIENCE_FOR_POINTS)
+        points = self._http.json(head.address, target, timeout=timeout).get("points")
+        return [tuple(point) for point in points] if isinstance(points, list) else None
 
 
 def nodes(

@@ -11,16 +11,22 @@ Spark writes down where a batch ends, never where the first one begins: after a 
 from __future__ import annotations
 
 import json
+import re
+from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import pairwise
+from math import ceil
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from pyspark_nsq.errors import BadOption, DataLoss
 
 VERSION: Final = 1
-_SMALL: Final = 8  # ranges of less than this part of a task's rows share a task
+_SMALL: Final = 8  # ranges of less than this part of a task's work share a task
+_ROUNDING: Final = 1e-6
 
 
 class Lane(NamedTuple):
@@ -48,6 +54,8 @@ class Head:
     first: int
     next: int
     kept: bool = True  # after all channels have finished with it
+    last_time: int | None = None  # when the last message was published, in nanoseconds
+    bytes: int | None = None  # of all that there is
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +105,17 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The first message that was published then or later."""
+    """The first message that was published then or later; the end if there is none, unless it is `required`."""
 
     time: str  # RFC 3339
+    required: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
     """A place in each of these lanes, and `others` in those that are not named."""
 
-    lanes: Mapping[Lane, int | Edge]
+    lanes: Mapping[Lane, int | Edge | At]
     others: Edge
 
 
@@ -115,8 +124,8 @@ Bound = Edge | At | Places
 FindTime = Callable[[Head, str], int]
 
 
-def parse_bound(text: str, *, others: Edge, option: str) -> Bound:
-    """`earliest`, `latest`, or JSON: offsets as Spark keeps them, or only their lanes."""
+def parse_bound(text: str, *, others: Edge, option: str, required: bool = False) -> Bound:
+    """`earliest`, `latest`, or JSON: offsets as Spark keeps them, or only their lanes. `required`: of times."""
     if text.strip().lower() in tuple(Edge):
         return Edge(text.strip().lower())
     try:
@@ -133,15 +142,47 @@ def parse_bound(text: str, *, others: Edge, option: str) -> Bound:
         written = written["lanes"]
         if not isinstance(written, dict):
             raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
-    return Places({Lane.parse(lane): _place(option, lane, place) for lane, place in written.items()}, others)
+    return Places({Lane.parse(lane): _place(option, lane, place, required) for lane, place in written.items()}, others)
 
 
-def _place(option: str, lane: str, place: object) -> int | Edge:
+def _place(option: str, lane: str, place: object, required: bool) -> int | Edge | At:
     if isinstance(place, int) and not isinstance(place, bool) and place >= 0:
         return place
-    if isinstance(place, str) and place in tuple(Edge):
-        return Edge(place)
-    raise BadOption(f'{option}: lane {lane}: expected a sequence, "earliest" or "latest", not {place!r}')
+    if isinstance(place, str):
+        return Edge(place) if place in tuple(Edge) else At(parse_time(place, f"{option}: lane {lane}"), required)
+    raise BadOption(f'{option}: lane {lane}: expected a sequence, "earliest", "latest" or a time, not {place!r}')
+
+
+def parse_times(text: str, *, others: Edge, option: str, required: bool = False) -> Places:
+    """A JSON object of times by lane: milliseconds since 1970, or text."""
+    try:
+        written = json.loads(text)
+    except ValueError as error:
+        raise BadOption(f"{option}: expected JSON, and this is none: {text!r} ({error})") from None
+    if not isinstance(written, dict):
+        raise BadOption(f"{option}: expected an object of times by lane, not {text!r}")
+    return Places(
+        {
+            Lane.parse(lane): At(parse_time(str(time), f"{option}: lane {lane}"), required)
+            for lane, time in written.items()
+        },
+        others,
+    )
+
+
+def parse_time(text: str, option: str) -> str:
+    """A time as nsqd reads it: RFC 3339, or milliseconds since 1970."""
+    if re.fullmatch(r"[0-9]{1,16}", text):
+        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise BadOption(
+            f"{option}: expected a time with its zone, as 2026-03-01T12:00:00Z, or milliseconds since 1970, not {text!r}"
+        )
+    return moment.isoformat()
 
 
 def resolve(
@@ -156,9 +197,12 @@ def resolve(
 
 
 def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, lossless: bool) -> int:
-    if isinstance(bound, At):
-        return find_time(head, bound.time)
-    place = bound if isinstance(bound, Edge) else bound.lanes.get(head.lane, bound.others)
+    place = bound.lanes.get(head.lane, bound.others) if isinstance(bound, Places) else bound
+    if isinstance(place, At):
+        found = find_time(head, place.time)
+        if place.required and found >= head.next:
+            raise BadOption(f"{option}: lane {head.lane} has no message of {place.time} or later")
+        return found
     if isinstance(place, Edge):
         return head.first if place is Edge.EARLIEST else head.next
     if place > head.next:
@@ -171,16 +215,31 @@ def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, los
 # The next batch
 
 
+class Span(NamedTuple):
+    """Messages [begin, end) of a lane that wait."""
+
+    begin: int
+    end: int
+
+
+# How many rows of each lane a batch takes; None: none at all for now, as it is not worth a batch yet.
+Share = Callable[[Mapping[Lane, Span]], Mapping[Lane, int] | None]
+
+
+def everything(waiting: Mapping[Lane, Span]) -> dict[Lane, int]:
+    return {lane: span.end - span.begin for lane, span in waiting.items()}
+
+
 def advance(
     start: Offsets,
     heads: Mapping[Lane, Head],
     *,
-    rows: int | None,
     vanished: Mapping[Lane, str],
+    share: Share = everything,
     targets: Mapping[Lane, int] | None = None,
     lossless: bool = True,
 ) -> Offsets:
-    """Where a batch ends that begins at `start` and has at most so many rows; `start` itself when there is nothing to read.
+    """Where a batch ends that begins at `start` and takes its `share`; `start` itself when there is nothing to read.
 
     Lanes that the start does not know begin with their first message. With `targets` nothing is read beyond them, and
     no other lane. `vanished` are lanes of which it is certain, and why; a lane that is simply not there stays where it is.
@@ -193,7 +252,7 @@ def advance(
         lane: head.first for lane, head in heads.items() if lane not in known and (targets is None or lane in targets)
     }
     places = known | new
-    waiting: dict[Lane, int] = {}
+    waiting: dict[Lane, Span] = {}
     for lane, place in places.items():
         head = heads.get(lane)
         if head is None:
@@ -201,8 +260,12 @@ def advance(
         if place < head.first and lossless:
             raise removed(head, place)
         until = head.next if targets is None else min(head.next, targets.get(lane, place))
-        waiting[lane] = max(0, until - max(place, head.first))
-    taken = share(waiting, rows)
+        if until > max(place, head.first):
+            waiting[lane] = Span(max(place, head.first), until)
+    taken = share(waiting) if waiting else {}
+    if taken is None and not (start.initial or lost or new):  # where lanes begin is written down at once
+        return start
+    taken = taken or {}
     ends = {
         lane: max(place, heads[lane].first) + taken[lane] if taken.get(lane) else place
         for lane, place in places.items()
@@ -211,20 +274,6 @@ def advance(
     if not lost and not begins and ends == start.lanes:
         return start
     return Offsets(ends, begins)
-
-
-def share(waiting: Mapping[Lane, int], rows: int | None) -> dict[Lane, int]:
-    """How many rows of each lane fit into a batch: max-min fair, so the smallest are served whole and nobody starves."""
-    if rows is None or sum(waiting.values()) <= rows:
-        return dict(waiting)
-    taken: dict[Lane, int] = {}
-    left = rows
-    for place, lane in enumerate(sorted(waiting, key=lambda it: (waiting[it], it))):
-        # Rounded up: with fewer rows than lanes the first ones get one each.
-        fair = -(-left // (len(waiting) - place))
-        taken[lane] = min(waiting[lane], fair)
-        left -= taken[lane]
-    return taken
 
 
 # The plan of a batch
@@ -281,31 +330,61 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: C
     return ranges
 
 
-def cut(ranges: Iterable[Range], rows_per_task: int) -> list[tuple[Range, ...]]:
-    """Ranges as tasks: a long one is cut into equal parts, short ones share a task."""
+# (sequence, bytes since the beginning) along a range, from its beginning to its end; nothing: it is short, or unknown
+Marks = Sequence[tuple[int, int]]
+
+
+def cut(
+    ranges: Iterable[Range],
+    rows_per_task: int,
+    *,
+    bytes_per_task: int | None = None,
+    marks: Mapping[Range, Marks] = MappingProxyType({}),
+) -> list[tuple[Range, ...]]:
+    """Ranges as tasks: a long one is cut into parts of about the same work, short ones share a task."""
     tasks: list[tuple[Range, ...]] = []
     small: list[Range] = []
-    together = 0
+    together = 0.0
     for whole in ranges:
-        if whole.rows * _SMALL >= rows_per_task:
-            tasks += [(part,) for part in _parts(whole, rows_per_task)]
+        works = _works(whole, rows_per_task, bytes_per_task, marks.get(whole, ()))
+        work = works[-1][1]
+        if work * _SMALL >= 1 - _ROUNDING:
+            tasks += [(part,) for part in _parts(whole, works)]
             continue
-        if together + whole.rows > rows_per_task // _SMALL and small:
+        if (together + work) * _SMALL > 1 + _ROUNDING and small:
             tasks.append(tuple(small))
             small, together = [], 0
         small.append(whole)
-        together += whole.rows
+        together += work
     if small:
         tasks.append(tuple(small))
     return tasks
 
 
-def _parts(whole: Range, rows: int) -> Sequence[Range]:
+def _works(whole: Range, rows: int, size: int | None, marks: Marks) -> list[tuple[int, float]]:
+    """(sequence, tasks up to there) along a range, where a task has its fill of rows or of bytes."""
+    if len(marks) < 2 or size is None:
+        return [(whole.begin, 0.0), (whole.begin + whole.rows, whole.rows / rows)]
+    works = [(whole.begin, 0.0)]
+    for (begin, bytes_before), (end, bytes_then) in pairwise(marks):
+        works.append((end, works[-1][1] + max((end - begin) / rows, (bytes_then - bytes_before) / size)))
+    return works
+
+
+def _parts(whole: Range, works: Sequence[tuple[int, float]]) -> Sequence[Range]:
     if whole.end is None or not whole.address:
         return (whole,)
-    count = -(-whole.rows // rows)
-    borders = [whole.begin + whole.rows * part // count for part in range(count + 1)]
+    count = max(1, ceil(works[-1][1] - _ROUNDING))
+    inner = (_place_of(works[-1][1] * part / count, works) for part in range(1, count))
+    borders = sorted({whole.begin, *inner, whole.end})
     return [Range(whole.lane, whole.address, begin, end) for begin, end in pairwise(borders)]
+
+
+def _place_of(work: float, works: Sequence[tuple[int, float]]) -> int:
+    """The sequence up to which so much is done, as if work was even between two marks."""
+    at = max(1, bisect_left(works, work, key=lambda mark: mark[1]))
+    (begin, before), (end, then) = works[at - 1], works[at]
+    return begin + int((end - begin) * (work - before) / (then - before) + _ROUNDING) if then > before else end
 
 
 # What to say

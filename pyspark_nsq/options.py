@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
@@ -13,7 +12,7 @@ from typing import Final
 from common.recipients import Recipients
 from common.wire.names import is_valid_name
 from pyspark_nsq.errors import BadOption
-from pyspark_nsq.lanes import At, Bound, Edge, parse_bound
+from pyspark_nsq.lanes import At, Bound, Edge, parse_bound, parse_time, parse_times
 
 _BOTH: Final = ("source", "sink")
 _SOURCE: Final = ("source",)
@@ -35,9 +34,16 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "endingOffsets": (_SOURCE, "latest"),
     "startingTimestamp": (_SOURCE, ""),
     "endingTimestamp": (_SOURCE, ""),
+    "startingOffsetsByTimestamp": (_SOURCE, ""),
+    "startingOffsetsByTimestampStrategy": (_SOURCE, "latest"),
+    "endingOffsetsByTimestamp": (_SOURCE, ""),
     "lanes": (_SOURCE, ""),
-    "maxRowsPerTrigger": (_SOURCE, ""),
+    "maxRowsPerTrigger": (_SOURCE, "2000000"),
+    "maxBytesPerTrigger": (_SOURCE, "1073741824"),
+    "minRowsPerTrigger": (_SOURCE, "0"),
+    "maxTriggerDelay": (_SOURCE, "15m"),
     "rowsPerTask": (_SOURCE, ""),
+    "bytesPerTask": (_SOURCE, "134217728"),
     "failOnDataLoss": (_SOURCE, "true"),
     "skipCorrupt": (_SOURCE, "false"),
     "gapRows": (_SOURCE, "false"),
@@ -106,7 +112,11 @@ class SourceOptions:
     end: Bound
     lanes: tuple[str, ...]
     max_rows: int | None
+    max_bytes: int | None
+    min_rows: int
+    max_delay: float  # seconds
     rows_per_task: int | None
+    bytes_per_task: int
     lossless: bool
     skip_corrupt: bool
     gap_rows: bool
@@ -132,11 +142,15 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         where=_where(words),
         access=_access(words),
         topics=_topics(words),
-        start=_bound(words, "startingOffsets", "startingTimestamp", others=Edge.EARLIEST),
-        end=_bound(words, "endingOffsets", "endingTimestamp", others=Edge.LATEST),
+        start=_start(words),
+        end=_bound(words, "ending", others=Edge.LATEST),
         lanes=words.several("lanes"),
-        max_rows=words.number("maxRowsPerTrigger", at_least=1) if words.text("maxRowsPerTrigger") else None,
+        max_rows=words.number("maxRowsPerTrigger", at_least=0) or None,
+        max_bytes=words.number("maxBytesPerTrigger", at_least=0) or None,
+        min_rows=words.number("minRowsPerTrigger", at_least=0),
+        max_delay=words.seconds("maxTriggerDelay"),
         rows_per_task=words.number("rowsPerTask", at_least=1) if words.text("rowsPerTask") else None,
+        bytes_per_task=words.number("bytesPerTask", at_least=1),
         lossless=words.truth("failOnDataLoss"),
         skip_corrupt=words.truth("skipCorrupt"),
         gap_rows=words.truth("gapRows"),
@@ -193,11 +207,20 @@ class _Words:
             raise BadOption(f"{name}: expected a whole number of at least {at_least}, not {text!r}")
         return int(text)
 
+    def seconds(self, name: str) -> float:
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)", self.text(name))
+        if found is None:
+            raise BadOption(f"{name}: expected a time as 90s, 15m or 1h, not {self.text(name)!r}")
+        return float(found[1]) * _SECONDS_OF[found[2]]
+
     def truth(self, name: str) -> bool:
         text = self.text(name).lower()
         if text not in ("true", "false"):
             raise BadOption(f"{name}: expected true or false, not {self.text(name)!r}")
         return text == "true"
+
+
+_SECONDS_OF: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def _unknown(name: str, known: Mapping[str, str], door: str) -> str:
@@ -259,24 +282,20 @@ def _has_wildcard(word: str) -> bool:
     return "*" in word or "?" in word
 
 
-def _bound(words: _Words, offsets: str, timestamp: str, *, others: Edge) -> Bound:
-    if not words.text(timestamp):
-        return parse_bound(words.text(offsets), others=others, option=offsets)
-    if words.is_given(offsets):
-        raise BadOption(f"either {offsets} or {timestamp}, not both")
-    return At(_rfc3339(words.text(timestamp), timestamp))
+def _start(words: _Words) -> Bound:
+    strategy = words.text("startingOffsetsByTimestampStrategy").lower()
+    if strategy not in ("latest", "error"):
+        raise BadOption(f"startingOffsetsByTimestampStrategy: expected latest or error, not {strategy!r}")
+    return _bound(words, "starting", others=Edge.EARLIEST, required=strategy == "error")
 
 
-def _rfc3339(text: str, option: str) -> str:
-    """A time as nsqd reads it: RFC 3339, or milliseconds since 1970."""
-    if re.fullmatch(r"[0-9]{1,16}", text):
-        return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise BadOption(
-            f"{option}: expected a time with its zone, as 2026-03-01T12:00:00Z, or milliseconds since 1970, not {text!r}"
-        )
-    return moment.isoformat()
+def _bound(words: _Words, which: str, *, others: Edge, required: bool = False) -> Bound:
+    offsets, timestamp, times = f"{which}Offsets", f"{which}Timestamp", f"{which}OffsetsByTimestamp"
+    given = [name for name in (offsets, timestamp, times) if words.is_given(name) and words.text(name)]
+    if len(given) > 1:
+        raise BadOption(f"either {' or '.join(given)}, not both")
+    if given == [timestamp]:
+        return At(parse_time(words.text(timestamp), timestamp), required)
+    if given == [times]:
+        return parse_times(words.text(times), others=others, option=times, required=required)
+    return parse_bound(words.text(offsets), others=others, option=offsets, required=required)

@@ -7,7 +7,7 @@ moment, to plan and to read. So nothing begins before the first question about o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -22,14 +22,17 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range, advance, cut, plan, resolve
+from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range, Span, advance, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.profiles import Profiles
 from pyspark_nsq.ranges import as_rows, silent
 from pyspark_nsq.reading import PATIENCE, read_ranges
+from pyspark_nsq.sharing import Limit, Minimum, Shares
 from pyspark_nsq.watch import Watch
 from pyspark_nsq.worker import spare_imports
 
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
+_NO_LIMIT: Final = (1 << 63) - 1
 _GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
 
 
@@ -38,6 +41,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = schema
         self._cluster = Cluster(options, Http(options.access))
+        self._profiles = Profiles(self._cluster)
+        self._last_batch_at = float("-inf")
         self._watch: Watch | None = None
         self._all_answered = False
         self._initial: Offsets | None = None
@@ -64,19 +69,45 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         here = Offsets.from_json(start)
         heads = self._heads()
+        is_limited = not isinstance(limit, ReadAllAvailable)  # else it is Trigger.Once
         end = advance(
             here,
             heads,
-            rows=limit.max_rows if isinstance(limit, ReadMaxRows) else None,
+            share=lambda waiting: self._share(heads, waiting, is_limited=is_limited),
             vanished=self._vanished(here, heads),
             targets=self._targets,
             lossless=self._options.lossless,
         )
-        return start if end is here else end.to_json()
+        if end is here:
+            return start
+        self._last_batch_at = time.monotonic()
+        return end.to_json()
+
+    def _share(self, heads: Mapping[Lane, Head], waiting: Mapping[Lane, Span], *, is_limited: bool) -> Shares | None:
+        limit = Limit(self._options.max_rows, self._options.max_bytes) if is_limited else Limit()
+        goes_on = is_limited and self._targets is None
+        if goes_on:
+            assert self._watch is not None
+            down = self._watch.down()
+            waiting = {lane: span for lane, span in waiting.items() if lane not in down}
+            if not self._is_worth_while(heads, waiting, limit):
+                return None
+        return self._profiles.share(heads, waiting, limit, goes_on=goes_on)
+
+    def _is_worth_while(self, heads: Mapping[Lane, Head], waiting: Mapping[Lane, Span], limit: Limit) -> bool:
+        minimum = Minimum(self._options.min_rows, self._options.max_delay)
+        rows = sum(span.end - span.begin for span in waiting.values())
+        if minimum.is_reached(rows, since_last=time.monotonic() - self._last_batch_at):
+            return True
+        # Few messages may be more bytes than a batch has. Who waited for more of them would never catch up.
+        return self._profiles.part(heads, waiting, limit) >= 1
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_rows
-        return ReadMaxRows(most) if most is not None else ReadAllAvailable()
+        """Tells Trigger.Once, for which Spark asks for all that is available, from the others.
+
+        Spark takes one kind of limit, so all of them are looked after in `latestOffset`.
+        """
+        return ReadMaxRows(self._options.max_rows or _NO_LIMIT)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
@@ -87,12 +118,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = {lane: head.next for lane, head in self._heads().items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        options = self._options
         before, after = Offsets.from_json(start), Offsets.from_json(end)
         ranges = self._plan(before, after)
-        if self._options.as_ranges:
+        marks = self._profiles.marks(ranges, self._heads(), options.bytes_per_task)
+        if options.as_ranges:
             ranges += silent(before, after)
+        rows = options.rows_per_task or ROWS_PER_TASK
+        tasks = cut(ranges, rows, bytes_per_task=options.bytes_per_task, marks=marks)
         opening = frozenset(after.begins.items())
-        return [Task(part, opening) for part in cut(ranges, self._options.rows_per_task or ROWS_PER_TASK)]
+        return [Task(part, opening) for part in tasks]
 
     def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
         """A batch that is run again may be of lanes that have vanished since, and any of lanes that are just moving."""

@@ -47,6 +47,7 @@ class Watch:
         self._displaced: dict[Lane, _Displaced] = {}
         self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
         self._watched: set[Place] = set()  # those and some that are gone: a thread each
+        self._down: set[Place] = set()  # that do not answer
 
     def start(self, *, tolerant: bool) -> bool:
         """Asks everybody once, so that `heads` is complete, and goes on in threads. Says whether all have answered.
@@ -73,6 +74,11 @@ class Watch:
         with self._lock:
             return {head.lane: head for head in self._heads.values()}
 
+    def down(self) -> set[Lane]:
+        """Lanes whose node does not answer."""
+        with self._lock:
+            return {head.lane for place, head in self._heads.items() if place in self._down}
+
     def vanished(self) -> dict[Lane, str]:
         """Lanes that are gone, and how that was seen."""
         with self._lock:
@@ -97,7 +103,8 @@ class Watch:
                     found = known
                 for other in [other for other, head in self._heads.items() if head.lane == found.lane]:
                     before = self._heads.pop(other)  # where it was
-                    found = replace(found, next=max(found.next, before.next))
+                    if before.next > found.next:
+                        found = replace(before, address=found.address, first=found.first)
                 self._heads[place] = found
 
     def _note_loss(self, place: Place, lane: Lane, found: Head | Nothing) -> None:
@@ -155,22 +162,27 @@ class Watch:
             threading.Thread(target=self._follow, args=(place,), daemon=True, name=f"{place}").start()
 
     def _follow(self, place: Place) -> None:
-        is_down, misses = False, 0
+        misses = 0
         while misses < _PATIENCE or self._is_expected(place):
             try:
                 found = self._wait_for_news(place)
             except NsqError as error:
-                if not is_down:
+                if self._set_down(place, True):
                     log.warning("%s is waited for: %s", place, error)
-                is_down = True
                 misses += 1
             else:
                 self._note(place, found)
-                if is_down:
+                if self._set_down(place, False):
                     log.warning("%s is back", place)
-                is_down = False
                 misses = 0 if isinstance(found, Head) else misses + 1
             time.sleep(_AGAIN if misses else _SHORTEST)
+
+    def _set_down(self, place: Place, is_down: bool) -> bool:
+        """Return whether that is news."""
+        with self._lock:
+            was_down = place in self._down
+            (self._down.add if is_down else self._down.discard)(place)
+            return was_down is not is_down
 
     def _is_expected(self, place: Place) -> bool:
         """Whether a lane may be there. Where none is, its thread ends: topics and addresses come and go for months."""

@@ -64,6 +64,8 @@ A landed table has the source's columns `topic`, `node`, `sequence`, `id`, `time
 With a decoder there is `value`, of the fields of `--schema`, too; `--drop-body` leaves `body` out, and then the table cannot be replayed.
 The quarantine has the same columns without `value`, and `error`.
 
+A batch makes a file in each partition that it touches. So unless `--every` says how often there is to be one, `land` waits for 100,000 rows, or 60 seconds (`--source-option minRowsPerTrigger=0` does not), and takes at most 2,000,000 rows or 1 GiB at once ([limited batches](spark.md#limited-batches)).
+
 - **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. How far the table goes in each lane lies in the commit that has the rows: what is there is not added again, whatever became of the checkpoint. Good rows and the quarantine come from one query. Any reader of Delta sees whole batches at every moment.
 - **`parquet`**: Spark's own file sink. Only Spark knows which files count (`_spark_metadata`): whoever globs the folder may see leftovers of a crash. `compact`, `dedupe` and `backfill` are for Delta only.
 
@@ -106,6 +108,10 @@ A window is in it while it is still open, and grows; `rate` is then that of the 
 ```
 
 `--table` gets each window once, when the watermark has passed it.
+
+A message that comes when the watermark has closed its window is *late*, and dropped: one of a node that was away for longer, say. Batches that are limited make none late.
+Late ones are a number in `nsqpipe_late_rows_total` and in the last words of the job; `--late error` ends it with status 1 as soon as there are some.
+Spark counts them after each task has summed up its rows of a window, so the number is 0 only if there was none, and otherwise says at least how many.
 
 ## Replays
 

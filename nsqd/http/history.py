@@ -10,7 +10,7 @@ import json as plain_json
 import logging
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 MOST_READERS: Final = 16  # each holds a few files open, and some megabytes
 MOST_WAITING: Final = 10_000
 LONGEST_WAIT: Final = 300.0
+POINTS: Final = (6, 1000)  # that one may ask for: each costs a small read
 CHUNK: Final = 1 << 20
 CHUNK_OF_LINES: Final = 64 * 1024  # decoding these holds up others
 
@@ -67,7 +68,7 @@ class RangeReader(Protocol):
 
 
 class Past(Protocol):
-    """What there is of a log at one moment; `times`, `sequence_at` and `open` are for a thread."""
+    """What there is of a log at one moment; `times`, `sequence_at`, `points` and `open` are for a thread."""
 
     log_id: str
     first: int
@@ -86,6 +87,8 @@ class Past(Protocol):
     def times(self) -> tuple[int, int] | None: ...
 
     def sequence_at(self, timestamp: int) -> int: ...
+
+    def points(self, start: int, end: int, most: int) -> Sequence[tuple[int, int, int]]: ...
 
     def open(self, start: int, end: int, chunk: int) -> RangeReader: ...
 
@@ -158,8 +161,10 @@ class HistoryEndpoints:
         arguments = request.query()
         topic = _topic(request)
         past = self._find(topic, arguments)
+        most = _most_points(arguments)
         if "wait" in arguments:
             past = await self._wait(request, topic, past, arguments)
+        points = {} if most is None else {"points": await self._points(topic, past, arguments, most)}
         times = await self._reading.in_thread(past.times) if past.first < past.next else None
         first_time, last_time = times or (None, None)
         return json(
@@ -172,8 +177,25 @@ class HistoryEndpoints:
                 "bytes": past.bytes,
                 "retention_time": past.retention_time,
                 "retention_bytes": past.retention_bytes,
+                **points,
             }
         )
+
+    async def _points(
+        self, topic: str, past: Past, arguments: dict[str, str], most: int
+    ) -> Sequence[tuple[int, int, int]]:
+        """Where which time lies in [from, to), and how many bytes before it."""
+        start = _number(arguments, "from")
+        if start is None:
+            start = past.first
+        end = _end(arguments, past, start)
+        self._check_start(past, start)
+        if start >= end:
+            return ()
+        try:
+            return await self._reading.in_thread(lambda: past.points(start, end, most))
+        except OSError as error:
+            raise _cannot_read(topic, error) from error
 
     async def _wait(self, request: Request, topic: str, past: Past, arguments: dict[str, str]) -> Past:
         end = self._clock() + min(wait_argument(arguments), LONGEST_WAIT)
@@ -197,11 +219,14 @@ class HistoryEndpoints:
         past = self._find(topic, arguments)
         start = await self._start(topic, past, place)
         end = _end(arguments, past, start)
+        self._check_start(past, start)
+        return await self._open(request, topic, past, start, end)
+
+    def _check_start(self, past: Past, start: int) -> None:
         if start < past.first:
             raise self._gone(past)
         if start > past.next:
             raise HttpError(400, "BEYOND_END", details=self._described(past))
-        return await self._open(request, topic, past, start, end)
 
     async def _start(self, topic: str, past: Past, place: Place | None) -> int:
         if isinstance(place, AtTime):
@@ -384,6 +409,13 @@ def _end(arguments: dict[str, str], past: Past, start: int) -> int:
     if limit is not None:
         end = start + limit
     return past.next if end is None else min(end, past.next)
+
+
+def _most_points(arguments: dict[str, str]) -> int | None:
+    most = _number(arguments, "points")
+    if most is not None and not POINTS[0] <= most <= POINTS[1]:
+        raise HttpError(400, "INVALID_ARG_POINTS")
+    return most
 
 
 def _number(arguments: dict[str, str], name: str) -> int | None:

@@ -1,7 +1,7 @@
 """A topic's past as others read it: what is synced, record by record as it lies in the segments.
 
-A `Past` is made on the loop, and says what there is at this moment. What blocks on the disk (`times`, `sequence_at`, `open`
-and all of a `RangeReader`) is for a thread. A range's files are opened before its first byte is sent, so a segment that is
+A `Past` is made on the loop, and says what there is at this moment. What blocks on the disk (`times`, `sequence_at`, `points`,
+`open` and all of a `RangeReader`) is for a thread. A range's files are opened before its first byte is sent, so a segment that is
 removed meanwhile is read to its end.
 """
 
@@ -15,12 +15,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
-from common.wire.log_record import HEADER_SIZE, Header, decode_header, follow
+from common.wire.log_record import Header, decode_header, follow
 from nsqd.log.cold import keep_aside
 from nsqd.log.files import close_quietly
 from nsqd.log.reading import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
 from nsqd.log.record import scan
-from nsqd.log.segment import Index, ReadAt, Segment, Stretch, Walk, find_hole, load_index
+from nsqd.log.segment import Index, ReadAt, Stretch, Walk, find_hole, header_at, index_of, proven_entry
+from nsqd.log.survey import Point, Survey
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
@@ -120,6 +121,11 @@ class Past:
                 return sequence
         return self.next
 
+    def points(self, start: int, end: int, most: int) -> list[Point]:
+        """Return at most so many points of [start, end), which must not be empty. Raises ReadRefused."""
+        wanted = [stretch for stretch in self._stretches if stretch.end > start and stretch.base < end]
+        return patiently(lambda: Survey(self._files, wanted).points(start, end, most), self._pause)
+
     def _first_header(self, place: int) -> Header | None:
         """Return the first sound header from this stretch on. Raises ReadRefused."""
         for at in range(place, len(self._stretches)):
@@ -133,7 +139,7 @@ class Past:
     def _header_at_start(self, place: int, reader: _Reader) -> Header | None:
         """Return the header at the very start, for which a small read is enough."""
         with self._opened(place, reader) as read:
-            return _header_at(read, 0) if read is not None else None
+            return header_at(read, 0) if read is not None else None
 
     @contextmanager
     def _opened(self, place: int, reader: _Reader) -> Iterator[ReadAt | None]:
@@ -153,13 +159,13 @@ class Past:
         with self._opened(place, reader) as read:
             if read is None:
                 return
-            index = _index_of(self._files, stretch) if before is not None or near_end else Index()
+            index = index_of(self._files, stretch) if before is not None or near_end else Index()
             entries = len(index)
             if before is not None:
                 entries = bisect_left(
-                    range(entries), before, key=lambda it: _time_of(_header_at(read, index.offsets[it]))
+                    range(entries), before, key=lambda it: _time_of(header_at(read, index.offsets[it]))
                 )
-            offset, sequence = _proven(read, index, entries - 1) or (0, stretch.base)
+            offset, sequence = proven_entry(read, index, entries - 1) or (0, stretch.base)
             walk = Walk(read, offset=offset, sequence=sequence, end=stretch.size, verify=False, next_base=stretch.end)
             for block in walk.blocks():
                 for _, header in block.headers:
@@ -267,8 +273,8 @@ class RangeReader:
         """Offset and sequence of the record that holds `next`, or of the first one after it."""
         if self.next == stretch.base:
             return 0, stretch.base
-        index = _index_of(self._files, stretch)
-        offset, sequence = _proven(read, index, index.place_of(self.next)) or (0, stretch.base)
+        index = index_of(self._files, stretch)
+        offset, sequence = proven_entry(read, index, index.place_of(self.next)) or (0, stretch.base)
         walk = Walk(read, offset=offset, sequence=sequence, end=stretch.size, verify=False, next_base=stretch.end)
         for block in walk.blocks():
             for position, header in block.headers:
@@ -290,25 +296,6 @@ def _walk(data: bytes, sequence: int, until: int) -> tuple[int, int, int]:
     return found.position, found.sequence, found.needed
 
 
-def _index_of(files: Files, stretch: Stretch) -> Index:
-    if stretch.index is not None:
-        return stretch.index
-    return load_index(files, Segment(stretch.path, stretch.base, stretch.size))
-
-
 def _time_of(header: Header | None) -> int:
     """What cannot be read counts as late: whoever looks for a time then begins before it."""
     return header.timestamp if header is not None else _LATE
-
-
-def _header_at(read: ReadAt, offset: int) -> Header | None:
-    return decode_header(read(offset, HEADER_SIZE), 0)
-
-
-def _proven(read: ReadAt, index: Index, place: int) -> tuple[int, int] | None:
-    """(offset, sequence) of an entry of the index, if there is a record of that sequence."""
-    if place < 0:
-        return None
-    offset, sequence = index.offsets[place], index.sequences[place]
-    header = _header_at(read, offset)
-    return (offset, sequence) if header is not None and header.base_sequence == sequence else None

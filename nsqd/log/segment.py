@@ -129,6 +129,25 @@ def load_index(files: Files, segment: Segment) -> Index:
     return Index.decode(data, base=segment.base, end_offset=segment.size)
 
 
+def index_of(files: Files, stretch: Stretch) -> Index:
+    if stretch.index is not None:
+        return stretch.index
+    return load_index(files, Segment(stretch.path, stretch.base, stretch.size))
+
+
+def header_at(read: ReadAt, offset: int) -> Header | None:
+    return decode_header(read(offset, HEADER_SIZE), 0)
+
+
+def proven_entry(read: ReadAt, index: Index, place: int) -> tuple[int, int] | None:
+    """(offset, sequence) of an entry of the index, if there is a record of that sequence."""
+    if place < 0:
+        return None
+    offset, sequence = index.offsets[place], index.sequences[place]
+    header = header_at(read, offset)
+    return (offset, sequence) if header is not None and header.base_sequence == sequence else None
+
+
 def save_index(files: Files, path: Path, data: bytes, *, saved: int) -> None:
     """Appends encoded entries after the first `saved`, and cuts off what may stand behind them."""
     descriptor = files.open_to_write(path)

@@ -96,6 +96,20 @@ def test_log_says_what_there_is(nsqd: Nsqd) -> None:
     assert len(found["node"]) == len(found["log"]) == 32
 
 
+def test_log_tells_times_and_bytes_along_a_range(nsqd: Nsqd) -> None:
+    for bodies in ((b"a", b"bb", b"ccc"), (b"d",), (b"e", b"f")):
+        publish(nsqd, "points", *bodies)
+    times = [line["timestamp"] for line in lines(nsqd.http("GET", "/topic/read?topic=points"))[:-1]]
+    assert log_of(nsqd, "points", "&points=100")["points"] == [
+        *([0, times[0], 0], [3, times[0], 56 + 18], [3, times[3], 74], [4, times[3], 74 + 61]),
+        *([4, times[4], 135], [6, times[4], 135 + 66]),
+    ]
+    within = log_of(nsqd, "points", "&from=1&to=5&points=6")["points"]
+    assert [within[0], within[-1]] == [[1, times[0], 0], [5, times[4], 135 + 33 - 24]]
+    assert log_of(nsqd, "points", "&from=6&points=6")["points"] == []
+    assert log_of(nsqd, "points", "&from=5&to=99&points=6")["points"] == [[5, times[4], 0], [6, times[4], 33]]
+
+
 def test_log_of_a_topic_without_messages(nsqd: Nsqd) -> None:
     nsqd.post("/topic/create?topic=empty")
     found = log_of(nsqd, "empty")
@@ -257,6 +271,11 @@ def test_a_connection_may_ask_again(filled: Nsqd) -> None:
     ("/topic/log?topic=filled&wait=-1s", 400, "INVALID_ARG_WAIT"),
     ("/topic/log?topic=filled&wait=1s&next=x", 400, "INVALID_ARG_NEXT"),
     ("/topic/log?topic=filled&log=other", 409, "ANOTHER_LOG"),
+    ("/topic/log?topic=filled&points=5", 400, "INVALID_ARG_POINTS"),
+    ("/topic/log?topic=filled&points=1001", 400, "INVALID_ARG_POINTS"),
+    ("/topic/log?topic=filled&points=9&from=earliest", 400, "INVALID_ARG_FROM"),
+    ("/topic/log?topic=filled&points=9&from=5&to=4", 400, "INVALID_ARG_TO"),
+    ("/topic/log?topic=filled&points=9&from=21", 400, "BEYOND_END"),
     ("/topic/read", 400, "MISSING_ARG_TOPIC"),
     ("/topic/read?topic=", 400, "INVALID_ARG_TOPIC"),
     ("/topic/read?topic=nobody", 404, "TOPIC_NOT_FOUND"),

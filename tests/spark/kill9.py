@@ -194,8 +194,8 @@ class Landing:
             return ["tests.spark.driver", "land", ",".join(map(address, self._nodes)), checkpoint, str(self._table)]
         nodes = [f"--nsqd={address(node)}" for node in self._nodes]
         places = ["--table", str(self._table), "--checkpoint", checkpoint]
-        pace = "--source-option=maxRowsPerTrigger=50000"
-        return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, pace]
+        pace = [f"--source-option={it}" for it in ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0")]
+        return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, *pace]
 
     def landed(self) -> Seen:
         """What the table holds for who reads it now."""

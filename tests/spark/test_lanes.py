@@ -19,12 +19,12 @@ from pyspark_nsq.lanes import (
     Offsets,
     Places,
     Range,
+    Share,
     advance,
     cut,
     parse_bound,
     plan,
     resolve,
-    share,
 )
 
 A, B, C = (Lane(node, "orders", "log") for node in "abc")
@@ -51,36 +51,36 @@ def test_what_is_no_offset_is_refused(written: object) -> None:
         Offsets.from_json(written)
 
 
-# Fair shares
-
-
-@given(
-    st.dictionaries(st.builds(Lane, st.text("ab", min_size=1), st.just("t"), st.just("l")), st.integers(0, 50)),
-    st.integers(0, 200),
-)
-def test_shares_are_max_min_fair(waiting: dict[Lane, int], rows: int) -> None:
-    taken = share(waiting, rows)
-    assert sum(taken.values()) == min(rows, sum(waiting.values()))
-    assert all(0 <= taken[lane] <= waiting[lane] for lane in waiting)
-    cut_short = [taken[lane] for lane in waiting if taken[lane] < waiting[lane]]
-    if cut_short:  # who did not get all has at least as much as anybody else, but for the last row
-        assert max(taken.values()) <= min(cut_short) + 1
-
-
-def test_a_busy_lane_does_not_starve_a_quiet_one() -> None:
-    assert share({A: 1_000_000, B: 10}, 1000) == {A: 990, B: 10}
-
-
 # The next batch
+
+
+def at_most(rows: int) -> Share:
+    """Of each lane."""
+    return lambda waiting: {lane: min(rows, span.end - span.begin) for lane, span in waiting.items()}
 
 
 def test_nothing_new_gives_the_very_start() -> None:
     start = Offsets({A: 5}, {A: 0})
-    assert advance(start, heads(a=(0, 5)), rows=None, vanished={}) is start
+    assert advance(start, heads(a=(0, 5)), vanished={}) is start
+
+
+def test_what_is_not_worth_a_batch_yet_gives_the_very_start() -> None:
+    start = Offsets({A: 5}, {A: 0})
+    assert advance(start, heads(a=(0, 9)), share=lambda _: None, vanished={}) is start
+
+
+def test_where_a_lane_begins_is_written_down_though_it_is_not_worth_a_batch_yet() -> None:
+    end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(3, 9)), share=lambda _: None, vanished={})
+    assert end == Offsets({A: 5, B: 3}, {B: 3})
+
+
+def test_a_lane_without_a_share_stays_where_it_is() -> None:
+    end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 9), b=(0, 9)), share=lambda _: {A: 1}, vanished={})
+    assert end.lanes == {A: 6, B: 2}
 
 
 def test_the_first_batch_says_where_it_began() -> None:
-    end = advance(Offsets({A: 3}, initial=True), heads(a=(0, 5)), rows=None, vanished={})
+    end = advance(Offsets({A: 3}, initial=True), heads(a=(0, 5)), vanished={})
     assert end == Offsets({A: 5}, {A: 3})
 
 
@@ -92,39 +92,39 @@ def test_a_replayed_first_batch_begins_where_it_began() -> None:
 
 def test_a_lane_that_appears_is_read_from_its_first_message() -> None:
     start = Offsets({A: 5})
-    end = advance(start, heads(a=(0, 5), b=(7, 9)), rows=None, vanished={})
+    end = advance(start, heads(a=(0, 5), b=(7, 9)), vanished={})
     assert end == Offsets({A: 5, B: 9}, {B: 7})
     assert plan(start, end, {A: "a", B: "b"}) == [Range(B, "b", 7, 9)]
 
 
 def test_a_lane_of_a_node_that_is_down_stays_where_it_is() -> None:
-    end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 6)), rows=None, vanished={})
+    end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 6)), vanished={})
     assert end.lanes == {A: 6, B: 2}
 
 
 def test_retention_that_overtakes_a_lane_is_an_error_that_names_lane_and_range() -> None:
     with pytest.raises(DataLoss, match=r"a/orders/log: messages \[5, 8\) were removed by retention"):
-        advance(Offsets({A: 5}), heads(a=(8, 20)), rows=None, vanished={})
+        advance(Offsets({A: 5}), heads(a=(8, 20)), vanished={})
 
 
 def test_when_loss_is_allowed_what_was_removed_costs_no_rows() -> None:
     start = Offsets({A: 5})
-    end = advance(start, heads(a=(8, 20)), rows=3, vanished={}, lossless=False)
+    end = advance(start, heads(a=(8, 20)), share=at_most(3), vanished={}, lossless=False)
     assert end.lanes == {A: 11}
     assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 11)]  # whoever reads it is told what is left
 
 
 def test_a_lane_that_vanished_is_an_error() -> None:
     with pytest.raises(DataLoss, match="a/orders/log: what begins at 5 cannot be read: its topic was deleted"):
-        advance(Offsets({A: 5}), {}, rows=None, vanished={A: "its topic was deleted"})
+        advance(Offsets({A: 5}), {}, vanished={A: "its topic was deleted"})
 
 
 def test_when_loss_is_allowed_a_lane_that_vanished_leaves_a_gap_once() -> None:
     start = Offsets({A: 5, B: 1})
-    end = advance(start, heads(b=(0, 1)), rows=None, vanished={A: "deleted"}, lossless=False)
+    end = advance(start, heads(b=(0, 1)), vanished={A: "deleted"}, lossless=False)
     assert end.lanes == {B: 1}
     assert plan(start, end, {B: "b"}) == [Range(A, "", 5, None)]
-    assert advance(end, heads(b=(0, 1)), rows=None, vanished={A: "deleted"}, lossless=False) is end
+    assert advance(end, heads(b=(0, 1)), vanished={A: "deleted"}, lossless=False) is end
 
 
 def test_a_planned_batch_of_a_lane_that_vanished_is_an_error_or_a_range_without_an_address() -> None:
@@ -138,9 +138,9 @@ def test_a_planned_batch_of_a_lane_that_vanished_is_an_error_or_a_range_without_
 
 def test_nothing_is_read_beyond_the_targets() -> None:
     targets = {A: 7}
-    end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(0, 9)), rows=None, vanished={}, targets=targets)
+    end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(0, 9)), vanished={}, targets=targets)
     assert end.lanes == {A: 7}
-    assert advance(end, heads(a=(0, 9), b=(0, 9)), rows=None, vanished={}, targets=targets) is end
+    assert advance(end, heads(a=(0, 9), b=(0, 9)), vanished={}, targets=targets) is end
 
 
 def test_a_start_behind_its_end_is_refused() -> None:
@@ -158,7 +158,7 @@ def test_batches_follow_each_other_without_a_gap_or_an_overlap(data: st.DataObje
             now[lane] = replace(head, next=head.next + data.draw(st.integers(0, 9)))
         if data.draw(st.booleans()):
             now |= {C: now.get(C, Head(C, "c", 0, 3))}
-        end = advance(start, now, rows=data.draw(st.one_of(st.none(), st.integers(1, 9))), vanished={})
+        end = advance(start, now, share=at_most(data.draw(st.integers(0, 9))), vanished={})
         for it in plan(start, end, dict.fromkeys(now, "x")):
             assert it.end is not None
             read[it.lane].append(range(it.begin, it.end))
@@ -180,6 +180,46 @@ def test_tasks_hold_every_row_once_and_none_too_many(sizes: list[int], rows_per_
         assert parts[0].begin == 0
         assert parts[-1].end == whole.end
         assert all(one.end == two.begin for one, two in pairwise(parts))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 500), st.integers(0, 5000)), min_size=1, max_size=20),
+    st.integers(1, 100),
+    st.integers(100, 2000),
+)
+def test_tasks_hold_no_more_bytes_than_they_may(steps: list[tuple[int, int]], rows: int, size: int) -> None:
+    marks = [(0, 0)]
+    for more_rows, more_bytes in steps:
+        marks.append((marks[-1][0] + more_rows, marks[-1][1] + more_bytes))
+    whole = Range(A, "x", 0, marks[-1][0])
+    tasks = cut([whole], rows, bytes_per_task=size, marks={whole: marks})
+    parts = [part for task in tasks for part in task]
+    assert [parts[0].begin, *(part.end for part in parts)] == [*(part.begin for part in parts), whole.end]
+    longest = max(more_bytes / more_rows for more_rows, more_bytes in steps)
+    for part in parts:
+        assert part.rows <= rows
+        assert part.rows == 1 or bytes_between(marks, part) <= size + 2 * longest
+
+
+def bytes_between(marks: list[tuple[int, int]], part: Range) -> float:
+    assert part.end is not None
+    found = 0.0
+    for (begin, before), (end, then) in pairwise(marks):
+        rows = min(end, part.end) - max(begin, part.begin)
+        found += max(0, rows) * (then - before) / (end - begin)
+    return found
+
+
+def test_large_messages_make_more_tasks_than_their_number() -> None:
+    megabytes = Range(A, "x", 0, 1000)
+    tasks = cut([megabytes], 100_000, bytes_per_task=128 << 20, marks={megabytes: [(0, 0), (1000, 1000 << 20)]})
+    assert [sum(part.rows for part in task) for task in tasks] == [125] * 8
+
+
+def test_short_ranges_of_large_messages_do_not_share_a_task() -> None:
+    ranges = [Range(Lane(str(number), "t", "l"), "x", 0, 100) for number in range(8)]
+    marks = {it: [(0, 0), (100, 100 << 20)] for it in ranges}
+    assert len(cut(ranges, 100_000, bytes_per_task=128 << 20, marks=marks)) == 8
 
 
 def test_many_short_ranges_share_tasks() -> None:
@@ -221,6 +261,15 @@ def test_places_are_looked_up() -> None:
     assert resolved(Edge.LATEST) == {A: 9, B: 4}
     assert resolved(At("2026-03-01T12:00:00Z")) == {A: 4, B: 1}
     assert resolved(Places({A: 5}, Edge.LATEST)) == {A: 5, B: 4}
+    assert resolved(Places({A: At("2026-03-01T12:00:00Z")}, Edge.LATEST)) == {A: 4, B: 4}
+
+
+def test_a_time_behind_the_end_is_the_end_unless_a_message_is_required() -> None:
+    found = heads(a=(3, 9))
+    for bound, end in ((At("2100-01-01T00:00:00Z"), 9), (Places({A: At("2100-01-01T00:00:00Z")}, Edge.EARLIEST), 9)):
+        assert resolve(bound, found, lambda head, _: head.next, option="o", lossless=True) == {A: end}
+    with pytest.raises(BadOption, match="o: lane a/orders/log has no message of 2100-01-01T00:00:00Z or later"):
+        resolve(At("2100-01-01T00:00:00Z", required=True), found, lambda head, _: head.next, option="o", lossless=True)
 
 
 def test_places_that_are_not_there_are_refused() -> None:

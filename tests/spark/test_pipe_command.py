@@ -182,6 +182,7 @@ def test_metrics_are_served() -> None:
             }
         ],
         "observedMetrics": {"quality": {'says "no"': 2}},
+        "stateOperators": [{"numRowsDroppedByWatermark": 3}],
     }
     metrics.observe("land", report)
     metrics.observe("land", report)
@@ -196,6 +197,7 @@ def test_metrics_are_served() -> None:
     assert 'nsqpipe_batch_seconds{query="land"} 1.5\n' in page
     assert 'nsqpipe_lag_messages{query="land"} 15\n' in page
     assert 'nsqpipe_lane_next{lane="n/t/l",query="land"} 10\n' in page
+    assert 'nsqpipe_late_rows_total{query="land"} 6\n' in page
     assert 'nsqpipe_rule_broken_total{query="land",rule="says \\"no\\""} 4\n' in page
 
 

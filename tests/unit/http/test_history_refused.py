@@ -23,3 +23,12 @@ def test_place_by_time_that_cannot_be_read_may_be_asked_for_again(method: str, t
     ask = nsqd.get if method == "GET" else nsqd.post
     answer = ask(f"{target}&from=2024-01-01T00:00:00Z")
     assert (answer.status, answer.body) == (503, b'{"message":"CANNOT_READ"}')
+
+
+def test_points_that_cannot_be_read_may_be_asked_for_again() -> None:
+    past = Mock(first=0, next=1)
+    past.points.side_effect = OSError(errno.EIO, "Input/output error")
+    nsqd = Nsqd(Reading(Mock(find=Mock(return_value=past)), at_once))
+    nsqd.post("/topic/create?topic=t")
+    answer = nsqd.get("/topic/log?topic=t&points=10")
+    assert (answer.status, answer.body) == (503, b'{"message":"CANNOT_READ"}')

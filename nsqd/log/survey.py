@@ -1,0 +1,191 @@
+"""Which time lies where in a log, and how many bytes before it, told by the indexes and the records' headers alone.
+
+A survey costs about the same however long the range is, because it looks as closely as the range is short:
+
+    many segments       the first record of each
+    a few               records that the sparse index names
+    no more than WALKED every record
+
+So whoever wants to know exactly where a time lies asks again about what is between two points, some three or four times.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from common.wire.log_record import Header, decode_header
+from nsqd.log.reading import opened_to_read
+from nsqd.log.segment import Index, ReadAt, Stretch, header_at, index_of, proven_entry
+
+if TYPE_CHECKING:
+    from nsqd.log.files import Files
+
+T = TypeVar("T")
+
+WALKED: Final = 128 * 1024  # bytes; two intervals of an index, so that a longer range has entries inside
+_MANY_SEGMENTS: Final = 4
+_CHUNK: Final = 64 * 1024
+
+
+class Point(NamedTuple):
+    """The messages before `sequence` were published at `timestamp` or earlier, those from it on then or later.
+
+    `bytes` of records lie between the beginning of the range and the point.
+    """
+
+    sequence: int
+    timestamp: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    position: int  # as if the segments lay end to end
+    header: Header
+
+    def position_of(self, sequence: int) -> int:
+        """Where a message lies; within a record as if all of its messages were equally long."""
+        header = self.header
+        passed = min(max(sequence - header.base_sequence, 0), header.count)
+        return self.position + header.size * passed // header.count
+
+
+class _Place(NamedTuple):
+    """Where a record should begin."""
+
+    stretch: int
+    offset: int
+    sequence: int
+
+
+class Survey:
+    """Of stretches that follow each other. All of it blocks on the disk, and may raise ReadRefused."""
+
+    def __init__(self, files: Files, stretches: Sequence[Stretch]) -> None:
+        self._files = files
+        self._stretches = stretches
+        self._starts = list(accumulate((stretch.size for stretch in stretches), initial=0))
+        self._indexes: dict[int, Index] = {}
+
+    def points(self, start: int, end: int, most: int) -> list[Point]:
+        """Return at most so many points (six or more) of [start, end), the first at its start and the last at its end.
+
+        None lies between two neighbours when one record does, or when nothing there can be read; no points at all, when
+        the ends cannot be.
+        """
+        first, last = self._holding(start), self._holding(end - 1)
+        if first is None or last is None:
+            return []
+        inner = self._between(first, last, (most - 4) // 2)
+        origin, latest = first.position_of(start), 0
+        points: list[Point] = []
+        for record in (first, *inner, last):
+            latest = max(latest, record.header.timestamp)  # where the clock was set back
+            for sequence in (record.header.base_sequence, record.header.end_sequence):
+                at = min(max(sequence, start), end)
+                point = Point(at, latest, record.position_of(at) - origin)
+                if not points or point > points[-1]:
+                    points.append(point)
+        return points
+
+    def _between(self, first: _Record, last: _Record, most: int) -> Iterator[_Record]:
+        """At most so many records between these two, evenly spread."""
+        if first.position >= last.position:
+            return
+        named: list[_Place] = []
+        if last.position - first.position > WALKED:
+            named = [
+                it for it in self._named() if first.position < self._starts[it.stretch] + it.offset < last.position
+            ]
+        # An index that was lost makes it a long walk, as it does for whoever reads.
+        found = self._read_headers(_thinned(named, most)) if named else _thinned(self._walked(first, last), most)
+        yield from (record for record in found if first.position < record.position < last.position)
+
+    def _holding(self, sequence: int) -> _Record | None:
+        """Return the record of this message; where that is damaged, the last sound one before it in its segment."""
+        place = bisect_right(self._stretches, sequence, key=lambda stretch: stretch.base) - 1
+        index = self._index(place)
+        with self._opened(place) as read:
+            if read is None:
+                return None
+            found = None
+            offset, base = proven_entry(read, index, index.place_of(sequence)) or (0, self._stretches[place].base)
+            for record in self._chain(read, place, offset, base):
+                if record.header.base_sequence > sequence:
+                    break
+                found = record
+                if record.header.end_sequence > sequence:
+                    break
+            return found
+
+    def _walked(self, first: _Record, last: _Record) -> Iterator[_Record]:
+        for place, start in enumerate(self._starts[:-1]):
+            if self._starts[place + 1] <= first.position or start >= last.position:
+                continue
+            begins_here = first.position >= start
+            offset = first.position - start if begins_here else 0
+            base = first.header.base_sequence if begins_here else self._stretches[place].base
+            with self._opened(place) as read:
+                if read is not None:
+                    for record in self._chain(read, place, offset, base):
+                        if record.position >= last.position:
+                            break
+                        yield record
+
+    def _named(self) -> Iterator[_Place]:
+        """Where records begin as file names and, where the segments are few, indexes tell."""
+        for number, stretch in enumerate(self._stretches):
+            yield _Place(number, 0, stretch.base)
+            if len(self._stretches) <= _MANY_SEGMENTS:
+                index = self._index(number)
+                for sequence, offset in zip(index.sequences, index.offsets, strict=True):
+                    yield _Place(number, offset, sequence)
+
+    def _read_headers(self, places: Sequence[_Place]) -> Iterator[_Record]:
+        for number, here in groupby(places, key=attrgetter("stretch")):
+            with self._opened(number) as read:
+                for place in here:
+                    header = header_at(read, place.offset) if read is not None else None
+                    if header is not None and header.base_sequence == place.sequence:
+                        yield _Record(self._starts[number] + place.offset, header)
+
+    def _chain(self, read: ReadAt, place: int, offset: int, sequence: int) -> Iterator[_Record]:
+        """The records that follow each other from here on, as far as they are sound."""
+        stretch, data, start = self._stretches[place], b"", offset
+        while offset < stretch.size:
+            header = decode_header(data, offset - start)
+            if header is None and (offset != start or not data):
+                data, start = read(offset, min(_CHUNK, stretch.size - offset)), offset
+                continue
+            if header is None or header.base_sequence != sequence:
+                return
+            yield _Record(self._starts[place] + offset, header)
+            offset += header.size
+            sequence = header.end_sequence
+
+    @contextmanager
+    def _opened(self, place: int) -> Iterator[ReadAt | None]:
+        """Open a segment; gives None if its file is gone."""
+        with ExitStack() as stack:
+            try:
+                read = stack.enter_context(opened_to_read(self._files, self._stretches[place].path))
+            except FileNotFoundError:
+                read = None
+            yield read
+
+    def _index(self, place: int) -> Index:
+        if place not in self._indexes:
+            self._indexes[place] = index_of(self._files, self._stretches[place])
+        return self._indexes[place]
+
+
+def _thinned(items: Iterable[T], most: int) -> Sequence[T]:
+    everything = list(items)
+    count = min(most, len(everything))
+    return [everything[(2 * number + 1) * len(everything) // (2 * count)] for number in range(count)]

@@ -1,0 +1,388 @@
+"""How much of each lane a batch takes when not all that waits fits into it: the oldest, up to one time for all lanes.
+
+So no lane's clock runs ahead of another's, and a watermark drops nothing that was there to be read: no message of a batch
+is younger than one that it leaves.
+
+A lane is known by *fences*. `Fence(7, t, b)` says that the messages before number 7 were published at t or earlier, those
+from it on at t or later, and that b bytes of records lie before it. Between two fences nothing is known but the times of
+both, so where a time T lies there may be doubt:
+
+    lane A   0 ........ 400 ........ 900        T lies between fences: 400 messages for sure, up to 900 perhaps
+    lane B   0 .. 20 .... T (30) ....... 60     T is the time of a fence: exactly 30
+
+`share` looks for the latest T up to which all lanes fit into the limit, doubts included. It answers with how much to take,
+or with questions: stretches of lanes in which more fences are needed, as a batch would be left too small or a doubt
+remains. Whoever asks them (`profiles.py`) lets the lanes' profiles learn the answers and calls again. As fences are kept
+from batch to batch, and each answer holds some hundred, one or two questions for each lane and batch are enough.
+
+When many messages have the same time (a burst in one record, larger than the limit) they share what is left in proportion.
+All lanes do so when the times of one cannot be told.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from pyspark_nsq.lanes import Lane
+
+_ANY_TIME: Final = (1 << 63) - 1  # where none is known: no message is younger
+_ENOUGH: Final = 0.75  # of the limit; a fuller batch is not worth more questions
+_WORTH_ASKING: Final = 1 / 8  # of the largest stretch that is asked about in the same round
+
+_sequence_of: Final = attrgetter("sequence")
+_time_of: Final = attrgetter("time")
+
+
+class Fence(NamedTuple):
+    sequence: int
+    time: int  # nanoseconds
+    bytes: int
+
+
+class Question(NamedTuple):
+    """More fences of [begin, end) are needed."""
+
+    lane: Lane
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What one batch may hold; None: anything."""
+
+    rows: int | None = None
+    bytes: int | None = None
+
+    def part(self, rows: float, size: float) -> float:
+        """How much of the limit that is, at most 1 if it fits."""
+        return max(rows / self.rows if self.rows else 0.0, size / self.bytes if self.bytes else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Minimum:
+    """What makes a batch worth while: so many rows, or so long a time since the last one."""
+
+    rows: int = 0
+    delay: float = 0.0  # seconds
+
+    def is_reached(self, rows: int, *, since_last: float) -> bool:
+        return rows >= self.rows or since_last >= self.delay
+
+
+class Profile:
+    """What is known of the messages of a lane from one place on."""
+
+    def __init__(self, sequence: int) -> None:
+        self._fences = [Fence(sequence, 0, 0)]  # in order of sequence, time and bytes alike
+        self._end = sequence
+        self._end_time = _ANY_TIME
+        self._log: tuple[int, int] | None = None  # (first sequence, bytes) of the whole log, as they were last seen
+
+    @property
+    def place(self) -> int:
+        return self._fences[0].sequence
+
+    @property
+    def end(self) -> int:
+        return self._end
+
+    @property
+    def rows(self) -> int:
+        return self._end - self.place
+
+    @property
+    def unmeasured(self) -> int:
+        """From where on it is not known how many bytes there are; the end, if it is known."""
+        return self._fences[-1].sequence
+
+    @property
+    def most_bytes(self) -> int | None:
+        """At least what lies from the place to the end; None: nothing is known."""
+        if self.unmeasured == self._end:
+            return self._fences[-1].bytes - self._fences[0].bytes
+        return self._log[1] if self._log is not None else None
+
+    @property
+    def likely_bytes(self) -> int:
+        """The same, with what is not measured as in the average of the log."""
+        unmeasured = self._end - self.unmeasured
+        log_first, log_bytes = self._log or (0, 0)
+        return self._fences[-1].bytes - self._fences[0].bytes + log_bytes * unmeasured // max(1, self._end - log_first)
+
+    def fences(self) -> list[Fence]:
+        """From the place to the end; beyond `unmeasured` without their bytes."""
+        last = self._fences[-1]
+        if last.sequence == self._end:
+            return self._fences
+        return [*self._fences, Fence(self._end, max(self._end_time, last.time), last.bytes)]
+
+    def move_to(self, sequence: int) -> None:
+        """Forget what lies before. The place must lie in [place, end]."""
+        fences = self._fences
+        after = bisect_right(fences, sequence, key=_sequence_of)
+        if after == len(fences) and fences[-1].sequence < sequence:
+            self._fences = [Fence(sequence, fences[-1].time, 0)]  # nothing was measured up to here
+            return
+        before = fences[after - 1]
+        if before.sequence < sequence:
+            fences[after - 1] = before._replace(sequence=sequence, bytes=_bytes_at(before, fences[after], sequence))
+        del fences[: after - 1]
+
+    def extend(self, end: int, time: int | None, log_first: int, log_bytes: int | None) -> None:
+        """The lane ends there now, with a message of this time; and its whole log has so many bytes. None: unknown.
+
+        While nothing is removed from a log it grows by as many bytes as its new records have, so nobody needs to be asked.
+        """
+        fences, seen = self._fences, self._log
+        log = (log_first, log_bytes) if log_bytes is not None else None
+        if end < fences[-1].sequence:
+            del fences[max(1, bisect_right(fences, end, key=_sequence_of)) :]
+        elif end > self._end == fences[-1].sequence and time is not None and seen and log and seen[0] == log[0]:
+            last = fences[-1]
+            fences.append(Fence(end, max(time, last.time), last.bytes + max(0, log[1] - seen[1])))
+        self._end, self._log = end, log
+        self._end_time = time if time is not None else _ANY_TIME
+
+    def learn(self, begin: int, end: int, points: Iterable[tuple[int, int, int]]) -> None:
+        """The answer to a question: (sequence, time, bytes since `begin`) of points in [begin, end].
+
+        Where none lies in between the messages count as published at once, so that nothing is asked twice.
+        """
+        fences = self._fences
+        at = bisect_right(fences, begin, key=_sequence_of) - 1
+        if at < 0 or fences[at].sequence != begin:
+            return  # it has moved on
+        before = fences[at]
+        after = next((fence for fence in fences[at + 1 :] if fence.sequence >= end), None)
+        most_time = after.time if after is not None else _ANY_TIME
+        most_bytes = after.bytes if after is not None else None
+        new: list[Fence] = []
+        last = before
+        for sequence, time, size in points:
+            total = before.bytes + size if most_bytes is None else min(before.bytes + size, most_bytes)
+            last = Fence(max(sequence, last.sequence), min(max(time, last.time), most_time), max(total, last.bytes))
+            new.append(last)
+        if not any(begin < fence.sequence < end for fence in new):
+            first = new[0] if new else before
+            new = [first, Fence(end, first.time, max(last.bytes, most_bytes or 0))]
+        fences[at + 1 : at + 1] = new
+
+    def long_stretches(self, most_bytes: int) -> list[tuple[int, int]]:
+        """[begin, end) of several messages and more bytes, of which more could be known."""
+        return [
+            (before.sequence, after.sequence)
+            for before, after in pairwise(self.fences())
+            if after.bytes - before.bytes > most_bytes
+            and before.time < after.time
+            and after.sequence - before.sequence > 1
+        ]
+
+    def bytes_between(self, begin: int, end: int) -> Sequence[tuple[int, int]] | None:
+        """(sequence, bytes since `begin`) along a range, at its ends and at all fences inside; None: it is not known."""
+        fences = self._fences
+        if not fences[0].sequence <= begin < end <= fences[-1].sequence:
+            return None
+        inside = [(fence.sequence, fence.bytes) for fence in fences if begin < fence.sequence < end]
+        marks = [(begin, self._bytes_at(begin)), *inside, (end, self._bytes_at(end))]
+        return [(sequence, size - marks[0][1]) for sequence, size in marks]
+
+    def _bytes_at(self, sequence: int) -> int:
+        at = bisect_left(self._fences, sequence, key=_sequence_of)
+        fence = self._fences[at]
+        return fence.bytes if fence.sequence == sequence else _bytes_at(self._fences[at - 1], fence, sequence)
+
+
+def _bytes_at(before: Fence, after: Fence, sequence: int) -> int:
+    """As if all messages between two fences were equally long."""
+    span = after.sequence - before.sequence
+    return before.bytes + (after.bytes - before.bytes) * (sequence - before.sequence) // span
+
+
+Shares = dict[Lane, int]
+
+
+def share(
+    profiles: Mapping[Lane, Profile], limit: Limit, *, blind: bool = False, settle: bool = False
+) -> Shares | list[Question]:
+    """How many rows of each lane a batch takes, or what is to be found out first.
+
+    All together fit into the limit, as near to it as the sizes of messages are known, and there is at least one. `blind`:
+    times cannot be told. `settle`: nothing more is asked, and doubts are resolved by taking less.
+    """
+    waiting = {lane: profile for lane, profile in profiles.items() if profile.rows}
+    if limit.bytes is not None and not blind and not settle and (questions := _unmeasured(waiting, limit.bytes)):
+        return questions
+    spans = {lane: (profile.rows, profile.likely_bytes) for lane, profile in waiting.items()}
+    if limit.part(sum(rows for rows, _ in spans.values()), sum(size for _, size in spans.values())) <= 1:
+        return {lane: profile.rows for lane, profile in waiting.items()}
+    if blind:
+        return _in_proportion(spans, limit, 0, 0, turn=sum(profile.place for profile in waiting.values()))
+    fences = {lane: profile.fences() for lane, profile in waiting.items()}
+    if len(fences) == 1:
+        ((lane, only),) = fences.items()
+        return _of_one(lane, only, limit, settle)
+    return _level(fences, limit, settle)
+
+
+def _unmeasured(waiting: Mapping[Lane, Profile], most: int) -> list[Question]:
+    """Whose bytes are to be asked for: nobody's, if all fits even if it was the whole logs."""
+    sizes = [profile.most_bytes for profile in waiting.values()]
+    if None not in sizes and sum(size or 0 for size in sizes) <= most:
+        return []
+    return [
+        Question(lane, profile.unmeasured, profile.end)
+        for lane, profile in waiting.items()
+        if profile.unmeasured < profile.end
+    ]
+
+
+def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> Shares | list[Question]:
+    """There is nobody to be level with, so only bytes are looked at."""
+    start = fences[0]
+    rows = fences[-1].sequence - start.sequence
+    if limit.rows is not None:
+        rows = min(rows, limit.rows)
+    most = start.bytes + limit.bytes if limit.bytes is not None else None
+    for before, after in pairwise(fences):
+        if most is None or after.sequence - start.sequence > rows:
+            break
+        if after.bytes <= most:
+            continue
+        if before.bytes - start.bytes >= _ENOUGH * (most - start.bytes):
+            rows = before.sequence - start.sequence
+        elif before.time < after.time and after.sequence - before.sequence > 1 and not settle:
+            return [Question(lane, before.sequence, after.sequence)]
+        else:  # one record
+            fitting = (most - before.bytes) * (after.sequence - before.sequence) // (after.bytes - before.bytes)
+            rows = before.sequence - start.sequence + fitting
+        break
+    return {lane: max(1, rows)}
+
+
+# Level in time
+
+
+class _Cut(NamedTuple):
+    """Where a time lies in a lane: at `low` or later; at `most` or earlier; and behind messages of this very time, `high`."""
+
+    low: Fence
+    most: Fence
+    high: Fence
+
+    @property
+    def is_open(self) -> bool:
+        return self.low.sequence < self.most.sequence
+
+
+def _cut(fences: Sequence[Fence], time: int) -> _Cut:
+    first = bisect_left(fences, time, key=_time_of)
+    behind = bisect_right(fences, time, key=_time_of)
+    if first < behind:
+        return _Cut(fences[first], fences[first], fences[behind - 1])
+    low, most = fences[max(0, first - 1)], fences[min(first, len(fences) - 1)]
+    if first == 0:
+        most = low
+    return _Cut(low, most, most)
+
+
+class _Sums:
+    """What a batch would have of each lane, against the limit."""
+
+    def __init__(self, fences: Mapping[Lane, Sequence[Fence]], limit: Limit) -> None:
+        self._limit = limit
+        self._rows = sum(one[0].sequence for one in fences.values())
+        self._bytes = sum(one[0].bytes for one in fences.values())
+
+    def amount(self, ends: Iterable[Fence]) -> tuple[int, int]:
+        rows, size = -self._rows, -self._bytes
+        for end in ends:
+            rows += end.sequence
+            size += end.bytes
+        return rows, size
+
+    def part(self, ends: Iterable[Fence]) -> float:
+        return self._limit.part(*self.amount(ends))
+
+
+def _level(fences: Mapping[Lane, Sequence[Fence]], limit: Limit, settle: bool) -> Shares | list[Question]:
+    sums = _Sums(fences, limit)
+    times = sorted({fence.time for one in fences.values() for fence in one})
+    # The earliest time takes nothing, so there is one that fits.
+    fitting = bisect_right(times, 1.0, key=lambda time: sums.part(_cut(one, time).most for one in fences.values()))
+    time = times[fitting - 1]
+    cuts = {lane: _cut(one, time) for lane, one in fences.items()}
+    doubts = [Question(lane, it.low.sequence, it.most.sequence) for lane, it in cuts.items() if it.is_open]
+    if sums.part(it.high for it in cuts.values()) > 1:  # too much has this very time
+        if doubts and not settle:
+            return doubts
+        return _share_instant(fences, cuts, limit, sums)
+    ends = {lane: it.low if it.is_open else it.high for lane, it in cuts.items()}
+    if not settle and sums.part(ends.values()) < _ENOUGH and (following := _following(fences, ends, limit)):
+        return following
+    if doubts and not settle:
+        return doubts
+    taken = {lane: end.sequence - fences[lane][0].sequence for lane, end in ends.items()}
+    if any(taken.values()):
+        return taken
+    return _share_instant(fences, {lane: _Cut(one[0], one[0], one[-1]) for lane, one in fences.items()}, limit, sums)
+
+
+def _following(fences: Mapping[Lane, Sequence[Fence]], ends: Mapping[Lane, Fence], limit: Limit) -> list[Question]:
+    """The stretches behind these ends, in which the time lies up to which a larger batch would go."""
+    parts: list[tuple[float, Question]] = []
+    for lane, end in ends.items():
+        after = bisect_right(fences[lane], end)
+        if after < len(fences[lane]):
+            begin, until = end, fences[lane][after]
+            rows = until.sequence - begin.sequence
+            if rows and begin.time < until.time:
+                part = limit.part(rows, until.bytes - begin.bytes)
+                parts.append((part, Question(lane, begin.sequence, until.sequence)))
+    largest = max((part for part, _ in parts), default=0.0)
+    return [question for part, question in parts if part >= largest * _WORTH_ASKING]
+
+
+def _share_instant(
+    fences: Mapping[Lane, Sequence[Fence]], cuts: Mapping[Lane, _Cut], limit: Limit, sums: _Sums
+) -> Shares:
+    """All that is older, and of what has the same time as much as still fits."""
+    older = {lane: it.low.sequence - fences[lane][0].sequence for lane, it in cuts.items()}
+    spans = {
+        lane: (it.high.sequence - it.low.sequence, it.high.bytes - it.low.bytes)
+        for lane, it in cuts.items()
+        if it.high.sequence > it.low.sequence and not it.is_open
+    }
+    rows, size = sums.amount(it.low for it in cuts.values())
+    turn = sum(one[0].sequence for one in fences.values())
+    added = _in_proportion(spans, limit, rows, size, turn=turn)
+    return {lane: rows + added.get(lane, 0) for lane, rows in older.items()}
+
+
+def _in_proportion(spans: Mapping[Lane, tuple[int, int]], limit: Limit, rows: int, size: int, *, turn: int) -> Shares:
+    """So many of (rows, bytes) of each lane as fit beside those that are taken: one of each, the rest in proportion.
+
+    With fewer rows than lanes they take turns: `turn` grows with each row that was ever taken.
+    """
+    total = sum(count for count, _ in spans.values())
+    total_bytes = sum(size for _, size in spans.values())
+    most = total if limit.rows is None else min(total, limit.rows - rows)
+    if limit.bytes is not None and total_bytes:
+        most = min(most, max(0, limit.bytes - size) * total // total_bytes)
+    most = max(most, 0 if rows else 1)
+    lanes = sorted(spans)
+    if most < len(lanes):
+        first = turn % len(lanes)
+        chosen = (lanes[first:] + lanes[:first])[:most]
+        return dict.fromkeys(chosen, 1)
+    rest, others = most - len(lanes), max(1, total - len(lanes))
+    taken = {lane: 1 + (spans[lane][0] - 1) * rest // others for lane in lanes}
+    left = most - sum(taken.values())  # less than there are lanes, as each was rounded down
+    for lane in sorted(lanes, key=lambda it: -((spans[it][0] - 1) * rest % others))[:left]:
+        taken[lane] += 1
+    return taken

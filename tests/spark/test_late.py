@@ -1,0 +1,60 @@
+"""Messages that come after their window was closed are a number, or an error, but never silence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsqpipe.failures import PipeFailed
+from nsqpipe.kinds import Late
+from nsqpipe.late import LateRows, late_rows
+from tests.spark import skew
+from tests.support.process import Nsqd
+from tests.support.spark import KEPT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def report(*dropped: int) -> dict[str, Any]:
+    return {"stateOperators": [{"numRowsDroppedByWatermark": rows} for rows in dropped]}
+
+
+def test_those_of_all_state_operators_count() -> None:
+    assert [late_rows(it) for it in (report(2, 3), report(0), report(), {})] == [5, 0, 0, 0]
+
+
+def test_they_are_told_by_query() -> None:
+    late = LateRows()
+    for query, rows in (("aggregate", 1200), ("windows", 0), ("aggregate", 34)):
+        late.observe(query, report(rows))
+    assert late.told() == "aggregate: at least 1,234 late rows were dropped"
+    assert not late.is_error
+    late.check()
+
+
+def test_they_are_an_error_where_that_is_asked_for() -> None:
+    late = LateRows(Late.ERROR)
+    late.observe("aggregate", report(0))
+    late.check()
+    late.observe("aggregate", report(7))
+    assert late.is_error
+    with pytest.raises(PipeFailed, match="aggregate: at least 7 late rows were dropped, as their windows were closed"):
+        late.check()
+
+
+def test_a_node_that_was_away_for_ten_minutes_is_late_and_that_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    here = skew.written(tmp_path / "here", skew.evenly(1000, 10), minutes_ago=10)
+    away = skew.written(tmp_path / "away", skew.evenly(800, 10), minutes_ago=20)
+    with Nsqd(here, KEPT) as first:
+        assert skew.aggregated(spark, tmp_path, [first], {}) == 1000
+        with Nsqd(away, KEPT) as second:
+            late = LateRows(Late.ERROR)
+            with pytest.raises(PipeFailed, match=r"aggregate: at least [1-9][0-9]* late rows were dropped"):
+                skew.aggregated(spark, tmp_path, [first, second], {}, late=late)
+            # Who begins with both of them has nothing late.
+            strict = LateRows(Late.ERROR)
+            limited = {"maxRowsPerTrigger": "900"}
+            assert skew.aggregated(spark, tmp_path / "whole", [first, second], limited, late=strict) == 1800
