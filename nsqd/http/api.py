@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import trio
 
 from common.daemon import version_line
+from common.durations import parse_duration, seconds
 from common.http_api import (
     EMPTY,
     JSON,
@@ -122,7 +123,7 @@ def make_app(
     publishing: Publishing,
     node: NodeInfo,
     *,
-    start_drain: Callable[[], None],
+    start_drain: Callable[[float | None], None],
     run_trio: Bridge,
     reading: Reading,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
@@ -234,7 +235,7 @@ class _Endpoints:
         settings: Settings,
         publishing: Publishing,
         node: NodeInfo,
-        start_drain: Callable[[], None],
+        start_drain: Callable[[float | None], None],
     ) -> None:
         self._calls = calls
         self._broker = calls.broker
@@ -253,7 +254,8 @@ class _Endpoints:
         return ping_answer(self._broker.health())
 
     async def drain(self, request: Request) -> Response:
-        self._start_drain()
+        arguments = request.query()
+        self._start_drain(_stay(arguments["stay"]) if "stay" in arguments else None)
         return EMPTY
 
     async def metrics(self, request: Request) -> Response:
@@ -462,6 +464,16 @@ class _ChannelEndpoints:
             action(_find_channel(self._broker, topic_name, name))
         await self._calls.durable()
         return EMPTY
+
+
+def _stay(text: str) -> float:
+    try:
+        stay = parse_duration(text)
+    except ValueError:
+        stay = -1
+    if stay < 0:
+        raise HttpError(400, "INVALID_ARG_STAY")
+    return seconds(stay)
 
 
 def _topic_name(request: Request) -> str:

@@ -45,7 +45,7 @@ class Nsqd:
             reading=reading or no_history(),
         )
 
-    def _start_drain(self) -> None:
+    def _start_drain(self, stay: float | None) -> None:
         self.broker.refusal = "draining"
 
     def get(self, target: str) -> Answer:

@@ -83,3 +83,23 @@ def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) 
     started = clock.current_time()
     trio.run(main, clock=clock)
     assert "1 messages stay for the next start" in caplog.text
+
+
+def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node: Node) -> None:
+    drain = Drain(node.broker, deadline=5.0, stay=100.0, say_goodbye=lambda: None)
+
+    async def main() -> None:
+        drain.start(stay=30.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shorten, 10.0)
+            await drain.wait()
+        assert 20.0 <= trio.current_time() - started < 20.2
+
+    async def shorten(seconds: float) -> None:
+        await trio.sleep(seconds)
+        drain.start()  # says nothing about it
+        drain.start(stay=20.0)
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    started = clock.current_time()
+    trio.run(main, clock=clock)
