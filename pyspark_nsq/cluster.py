@@ -89,7 +89,7 @@ class Cluster:
         """The log of a topic at a node. With `known`, as soon as it differs from that."""
         target = f"/topic/log?topic={quote(place.topic)}"
         if known is not None:
-            target += f"&log={known.lane.log}&next={known.next}&wait={wait:g}s"
+            target += f"&log={known.lane.log}&next={known.next}&closed={str(known.closed).lower()}&wait={wait:g}s"
         try:
             answer = self._http.json(place.address, target, timeout=self._options.access.timeout + wait)
         except Refused as refused:
@@ -109,7 +109,8 @@ class Cluster:
     def _head_in(self, place: Place, answer: Mapping[str, Any]) -> Head:
         lane = Lane(answer["node"], answer["topic"], answer["log"])
         kept = bool(answer["retention_time"] or answer["retention_bytes"])
-        return Head(lane, self._http.final(place.address), answer["first"], answer["next"], kept)
+        closed = bool(answer.get("closed", False))
+        return Head(lane, self._http.final(place.address), answer["first"], answer["next"], kept, closed)
 
     def sequence_at(self, head: Head, time: str) -> int:
         """The first message of a lane that was published at this time or later."""

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range, advance, cut, plan, resolve
+from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Places, Range, advance, cut, plan, resolve
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import PATIENCE, read_ranges
 from pyspark_nsq.watch import Watch
@@ -56,7 +56,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 option="startingOffsets",
                 lossless=options.lossless,
             )
-            self._initial = Offsets(begins, initial=True)
+            complete = options.start.complete(heads) if isinstance(options.start, Places) else {}
+            self._initial = Offsets(begins | complete, initial=True, closed=complete)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
