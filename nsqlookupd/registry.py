@@ -85,11 +85,6 @@ class Peer:
         """Where it stands in answers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
 
-    def is_node(self, node: str) -> bool:
-        """`host:port` of its HTTP side; an IPv6 host with brackets or, as NSQ compares it, without."""
-        address, port = self.identity.broadcast_address, self.identity.http_port
-        return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
-
 
 class Tombstone:
     """What hides a producer of one topic."""
@@ -437,11 +432,15 @@ class Registry:
         return True
 
     def tombstone(self, topic_name: str, node: str) -> None:
-        """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime."""
+        """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime.
+
+        One that is missing is not waited for any more, as far as this topic goes.
+        """
+        self._forget_missing(topic_name, node)
         topic = self._find(topic_name)
         if topic is None:
             return
-        buried = [peer for peer in topic.producers if peer.is_node(node)]
+        buried = [peer for peer in topic.producers if is_at(peer.identity, node)]
         for peer in buried:
             self._bury(topic, peer)
             tombstone = Tombstone(since=self.now, timestamp=self.timestamp)
@@ -454,6 +453,15 @@ class Registry:
             self._changed(topic)
             if self._tombstone_lifetime <= 0:
                 self._expire()
+
+    def _forget_missing(self, topic_name: str, node: str) -> None:
+        for address, (since, it) in [*self._missing.items()]:
+            if it.topics and topic_name in it.topics and is_at(it.identity, node):
+                left = tuple(name for name in it.topics if name != topic_name)
+                if left:
+                    self._missing[address] = since, it._replace(topics=left)
+                else:
+                    del self._missing[address]
 
     def _bury(self, topic: Topic, peer: Peer) -> None:
         """No tombstone is left of this producer."""
@@ -611,6 +619,12 @@ def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | Non
             yield None
         runs.append(sorted(items[start : start + _SORTED_AT_ONCE], key=key))
     yield from merge(*runs, key=key)
+
+
+def is_at(identity: Identity, node: str) -> bool:
+    """Return whether `node` is its `host:port` for HTTP; an IPv6 host with brackets or, as NSQ compares it, without."""
+    address, port = identity.broadcast_address, identity.http_port
+    return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
 
 
 def _address(identity: Identity) -> _Address:

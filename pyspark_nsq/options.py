@@ -43,6 +43,8 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "gapRows": (_SOURCE, "false"),
     "requireRetention": (_SOURCE, "true"),
     "discoverySeconds": (_SOURCE, "10"),
+    "requireAllNodes": (_SOURCE, "false"),
+    "requireNodes": (_SOURCE, "0"),
     "exactlyOnce": (_SINK, "false"),
     "writeId": (_SINK, ""),
     "messagesPerPublish": (_SINK, "1000"),
@@ -111,6 +113,8 @@ class SourceOptions:
     gap_rows: bool
     require_retention: bool
     discovery_seconds: float
+    require_all_nodes: bool
+    require_nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         gap_rows=words.truth("gapRows"),
         require_retention=words.truth("requireRetention"),
         discovery_seconds=words.number("discoverySeconds", at_least=1),
+        require_all_nodes=words.truth("requireAllNodes"),
+        require_nodes=words.number("requireNodes", at_least=0),
     )
 
 

@@ -23,6 +23,7 @@ from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Places, Range, advance, cut, plan, resolve
+from pyspark_nsq.missing import waited_for
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import PATIENCE, read_ranges
 from pyspark_nsq.watch import Watch
@@ -39,6 +40,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: Watch | None = None
         self._all_answered = False
         self._initial: Offsets | None = None
+        self._here = Offsets({})  # where the last batch ended that is written down
         self._targets: dict[Lane, int] | None = None
         self._absent: dict[Lane, str] | None = None  # lanes that nobody had when we began
 
@@ -61,7 +63,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        here = Offsets.from_json(start)
+        here = self._here = Offsets.from_json(start)
         heads = self._heads()
         end = advance(
             here,
@@ -78,7 +80,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
+        """What Spark shows as the latest offset, and reads no more of: so listeners learn here who is missing, too."""
+        latest = Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
+        assert self._watch is not None
+        missing = self._watch.missing(self._here)
+        return latest | ({"missing": missing} if missing else {})
 
     def prepareForTriggerAvailableNow(self) -> None:
         if self._watch is not None:
@@ -115,7 +121,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             watch = Watch(self._cluster, self._options.discovery_seconds)
             self._all_answered = watch.start(tolerant=not self._options.lossless)
             if self._options.lossless:
-                self._cluster.check_found(watch.heads().values())
+                self._cluster.check_found(watch.heads().values(), watch.missing(Offsets({})))
             self._watch = watch
         return self._watch.heads()
 
@@ -125,7 +131,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._watch is not None
         if self._absent is None:
             is_certain = self._options.lossless or (self._all_answered and self._options.where.nsqd)
-            missing = [lane for lane in here.lanes if lane not in heads] if is_certain else ()
+            away = waited_for(self._cluster.departed)
+            missing = [lane for lane in here.lanes if lane not in heads and lane.node not in away] if is_certain else ()
             self._absent = dict.fromkeys(missing, "none of the nsqd that answer has it")
         for lane in self._absent.keys() & heads.keys():
             del self._absent[lane]

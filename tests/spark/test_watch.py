@@ -38,7 +38,9 @@ class Nodes(Cluster):
             left_out.append(Unreachable(f"{place.address} is down"))
         return [place for place in (HERE, THERE) if place not in self.hidden]
 
-    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | Nothing:
+    def head(
+        self, place: Place, *, known: Head | None = None, wait: float = 0, timeout: float | None = None
+    ) -> Head | Nothing:
         if place not in self.up:
             raise Unreachable(f"{place.address} is down")
         return Head(Lane(self.nodes[place], place.topic, "log"), place.address, 0, 7)

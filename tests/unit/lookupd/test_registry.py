@@ -546,3 +546,15 @@ def test_what_is_remembered_of_the_missing_is_bounded(remembering: Directory) ->
     for number in range(1000):
         remembering.disconnect(remembering.nsqd(f"n{number}"))
     assert [name for name, _, _ in remembering.named_missing()] == [f"n{number}" for number in range(1000)]
+
+
+def test_a_tombstone_forgets_who_is_missing(remembering: Directory) -> None:
+    nsqd = remembering.nsqd()
+    for topic in ("s", "t"):
+        remembering.register(nsqd, topic)
+    remembering.disconnect(nsqd)
+    remembering.tombstone("t", "b:4151")
+    remembering.tombstone("t", "a:4151")
+    assert remembering.named_missing() == [("a", ("s",), False)]
+    remembering.tombstone("s", "a:4151")
+    assert remembering.named_missing() == []
