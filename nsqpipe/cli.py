@@ -509,21 +509,15 @@ class _Running:
         quiet: bool,
         metrics_address: str,
     ) -> None:
-        from nsqpipe.metrics import Metrics, serve
-        from nsqpipe.running import run_queries
+        from nsqpipe.metrics import serving
+        from nsqpipe.running import Observer, run_queries
 
-        metrics = Metrics()
-        observers = [metrics.observe]
+        observers: list[Observer] = []
         if not quiet:
             self._progress = Progress(sys.stderr)
             observers.append(self._progress.observe)
-        server = serve(metrics, metrics_address) if metrics_address else None
-        try:
+        with serving(spark, metrics_address):
             run_queries(spark, start, observers=observers)
-        finally:
-            if server is not None:
-                server.shutdown()
-                server.server_close()
 
     def progress(self, quiet: bool) -> Callable[[str], None]:
         if quiet:

@@ -49,8 +49,11 @@ class Cluster:
         self.registered: frozenset[str] = frozenset()
         self.departed: tuple[Departed, ...] = ()
 
-    def heads(self) -> dict[Lane, Head]:
-        """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all."""
+    def heads(self, *, for_stream: bool = False) -> dict[Lane, Head]:
+        """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all.
+
+        A stream may begin without nodes that are not registered any more: it reads them when they are back.
+        """
         heads = [head for place in self.places() if isinstance(head := self.head(place), Head)]
         silent: dict[str, str] = {}
         for departed, found in self.visit(self.departed):
@@ -58,9 +61,14 @@ class Cluster:
                 silent[departed.address] = str(found)
             else:
                 heads += [head for _, head in found if isinstance(head, Head)]
-        self.check_nodes(self.seen(silent, heads), Offsets({}), lossless=self._options.lossless)
+        there = presence(self._seen(silent, heads), Offsets({}))
+        self.check_nodes(there)
+        if there.missing:
+            if self._options.lossless and not for_stream:
+                raise NsqError(f"{told(there.missing)}; failOnDataLoss=false reads what the others have")
+            log.warning("nodes are left out: %s", told(there.missing))
         self.check_kept(heads)
-        self.check_found(heads)
+        self.check_found(heads, there.missing)
         return {head.lane: head for head in heads}
 
     def missing(self, offsets: Offsets | None = None) -> dict[str, str]:
@@ -105,22 +113,15 @@ class Cluster:
             with ThreadPoolExecutor(min(_AT_ONCE, len(wanted))) as pool:
                 yield from pool.map(ask, wanted)
 
-    def seen(self, silent: Mapping[str, str], heads: Iterable[Head]) -> Seen:
+    def _seen(self, silent: Mapping[str, str], heads: Iterable[Head]) -> Seen:
         lanes: dict[str, list[Lane]] = defaultdict(list)
         for head in heads:
             lanes[head.address].append(head.lane)
         return Seen(registered=self.registered, departed=self.departed, silent=silent, lanes=lanes)
 
-    def check_nodes(self, seen: Seen, offsets: Offsets, *, lossless: bool = False) -> None:
-        """Raises when somebody is missing who has to be there; `lossless`, that is everybody."""
-        found = presence(seen, offsets)
+    def check_nodes(self, found: Presence) -> None:
+        """Raises when somebody is missing who has to be there, as the options say."""
         check(found, require_all=self._options.require_all_nodes, require=self._options.require_nodes)
-        for why in found.missing.values():
-            if lossless:
-                raise NsqError(
-                    f"{why}; nsqlookupd remembers it with topics of this query; failOnDataLoss=false reads the rest"
-                )
-            log.warning("one nsqd is left out: %s", why)
 
     @property
     def knows_all_nodes(self) -> bool:
@@ -157,7 +158,7 @@ class Cluster:
         """Where to look for lanes. Raises when nobody can say; nsqd that do not answer are put into `left_out`, if given."""
         topics = self._options.topics
         places: list[Place] = []
-        known = nodes(self._options.where, self._http, topics, left_out=left_out)
+        known = known_nodes(self._options.where, self._http, topics, left_out=left_out)
         self.registered = frozenset(known.registered) | {it.address for it in left_out or ()}
         self.departed = tuple(it for it in known.departed if it.topics is None or topics.among(it.topics))
         for address, present in known.registered.items():
@@ -210,7 +211,12 @@ class Known:
     departed: Iterable[Departed] = ()
 
 
-def nodes(where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None) -> Known:
+def nodes(where: Where, http: Http, topics: Topics | None = None) -> list[str]:
+    """The address of each nsqd that is there, or should be."""
+    return list(known_nodes(where, http, topics).registered)
+
+
+def known_nodes(where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None) -> Known:
     """Find all nsqd by the addresses of their HTTP side.
 
     Of several nsqlookupd those that answer count, but one has to. Of nsqd all have to, unless there is a list `left_out`.

@@ -246,6 +246,18 @@ def last_ends(start: Offsets, heads: Mapping[Lane, Head], lanes: Container[Lane]
     return {lane: end for lane, end in known.items() if lane in lanes}
 
 
+def skipped(start: Offsets, end: Offsets, heads: Mapping[Lane, Head]) -> int:
+    """How many messages between two offsets are known not to be there; of a lane that went without a word, one."""
+    count = 0
+    for lane, begin in {**start.lanes, **end.begins}.items():
+        until = end.lanes.get(lane)
+        if until is None:
+            count += max(1, start.closed.get(lane, 0) - begin)
+        elif lane in heads:
+            count += max(0, min(until, heads[lane].first) - begin)
+    return count
+
+
 def share(waiting: Mapping[Lane, int], rows: int | None) -> dict[Lane, int]:
     """How many rows of each lane fit into a batch: max-min fair, so the smallest are served whole and nobody starves."""
     if rows is None or sum(waiting.values()) <= rows:

@@ -52,10 +52,14 @@ def presence(seen: Seen, offsets: Offsets) -> Presence:
         for address, why in sorted(seen.silent.items())
         if address in seen.registered or _owes(at.get(address), seen.lanes.get(address, ()), offsets)
     }
-    named = {it.node for it in seen.departed if it.address in missing}
     present = {lane for lanes in seen.lanes.values() for lane in lanes}
-    for node in sorted({lane.node for lane in offsets.lanes.keys() - present if not offsets.is_complete(lane)} - named):
-        missing[f"node {node}"] = f"node {node}: the offsets have lanes of it, and nobody knows where it is"
+    absent = {lane.node for lane in offsets.lanes.keys() - present if not offsets.is_complete(lane)}
+    known = {at[address].node for address in missing if address in at}
+    # A silent node whose id nobody knows may well be the one that has the lane.
+    nameless = sum(not (address in at and at[address].node) for address in missing)
+    if len(absent - known) > nameless:
+        for node in sorted(absent - known):
+            missing[f"node {node}"] = f"node {node}: the offsets have lanes of it, and nobody knows where it is"
     return Presence(len(set(seen.registered) - missing.keys()), missing)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Places, Range, advance, cut, plan, resolve
+from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Places, Range, advance, cut, plan, resolve, skipped
 from pyspark_nsq.missing import waited_for
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reading import PATIENCE, read_ranges
@@ -40,6 +40,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: Watch | None = None
         self._all_answered = False
         self._initial: Offsets | None = None
+        self._gap = 0  # messages that the batch which was planned last leaves out
         self._here = Offsets({})  # where the last batch ended that is written down
         self._targets: dict[Lane, int] | None = None
         self._absent: dict[Lane, str] | None = None  # lanes that nobody had when we began
@@ -73,6 +74,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             targets=self._targets,
             lossless=self._options.lossless,
         )
+        self._gap = skipped(here, end, heads)
         return start if end is here else end.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -80,11 +82,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most is not None else ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """What Spark shows as the latest offset, and reads no more of: so listeners learn here who is missing, too."""
+        """What Spark shows as the latest offset, and reads no more of: so listeners learn here who and what is missing."""
         latest = Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
         assert self._watch is not None
         missing = self._watch.missing(self._here)
-        return latest | ({"missing": missing} if missing else {})
+        return latest | ({"missing": missing} if missing else {}) | ({"gap": self._gap} if self._gap else {})
 
     def prepareForTriggerAvailableNow(self) -> None:
         if self._watch is not None:

@@ -16,7 +16,7 @@ from typing import Final
 from pyspark_nsq.cluster import Cluster, Nothing, Place
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.lanes import Head, Lane, Offsets
-from pyspark_nsq.missing import Seen, presence
+from pyspark_nsq.missing import Seen, presence, told
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +66,12 @@ class Watch:
                     raise
                 left_out.append(error)
         for failure in left_out:
-            log.warning("one nsqd is left out for now: %s", failure)
-            self._silent[failure.address] = str(failure)
+            self._note_silence(failure.address, failure)
         self._visit_departed()
-        self._cluster.check_nodes(self._seen(), Offsets({}))
+        found = presence(self._seen(), Offsets({}))
+        self._cluster.check_nodes(found)
+        if found.missing:
+            log.warning("nodes are left out for now: %s", told(found.missing))
         self._cluster.check_kept(self._heads.values())
         self._watch_all(places)
         threading.Thread(target=self._discover_for_ever, daemon=True, name="nsq discovery").start()

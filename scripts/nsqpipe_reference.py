@@ -8,7 +8,6 @@ from typing import Any, Final
 import typer
 
 from nsqpipe.cli import app
-from nsqpipe.metrics import TYPES
 
 ABOUT: Final = """\
 # nsqpipe
@@ -116,15 +115,12 @@ nsqpipe submit --master yarn --deploy-mode client --conf spark.archives=environm
 
 ## Metrics
 
-`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus:
-
-| Metric | Type | |
-| --- | --- | --- |
+`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus: [these](metrics.md#streaming-queries), labelled with the query, `land`, `quarantine`, `aggregate` or `windows`.
 """
 
 
 def page() -> str:
-    parts = [ABOUT, *(f"| `{name}` | {kind} | {text} |\n" for name, (kind, text) in TYPES.items())]
+    parts = [ABOUT]
     parts.append("\n## Commands\n")
     root: Any = typer.main.get_command(app)
     for name, command in root.commands.items():

@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from nsqpipe.cli import app
-from nsqpipe.metrics import Metrics, serve
+from nsqpipe.failures import PipeFailed
+from nsqpipe.metrics import serving
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, publish
 
@@ -137,28 +138,9 @@ def test_what_the_file_has_wrong_is_an_error(text: str, tmp_path: Path) -> None:
     assert nsqpipe("--config", config, "doctor").exit_code == 2
 
 
-def test_metrics_are_served() -> None:
-    metrics = Metrics()
-    report: dict[str, Any] = {
-        "numInputRows": 10,
-        "durationMs": {"triggerExecution": 1500},
-        "sources": [{"endOffset": {"lanes": {"n/t/l": 10}}, "latestOffset": {"lanes": {"n/t/l": 25}}}],
-        "observedMetrics": {"quality": {'says "no"': 2}},
-    }
-    metrics.observe("land", report)
-    metrics.observe("land", report)
-    server = serve(metrics, "127.0.0.1:0")
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics") as response:
-            page = response.read().decode()
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert 'nsqpipe_rows_total{query="land"} 20\n' in page
-    assert 'nsqpipe_batch_seconds{query="land"} 1.5\n' in page
-    assert 'nsqpipe_lag_messages{query="land"} 15\n' in page
-    assert 'nsqpipe_lane_next{lane="n/t/l",query="land"} 10\n' in page
-    assert 'nsqpipe_rule_broken_total{query="land",rule="says \\"no\\""} 4\n' in page
+def test_an_address_for_metrics_that_cannot_be_is_one_line() -> None:
+    with pytest.raises(PipeFailed, match=r"--metrics-address 127\.0\.0\.1:none: "), serving(Mock(), "127.0.0.1:none"):
+        pytest.fail("nobody can listen there")
 
 
 # doctor
