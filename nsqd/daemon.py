@@ -138,8 +138,8 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     turn.announce = lookupds.announce
     reading = _reading(store)
 
-    def say_goodbye() -> None:
-        lookupds.leave()
+    def say_goodbye(*, for_good: bool) -> None:
+        lookupds.leave(for_good=for_good)
         reading.logs_closed()
 
     return _Node(

@@ -32,7 +32,16 @@ from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
 from common.version import NSQ_VERSION
-from common.wire.lookup import LEAVING, MAGIC, BadReply, PeerAddress, ReplyReader, encode_command, identify_body
+from common.wire.lookup import (
+    LEAVING,
+    MAGIC,
+    RETIRED,
+    BadReply,
+    PeerAddress,
+    ReplyReader,
+    encode_command,
+    identify_body,
+)
 from nsqd.registration import Refused, Registration, Words, channels_in, https_port_in, identified
 
 if TYPE_CHECKING:
@@ -106,15 +115,15 @@ class Peer:
         self._news = trio.Event()
         self._failures = 0
         self._conversation: _Conversation | None = None  # in which topics can be registered
-        self._leaves = False
+        self._goodbye = ""  # the word of it, when it is to be said
 
     def changed(self, topic_name: str) -> None:
         self._registration.changed(topic_name)
         self._news.set()
 
-    def leave(self) -> None:
+    def leave(self, goodbye: str) -> None:
         """Say goodbye and end `run`, which a caller does not wait for longer than IO_LIMIT."""
-        self._leaves = True
+        self._goodbye = goodbye
         self._news.set()
 
     def announce(self) -> None:
@@ -127,7 +136,7 @@ class Peer:
     async def run(self) -> None:
         """Until its scope is cancelled, or it has said goodbye."""
         with self.scope:
-            while not self._leaves:
+            while not self._goodbye:
                 twin: Peer | None = None
                 try:
                     twin = await self._visit()
@@ -191,7 +200,7 @@ class Peer:
         self._registration.connected()
         self._conversation = conversation
         next_ping = trio.current_time() + PING_INTERVAL
-        while not self._leaves:
+        while not self._goodbye:
             self._news = trio.Event()
             if trio.current_time() >= next_ping:
                 next_ping = trio.current_time() + PING_INTERVAL
@@ -206,7 +215,7 @@ class Peer:
             self._failures = 0
             with trio.move_on_at(next_ping):
                 await self._news.wait()
-        self._judge(await conversation.ask(encode_command("PING", LEAVING)))
+        self._judge(await conversation.ask(encode_command("PING", self._goodbye)))
 
     def _log_commands(self, commands: list[Words]) -> None:
         if len(commands) > _MOST_LOGGED:
@@ -389,13 +398,13 @@ class Lookup:
         self._broker.learns = bool(self._sources)
         self._configured.set()
 
-    def leave(self) -> None:
-        """Say goodbye to all of them: this node has drained, and nobody has to wait for it to come back."""
+    def leave(self, *, for_good: bool) -> None:
+        """Say goodbye to all of them: this node drains. `for_good`, nobody has to wait for it to come back."""
         for source in self._sources.values():
             log.info("LOOKUP(%s): leaving", source.text)
             source.scope.deadline = trio.current_time() + IO_LIMIT
             for peer in source.peers.values():
-                peer.leave()
+                peer.leave(RETIRED if for_good else LEAVING)
         self._sources = {}
         self._broker.learns = False
 
@@ -586,7 +595,10 @@ class Lookup:
 
 
 def settings_of(options: Options, *, hostname: str, node: str) -> Settings:
-    """`node` is the data path's id; `options` with the ports that are really listened on. StartupError when the TLS files cannot be used."""
+    """`node` is the data path's id; `options` has the ports that are really listened on.
+
+    StartupError when the TLS files cannot be used.
+    """
     me = identify_body(
         broadcast_address=options.broadcast_address,
         hostname=hostname,

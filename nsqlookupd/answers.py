@@ -125,6 +125,7 @@ def _missing_entry(missing: Missing) -> dict[str, object]:
         "node": it.node,
         "since": missing.timestamp,
         "drained": missing.has_drained,
+        "retired": missing.is_retired,
         "topics": missing.topics,
     }
 

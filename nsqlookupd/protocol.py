@@ -18,6 +18,7 @@ from common.wire.lookup import (
     LEAVING,
     MAGIC,
     OK,
+    RETIRED,
     LookupCommandReader,
     PeerAddress,
     decode_identify,
@@ -172,7 +173,8 @@ class LookupProtocol:
 
     def _ping(self, words: list[bytes]) -> None:
         if self._peer is not None:
-            self._peer.is_leaving = words[1:] == [LEAVING.encode()]
+            self._peer.is_retired = words[1:] == [RETIRED.encode()]
+            self._peer.is_leaving = self._peer.is_retired or words[1:] == [LEAVING.encode()]
             silence = self._registry.ping(self._peer)
             self._note("info", "CLIENT(%s): pinged (last ping %s)", self.id, format_duration(round(silence * SECOND)))
         self._outgoing.append(_OK)

@@ -59,6 +59,7 @@ class Peer:
         "identity",
         "is_active",
         "is_leaving",
+        "is_retired",
         "last_seen",
         "last_update",
         "lookup_entry",
@@ -72,7 +73,8 @@ class Peer:
         self.last_seen = now
         self.last_update = timestamp
         self.is_active = True
-        self.is_leaving = False  # for good, as it has said
+        self.is_leaving = False  # with a goodbye
+        self.is_retired = False  # for good
         self.has_left = False  # counts nowhere any more, though it may still stand in topics and channels
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
@@ -151,6 +153,7 @@ class Missing(NamedTuple):
     topics: tuple[str, ...] | None
     timestamp: int  # when it was heard of for the last time
     has_drained: bool  # it said goodbye
+    is_retired: bool  # and that it is not meant to come back
 
 
 class Snapshot(NamedTuple):
@@ -289,7 +292,7 @@ class Registry:
         names: tuple[str, ...] | None = None
         if len(peer.topics) <= _MOST_TOPICS:
             names = tuple(sorted(topic.name for topic in peer.topics if not topic.is_hidden(peer)))
-        return Missing(peer.identity, names, peer.last_update, peer.is_leaving)
+        return Missing(peer.identity, names, peer.last_update, peer.is_leaving, peer.is_retired)
 
     @property
     def has_departed(self) -> bool:

@@ -243,7 +243,7 @@ def known_nodes(where: Where, http: Http, topics: Topics | None, *, left_out: li
             )
         for gone in answer.get("missing") or ():
             topics_then = tuple(gone["topics"]) if gone["topics"] is not None else None
-            it = Departed(_address_of(gone), gone["node"], topics_then, gone["drained"])
+            it = Departed(_address_of(gone), gone["node"], topics_then, gone["drained"], gone["retired"])
             departed.setdefault(it.address, it)
     if len(failures) == len(where.lookupd):
         raise failures[0]

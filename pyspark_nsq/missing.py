@@ -1,7 +1,8 @@
 """Which nodes are known and not there: nobody may take what is registered now for all that there is. Pure, as lanes.py.
 
 A node is known because it is listed, because nsqlookupd has it or remembers it, or because the offsets have lanes of it.
-One that has drained and whose lanes were read to their end is not missing: it is not expected back.
+One that has drained and whose lanes were read to their end is not missing, for there is nothing to read before it is back; nor
+is one that was retired and of which the offsets have no lane.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ class Departed:
     address: str
     node: str  # the id of its data path; empty for NSQ's nsqd
     topics: tuple[str, ...] | None  # None: nobody knows
-    has_drained: bool  # it has left for good
+    has_drained: bool  # it left with its lanes closed
+    is_retired: bool = False  # and for good
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,14 @@ def _owes(departed: Departed | None, lanes: Collection[Lane], offsets: Offsets) 
     owed = {*lanes}
     if departed is not None:
         owed |= {lane for lane in offsets.lanes if lane.node == departed.node}
+        if not owed:
+            return not departed.is_retired
     return not all(map(offsets.is_complete, owed))
 
 
 def waited_for(departed: Iterable[Departed]) -> set[str]:
     """The ids of nodes that are away and may come back, so that their lanes are not gone."""
-    return {it.node for it in departed if it.node and not it.has_drained}
+    return {it.node for it in departed if it.node and not it.is_retired}
 
 
 def check(found: Presence, *, require_all: bool, require: int) -> None:

@@ -140,6 +140,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             del self._absent[lane]
         return self._absent | self._watch.vanished()
 
+    def stop(self) -> None:
+        """Spark 4.3 kills the process instead."""
+        if self._watch is not None:
+            self._watch.close()
+
     # Rows: in the executors
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -44,6 +44,7 @@ class Watch:
         self._discovery_seconds = discovery_seconds
         self._enough_looks = _LOOKS if cluster.knows_all_nodes else _LOOKS_BY_LOOKUPD
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
         self._displaced: dict[Lane, _Displaced] = {}
@@ -80,6 +81,10 @@ class Watch:
     def heads(self) -> dict[Lane, Head]:
         with self._lock:
             return {head.lane: head for head in self._heads.values()}
+
+    def close(self) -> None:
+        """Nobody asks any more. Threads that wait for an answer end with it."""
+        self._closed.set()
 
     def missing(self, offsets: Offsets) -> dict[str, str]:
         """Who is known and does not answer, and why."""
@@ -136,8 +141,7 @@ class Watch:
     # In threads
 
     def _discover_for_ever(self) -> None:
-        while True:
-            time.sleep(self._discovery_seconds)
+        while not self._closed.wait(self._discovery_seconds):
             try:
                 self._discover()
                 self._visit_departed()
@@ -203,7 +207,7 @@ class Watch:
 
     def _follow(self, place: Place) -> None:
         is_down, misses = False, 0
-        while misses < _PATIENCE or self._is_expected(place):
+        while not self._closed.is_set() and (misses < _PATIENCE or self._is_expected(place)):
             try:
                 found = self._wait_for_news(place)
             except NsqError as error:

@@ -15,7 +15,10 @@ from common.wire.faults import Fault, ProtocolError
 
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
-LEAVING: Final = "leaving"  # a word after PING, which NSQ ignores: the node has drained, and goes for good
+# Words after PING, which NSQ ignores: the node drains, so that nothing comes into its logs before it is started again;
+# and it is not meant to be started again.
+LEAVING: Final = "leaving"
+RETIRED: Final = "retired"
 
 # NSQ bounds neither. The longest line that means something has some 140 bytes, but clients of old have sent
 # parameters that are ignored; a document of nsqd's has less than 1 kB.

@@ -116,6 +116,12 @@ class Bridge(Protocol):
     async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
 
 
+class StartDrain(Protocol):
+    """False: one goes on that is not for good."""
+
+    def __call__(self, *, stay: float | None, retire: bool) -> bool: ...
+
+
 def make_app(
     broker: Broker,
     turn: Turn,
@@ -123,7 +129,7 @@ def make_app(
     publishing: Publishing,
     node: NodeInfo,
     *,
-    start_drain: Callable[[float | None], None],
+    start_drain: StartDrain,
     run_trio: Bridge,
     reading: Reading,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
@@ -235,7 +241,7 @@ class _Endpoints:
         settings: Settings,
         publishing: Publishing,
         node: NodeInfo,
-        start_drain: Callable[[float | None], None],
+        start_drain: StartDrain,
     ) -> None:
         self._calls = calls
         self._broker = calls.broker
@@ -255,7 +261,9 @@ class _Endpoints:
 
     async def drain(self, request: Request) -> Response:
         arguments = request.query()
-        self._start_drain(_stay(arguments["stay"]) if "stay" in arguments else None)
+        stay = _stay(arguments["stay"]) if "stay" in arguments else None
+        if not self._start_drain(stay=stay, retire=arguments.get("retire") == "true"):
+            raise HttpError(409, "DRAINING")
         return EMPTY
 
     async def metrics(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ READ = Offsets({A: 5, B: 5}, closed={B: 5})
 UNREAD = Offsets({A: 5, B: 4}, closed={B: 5})
 
 
-def gone(*, has_drained: bool) -> Departed:
-    return Departed("b:1", "b", ("orders",), has_drained)
+def gone(*, has_drained: bool, is_retired: bool = False) -> Departed:
+    return Departed("b:1", "b", ("orders",), has_drained, is_retired)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,9 @@ def gone(*, has_drained: bool) -> Departed:
         (Seen(registered={"a:1", "b:1"}, silent=DOWN), Offsets({}), {"b:1"}),
         (Seen(registered={"a:1"}, departed=[gone(has_drained=False)], silent=DOWN), Offsets({}), {"b:1"}),
         (Seen(registered={"a:1"}, departed=[gone(has_drained=False)]), Offsets({}), set()),  # it answers
-        (Seen(departed=[gone(has_drained=True)], silent=DOWN), Offsets({}), set()),  # it owes this query nothing
+        (Seen(departed=[gone(has_drained=True)], silent=DOWN), Offsets({}), {"b:1"}),  # it may only be restarted
+        (Seen(departed=[gone(has_drained=True, is_retired=True)], silent=DOWN), Offsets({}), set()),
+        (Seen(departed=[gone(has_drained=True, is_retired=True)], silent=DOWN), UNREAD, {"b:1", "node a"}),
         (Seen(departed=[gone(has_drained=True)], silent=DOWN, lanes={"a:1": [A]}), READ, set()),
         (Seen(departed=[gone(has_drained=True)], silent=DOWN, lanes={"a:1": [A]}), UNREAD, {"b:1"}),
         # An nsqlookupd of NSQ's remembers nobody, but the query has seen the lane.
@@ -60,7 +62,8 @@ def test_who_is_missing(seen: Seen, offsets: Offsets, missing: Any) -> None:
 
 def test_lanes_of_who_may_come_back_are_waited_for() -> None:
     assert waited_for([gone(has_drained=False), Departed("old:1", "", None, False)]) == {"b"}
-    assert waited_for([gone(has_drained=True)]) == set()
+    assert waited_for([gone(has_drained=True)]) == {"b"}
+    assert waited_for([gone(has_drained=True, is_retired=True)]) == set()
 
 
 def test_what_has_to_be_there_is_checked() -> None:
@@ -82,6 +85,7 @@ def test_what_has_to_be_there_is_checked() -> None:
 class Three:
     lookupd: Nsqlookupd
     nodes: tuple[Nsqd, Nsqd]
+    readers: list[NsqStreamReader] = field(default_factory=list)
 
     @property
     def where(self) -> str:
@@ -93,7 +97,8 @@ class Three:
 
     def reader(self, **options: str) -> NsqStreamReader:
         given = {"lookupd": self.where, "topic": "orders", "discoverySeconds": "1", **options}
-        return NsqStreamReader(source_options(given), pa.schema([("sequence", pa.int64())]))
+        self.readers.append(NsqStreamReader(source_options(given), pa.schema([("sequence", pa.int64())])))
+        return self.readers[-1]
 
     def wait_for(self, count: int) -> None:
         patiently(lambda: len(self.lookupd.producers("orders")) == count)
@@ -116,6 +121,8 @@ def three_at(folder: Path) -> Iterator[Three]:
                 publish(node, "orders", numbered(10, start=number * 10))
             made.wait_for(2)
             yield made
+            for reader in made.readers:
+                reader.stop()
 
 
 def next_offsets(reader: NsqStreamReader, start: Offsets) -> Offsets:
@@ -183,11 +190,11 @@ def test_a_node_that_is_not_registered_and_answers_is_read(three: Three) -> None
     assert "missing" not in reader.reportLatestOffset()
 
 
-def test_a_drained_node_may_go_when_its_lane_was_read_and_not_before(three: Three) -> None:
+def test_a_retired_node_may_go_when_its_lane_was_read_and_not_before(three: Three) -> None:
     _, two = three.nodes
     first = three.reader()
     half = Offsets({Lane.parse(lane): 5 for lane in first.reportLatestOffset()["lanes"]})
-    two.post("/drain?stay=60s")
+    two.post("/drain?stay=60s&retire=true")
     patiently(lambda: next_offsets(first, half).closed)
     whole = next_offsets(first, half)
     assert set(whole.closed.values()) == {10}

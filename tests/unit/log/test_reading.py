@@ -28,9 +28,7 @@ class SickDisk:
 
 
 @pytest.mark.parametrize(("seconds", "reads"), [(0.0, round(READ_PATIENCE / RETRY_INTERVAL) + 1), (1.0, 3), (30.0, 1)])
-def test_time_that_the_disk_takes_to_refuse_counts(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, reads: int
-) -> None:
+def test_time_that_the_disk_takes_to_refuse_counts(monkeypatch: pytest.MonkeyPatch, seconds: float, reads: int) -> None:
     disk = SickDisk(seconds)
     monkeypatch.setattr(reading, "monotonic", lambda: disk.now)
     with pytest.raises(OSError, match="Input/output"):

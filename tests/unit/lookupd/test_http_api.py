@@ -309,6 +309,7 @@ def test_who_has_gone_is_named_to_who_asks_for_it_and_to_nobody_else(lookupd: Lo
                 "node": "n1",
                 "since": 1_700_000_000_000_000_000,
                 "drained": False,
+                "retired": False,
                 "topics": ["t"],
             }
         ],
