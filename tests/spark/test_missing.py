@@ -182,7 +182,7 @@ def test_a_query_that_is_started_again_waits_for_a_node_that_is_only_down(three:
 
 def test_a_node_that_is_not_registered_and_answers_is_read(three: Three) -> None:
     _, two = three.nodes
-    two.post("/drain?stay=60s")
+    two.post("/drain?stay=1h")
     three.wait_for(1)
     reader = three.reader()
     offsets = next_offsets(reader, Offsets.from_json(reader.initialOffset()))
@@ -194,7 +194,7 @@ def test_a_retired_node_may_go_when_its_lane_was_read_and_not_before(three: Thre
     _, two = three.nodes
     first = three.reader()
     half = Offsets({Lane.parse(lane): 5 for lane in first.reportLatestOffset()["lanes"]})
-    two.post("/drain?stay=60s&retire=true")
+    two.post("/drain?stay=1h&retire=true")
     patiently(lambda: next_offsets(first, half).closed)
     whole = next_offsets(first, half)
     assert set(whole.closed.values()) == {10}
