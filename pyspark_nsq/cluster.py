@@ -101,7 +101,9 @@ class Cluster:
             names = self._options.topics.names if it.topics is None else sorted(self._options.topics.among(it.topics))
             try:
                 places = [Place(it.address, name) for name in names]
-                return it, [(place, self.head(place, timeout=GLANCE)) for place in places]
+                # Of a retired node silence means loss, so it has as long for an answer as any other question.
+                timeout = None if it.is_retired else GLANCE
+                return it, [(place, self.head(place, timeout=timeout)) for place in places]
             except Unreachable as error:
                 return it, error
             except NsqError as error:
