@@ -25,11 +25,15 @@ class Waiting:
             if not future.done():
                 future.set_result(None)
 
+    def wake_all(self) -> None:
+        """Something has changed that concerns every name."""
+        for name in tuple(self._futures):
+            self.wake(name)
+
     def release(self) -> None:
         """Nobody waits any more, ever: we stop."""
         self._is_released = True
-        for name in tuple(self._futures):
-            self.wake(name)
+        self.wake_all()
 
     async def wait_for_change(self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]]) -> None:
         """Returns when `wake` was called for this name, when the time is over, or when `gone` returns."""

@@ -132,9 +132,16 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     turn = Turn(broker, store)
     poller = Poller(turn, busy_poll=seconds(options.busy_poll))
     turn.flush = poller.flush
-    lookupds = lookup.Lookup(broker, turn, lookup.settings_of(options, hostname=platform.node()))
+    me = lookup.settings_of(options, hostname=platform.node(), node=store.data_path.node)
+    lookupds = lookup.Lookup(broker, turn, me)
     lookupds.configure(options.lookupd_tcp_address)
     turn.announce = lookupds.announce
+    reading = _reading(store)
+
+    def say_goodbye(*, for_good: bool) -> None:
+        lookupds.leave(for_good=for_good)
+        reading.logs_closed()
+
     return _Node(
         options=options,
         trust=trust,
@@ -145,8 +152,13 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
         authorities=_authorities(trust, turn),
         lookupds=lookupds,
         settings=LiveSettings(options, lookupds),
-        drain=Drain(broker, deadline=seconds(options.drain_deadline), say_goodbye=partial(lookupds.configure, ())),
-        reading=_reading(store),
+        drain=Drain(
+            broker,
+            deadline=seconds(options.drain_deadline),
+            stay=seconds(options.drain_stay),
+            say_goodbye=say_goodbye,
+        ),
+        reading=reading,
         unfinished=UnfinishedBodies(options.max_unfinished_bytes),
     )
 

@@ -32,7 +32,16 @@ from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
 from common.version import NSQ_VERSION
-from common.wire.lookup import MAGIC, BadReply, PeerAddress, ReplyReader, encode_command, identify_body
+from common.wire.lookup import (
+    LEAVING,
+    MAGIC,
+    RETIRED,
+    BadReply,
+    PeerAddress,
+    ReplyReader,
+    encode_command,
+    identify_body,
+)
 from nsqd.registration import Refused, Registration, Words, channels_in, https_port_in, identified
 
 if TYPE_CHECKING:
@@ -106,9 +115,15 @@ class Peer:
         self._news = trio.Event()
         self._failures = 0
         self._conversation: _Conversation | None = None  # in which topics can be registered
+        self._goodbye = ""  # the word of it, when it is to be said
 
     def changed(self, topic_name: str) -> None:
         self._registration.changed(topic_name)
+        self._news.set()
+
+    def leave(self, goodbye: str) -> None:
+        """Say goodbye and end `run`, which a caller does not wait for longer than IO_LIMIT."""
+        self._goodbye = goodbye
         self._news.set()
 
     def announce(self) -> None:
@@ -119,9 +134,9 @@ class Peer:
             conversation.tell([encode_command(*words) for words in commands])
 
     async def run(self) -> None:
-        """Until its scope is cancelled."""
+        """Until its scope is cancelled, or it has said goodbye."""
         with self.scope:
-            while True:
+            while not self._goodbye:
                 twin: Peer | None = None
                 try:
                     twin = await self._visit()
@@ -178,13 +193,14 @@ class Peer:
             log.error("LOOKUPD(%s): no broadcast address", self.name)
         return address
 
-    async def _register(self, conversation: _Conversation) -> NoReturn:
+    async def _register(self, conversation: _Conversation) -> None:
+        """Tell everything that changes. Returns when goodbye was said."""
         self.connected = True
         self.left = trio.Event()
         self._registration.connected()
         self._conversation = conversation
         next_ping = trio.current_time() + PING_INTERVAL
-        while True:
+        while not self._goodbye:
             self._news = trio.Event()
             if trio.current_time() >= next_ping:
                 next_ping = trio.current_time() + PING_INTERVAL
@@ -199,6 +215,7 @@ class Peer:
             self._failures = 0
             with trio.move_on_at(next_ping):
                 await self._news.wait()
+        self._judge(await conversation.ask(encode_command("PING", self._goodbye)))
 
     def _log_commands(self, commands: list[Words]) -> None:
         if len(commands) > _MOST_LOGGED:
@@ -381,6 +398,16 @@ class Lookup:
         self._broker.learns = bool(self._sources)
         self._configured.set()
 
+    def leave(self, *, for_good: bool) -> None:
+        """Say goodbye to all of them: this node drains. `for_good`, nobody has to wait for it to come back."""
+        for source in self._sources.values():
+            log.info("LOOKUP(%s): leaving", source.text)
+            source.scope.deadline = trio.current_time() + IO_LIMIT
+            for peer in source.peers.values():
+                peer.leave(RETIRED if for_good else LEAVING)
+        self._sources = {}
+        self._broker.learns = False
+
     def _changed(self, topic_name: str) -> None:
         for peer in self.peers:
             peer.changed(topic_name)
@@ -436,7 +463,7 @@ class Lookup:
             if place not in found and not peer.connected:
                 log.info("LOOKUP(%s): removing peer", peer.name)
                 source.peers.pop(place).scope.cancel()
-        known = {place for other in self._sources.values() for place in other.peers}
+        known = {place for other in (source, *self._sources.values()) for place in other.peers}
         for place in found:
             if place not in known:
                 peer = source.peers[place] = self._peer(source, host, place)
@@ -567,8 +594,11 @@ class Lookup:
         return await self._http.get(host, port, target, tls=tls, headers=_ACCEPT)
 
 
-def settings_of(options: Options, *, hostname: str) -> Settings:
-    """`options` with the ports that are really listened on. StartupError when the TLS files cannot be used."""
+def settings_of(options: Options, *, hostname: str, node: str) -> Settings:
+    """`node` is the data path's id; `options` has the ports that are really listened on.
+
+    StartupError when the TLS files cannot be used.
+    """
     me = identify_body(
         broadcast_address=options.broadcast_address,
         hostname=hostname,
@@ -577,6 +607,7 @@ def settings_of(options: Options, *, hostname: str) -> Settings:
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
         version=NSQ_VERSION,
+        node=node,
     )
     return Settings(
         me=me,

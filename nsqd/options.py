@@ -216,6 +216,12 @@ class Options(BaseOptions):
     drain_deadline: Nanoseconds = option(
         MINUTE, "how long a drain (SIGUSR1 or POST /drain) may take to deliver what waits", kind=DURATION, at_least=0
     )
+    drain_stay: Nanoseconds = option(
+        0,
+        "how long a node that has drained stays, so that its history can be read to the end; POST /drain?stay= overrides it",
+        kind=DURATION,
+        at_least=0,
+    )
 
     # memory and disk
     mem_queue_size: int = option(

@@ -14,7 +14,7 @@ from nsqlookupd.registry import NEVER
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone, Topic
+    from nsqlookupd.registry import Lookup, Missing, Peer, Registry, Tombstone, Topic
 
 _MOST_KEPT: Final = 2000  # topics of a node whose part of /nodes is kept, and made in one step
 _IN_PIECE: Final = 1000  # elements
@@ -27,7 +27,7 @@ def lookup_json(answer: Lookup) -> bytes:
     return answer.rendered
 
 
-def nodes_json(registry: Registry) -> Iterator[bytes]:
+def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[bytes]:
     """In pieces, as after a change of all it takes a while; each node as it is when its piece is taken."""
     yield b'{"producers":['
     comma = b""
@@ -38,7 +38,12 @@ def nodes_json(registry: Registry) -> Iterator[bytes]:
             yield _node_entry(registry, peer)
         else:
             yield from _large_node_entry(registry, peer)
-    yield b"]}"
+    yield b"]"
+    if with_missing:
+        yield b',"missing":['
+        yield from _in_pieces([_missing_entry(it) for it in registry.missing()])
+        yield b"]"
+    yield b"}"
 
 
 def debug_json(registry: Registry) -> Iterator[bytes]:
@@ -107,6 +112,22 @@ def _large_node_entry(registry: Registry, peer: Peer) -> Iterator[bytes]:
     yield b'],"topics":['
     yield from _in_pieces([topic.name for topic in topics])
     yield b"]}"
+
+
+def _missing_entry(missing: Missing) -> dict[str, object]:
+    it = missing.identity
+    return {
+        "broadcast_address": it.broadcast_address,
+        "hostname": it.hostname,
+        "tcp_port": it.tcp_port,
+        "http_port": it.http_port,
+        "version": it.version,
+        "node": it.node,
+        "since": missing.timestamp,
+        "drained": missing.has_drained,
+        "retired": missing.is_retired,
+        "topics": missing.topics,
+    }
 
 
 def topics_json(registry: Registry) -> Iterator[bytes]:

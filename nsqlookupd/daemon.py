@@ -120,6 +120,7 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
     return Registry(
         inactive_timeout=seconds(options.inactive_producer_timeout),
         tombstone_lifetime=seconds(options.tombstone_lifetime),
+        missing_lifetime=seconds(options.missing_lifetime),
         # Who asks with an index from before our restart must not be taken to know what is there now.
         first_index=time_ns() // MILLISECOND * 1000,
         on_change=waiting.wake,

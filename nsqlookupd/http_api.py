@@ -107,7 +107,8 @@ class _Questions:
 
     async def nodes(self, request: Request) -> Response:
         self._begin_and_finish()
-        return _json(await in_slices(nodes_json(self._registry)))
+        with_missing = b"missing=true" in request.query_string.split(b"&")  # NSQ answers whatever the query is
+        return _json(await in_slices(nodes_json(self._registry, with_missing=with_missing)))
 
     async def debug(self, request: Request) -> Response:
         return _json(await in_slices(debug_json(self._registry)))

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from typing import Final
 
-from common.options import DURATION, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
+from common.options import DURATION, HOUR, MINUTE, SECOND, BaseOptions, Nanoseconds, computed_option, one_of, option
 from common.startup import StartupError
 
 CLIENT_AUTH: Final = one_of("", "require-verify")
@@ -31,6 +31,12 @@ class Options(BaseOptions):
     )
     tombstone_lifetime: Nanoseconds = option(
         45 * SECOND, "how long a tombstone hides a producer of one topic", kind=DURATION
+    )
+    missing_lifetime: Nanoseconds = option(
+        24 * HOUR,
+        "how long a producer that has gone is named by /nodes?missing=true; 0: it is forgotten at once",
+        kind=DURATION,
+        at_least=0,
     )
     max_lookup_wait: Nanoseconds = option(
         5 * MINUTE, "longest time that /lookup with wait= waits for a change", kind=DURATION, at_least=0

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Final
 from common.durations import SECOND, format_duration
 from common.wire.faults import Fault, ProtocolError
 from common.wire.lookup import (
+    LEAVING,
     MAGIC,
     OK,
+    RETIRED,
     LookupCommandReader,
     PeerAddress,
     decode_identify,
@@ -134,7 +136,7 @@ class LookupProtocol:
             return False
         match words[0]:
             case b"PING":
-                self._ping()
+                self._ping(words)
             case b"REGISTER":
                 self._register(words)
             case b"UNREGISTER":
@@ -169,8 +171,10 @@ class LookupProtocol:
 
     # Commands
 
-    def _ping(self) -> None:
+    def _ping(self, words: list[bytes]) -> None:
         if self._peer is not None:
+            self._peer.is_retired = words[1:] == [RETIRED.encode()]
+            self._peer.is_leaving = self._peer.is_retired or words[1:] == [LEAVING.encode()]
             silence = self._registry.ping(self._peer)
             self._note("info", "CLIENT(%s): pinged (last ping %s)", self.id, format_duration(round(silence * SECOND)))
         self._outgoing.append(_OK)

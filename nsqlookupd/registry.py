@@ -9,11 +9,14 @@ have the same patience and all tombstones the same lifetime, so two queues in th
 The producers of a topic have an *index*, which is new whenever they change as `/lookup` sees it; `on_change` is then called with
 the topic's name. Indexes come from one counter for all topics and never come twice, also when a topic is deleted and made
 again; a topic that is not there has `no_index`. Who starts the counter at the clock has indexes that differ between runs, too.
+
+Whoever was here and is not any more is *missing* until it is back or `missing_lifetime` is over: for those who must not take
+what is registered for all that there is.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from math import inf
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 _SORTED_AT_ONCE: Final = 2000  # names: less than a millisecond
 _CLEARED_AT_ONCE: Final = 100  # registrations: a fraction of a millisecond
+_MOST_MISSING: Final = 1000  # nodes that are remembered; the oldest go first
+_MOST_TOPICS: Final = 2000  # of a missing node that are remembered by name
 NEVER: Final = 0  # `tombstoned_at` of what never was
 
 
@@ -39,6 +44,8 @@ class Registration(NamedTuple):
 
 T = TypeVar("T")
 
+_Address = tuple[str, int, int]  # where a node can be reached: the host, its ports for TCP and HTTP
+
 CLIENT: Final = Registration("client")
 
 
@@ -51,6 +58,8 @@ class Peer:
         "id",
         "identity",
         "is_active",
+        "is_leaving",
+        "is_retired",
         "last_seen",
         "last_update",
         "lookup_entry",
@@ -64,6 +73,8 @@ class Peer:
         self.last_seen = now
         self.last_update = timestamp
         self.is_active = True
+        self.is_leaving = False  # with a goodbye
+        self.is_retired = False  # for good
         self.has_left = False  # counts nowhere any more, though it may still stand in topics and channels
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
@@ -75,11 +86,6 @@ class Peer:
     def order(self) -> tuple[str, int, str]:
         """Where it stands in answers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
-
-    def is_node(self, node: str) -> bool:
-        """`host:port` of its HTTP side; an IPv6 host with brackets or, as NSQ compares it, without."""
-        address, port = self.identity.broadcast_address, self.identity.http_port
-        return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
 
 
 class Tombstone:
@@ -140,6 +146,16 @@ class Node(NamedTuple):
     tombstones: tuple[bool, ...]
 
 
+class Missing(NamedTuple):
+    """A node that was here, and is not; `topics` are those that it had, None: too many to remember."""
+
+    identity: Identity
+    topics: tuple[str, ...] | None
+    timestamp: int  # when it was heard of for the last time
+    has_drained: bool  # it said goodbye
+    is_retired: bool  # and that it is not meant to come back
+
+
 class Snapshot(NamedTuple):
     """Figures for people and for /metrics."""
 
@@ -158,6 +174,7 @@ class Registry:
         *,
         inactive_timeout: float,
         tombstone_lifetime: float,
+        missing_lifetime: float = 0,
         first_index: int = 0,
         on_change: Callable[[str], None] = lambda topic: None,
     ) -> None:
@@ -168,11 +185,14 @@ class Registry:
         self.on_change = on_change
         self._inactive_timeout = inactive_timeout
         self._tombstone_lifetime = tombstone_lifetime
+        self._missing_lifetime = missing_lifetime
         self._topics: dict[str, Topic] = {}
         self._peers: set[Peer] = set()
         # Both in the order of time, the oldest first.
         self._active: OrderedDict[Peer, None] = OrderedDict()
         self._tombstones: OrderedDict[tuple[Topic, Peer], Tombstone] = OrderedDict()
+        self._missing: OrderedDict[_Address, tuple[float, Missing]] = OrderedDict()  # since when, the oldest first
+        self._connected: Counter[_Address] = Counter()
         self._names: tuple[str, ...] | None = None
         self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, and something still names them
         self._registered = 0  # topics
@@ -196,12 +216,16 @@ class Registry:
             deadline = next(iter(self._active)).last_seen + self._inactive_timeout
         if self._tombstones:
             deadline = min(deadline, next(iter(self._tombstones.values())).since + self._tombstone_lifetime)
+        if self._missing:
+            deadline = min(deadline, next(iter(self._missing.values()))[0] + self._missing_lifetime)
         return deadline
 
     def _expire(self) -> None:
         while self._active and self.now >= (peer := next(iter(self._active))).last_seen + self._inactive_timeout:
             del self._active[peer]
             self._set_active(peer, is_active=False)
+        while self._missing and self.now >= next(iter(self._missing.values()))[0] + self._missing_lifetime:
+            self._missing.popitem(last=False)
         while self._tombstones:
             (topic, peer), tombstone = next(iter(self._tombstones.items()))
             if self.now < tombstone.since + self._tombstone_lifetime:
@@ -217,6 +241,10 @@ class Registry:
         peer = Peer(id, identity, now=self.now, timestamp=self.timestamp)
         self._peers.add(peer)
         self._active[peer] = None
+        self._connected[_address(identity)] += 1
+        self._missing.pop(_address(identity), None)
+        for address in [at for at, (_, it) in self._missing.items() if it.identity.node == identity.node != ""]:
+            del self._missing[address]  # it has moved
         return peer
 
     def ping(self, peer: Peer) -> float:
@@ -236,6 +264,7 @@ class Registry:
         What names it is cleared by `clear_some`: a little of it here, and the rest, where there is much, in later turns.
         A topic that somebody asks for, or changes, is cleared before, so nobody can tell the difference.
         """
+        self._remember(peer)
         peer.has_left = True
         self._producers -= len(peer.topics)
         self._peers.discard(peer)
@@ -244,6 +273,26 @@ class Registry:
         count = 1 + len(peer.topics) + len(peer.channels)
         self._clear(peer)
         return count
+
+    def _remember(self, peer: Peer) -> None:
+        address = _address(peer.identity)
+        self._connected[address] -= 1
+        if self._connected[address]:
+            return
+        del self._connected[address]
+        if self._missing_lifetime <= 0:
+            return
+        self._missing[address] = self.now, self._missing_of(peer)
+        self._missing.move_to_end(address)
+        if len(self._missing) > _MOST_MISSING:
+            self._missing.popitem(last=False)
+
+    def _missing_of(self, peer: Peer) -> Missing:
+        """Topics at which a tombstone hides it are left out: somebody has said that it is not coming back there."""
+        names: tuple[str, ...] | None = None
+        if len(peer.topics) <= _MOST_TOPICS:
+            names = tuple(sorted(topic.name for topic in peer.topics if not topic.is_hidden(peer)))
+        return Missing(peer.identity, names, peer.last_update, peer.is_leaving, peer.is_retired)
 
     @property
     def has_departed(self) -> bool:
@@ -386,11 +435,15 @@ class Registry:
         return True
 
     def tombstone(self, topic_name: str, node: str) -> None:
-        """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime."""
+        """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime.
+
+        One that is missing is not waited for any more, as far as this topic goes.
+        """
+        self._forget_missing(topic_name, node)
         topic = self._find(topic_name)
         if topic is None:
             return
-        buried = [peer for peer in topic.producers if peer.is_node(node)]
+        buried = [peer for peer in topic.producers if is_at(peer.identity, node)]
         for peer in buried:
             self._bury(topic, peer)
             tombstone = Tombstone(since=self.now, timestamp=self.timestamp)
@@ -403,6 +456,15 @@ class Registry:
             self._changed(topic)
             if self._tombstone_lifetime <= 0:
                 self._expire()
+
+    def _forget_missing(self, topic_name: str, node: str) -> None:
+        for address, (since, it) in [*self._missing.items()]:
+            if it.topics and topic_name in it.topics and is_at(it.identity, node):
+                left = tuple(name for name in it.topics if name != topic_name)
+                if left:
+                    self._missing[address] = since, it._replace(topics=left)
+                else:
+                    del self._missing[address]
 
     def _bury(self, topic: Topic, peer: Peer) -> None:
         """No tombstone is left of this producer."""
@@ -448,6 +510,13 @@ class Registry:
 
     def active_peers(self) -> list[Peer]:
         return sorted(self._active, key=_order)
+
+    def missing(self) -> list[Missing]:
+        """Return who was here lately: those whose connection has ended, and those who have one and are silent."""
+        if self._missing_lifetime <= 0:
+            return []
+        silent = [self._missing_of(peer) for peer in sorted(self._peers - self._active.keys(), key=_order)]
+        return [it for _, it in self._missing.values()] + silent
 
     def topics_of(self, peer: Peer) -> Iterator[Topic | None]:
         """Yield its topics by name. None: see `in_order`."""
@@ -553,6 +622,16 @@ def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | Non
             yield None
         runs.append(sorted(items[start : start + _SORTED_AT_ONCE], key=key))
     yield from merge(*runs, key=key)
+
+
+def is_at(identity: Identity, node: str) -> bool:
+    """Return whether `node` is its `host:port` for HTTP; an IPv6 host with brackets or, as NSQ compares it, without."""
+    address, port = identity.broadcast_address, identity.http_port
+    return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
+
+
+def _address(identity: Identity) -> _Address:
+    return identity.broadcast_address, identity.tcp_port, identity.http_port
 
 
 def _in_place(peers: Iterable[Peer]) -> list[Peer]:

@@ -236,8 +236,14 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
             _rows_fit(job, options)
     cluster = Cluster(options, Http(replace(options.access, timeout=min(options.access.timeout, _PATIENCE))))
 
-    # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
-    _within(_PATIENCE, cluster.heads if options.lossless else lambda: cluster.places(left_out=[]))
+    def look() -> None:
+        # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
+        if options.lossless:
+            cluster.heads(for_stream=isinstance(job, Streaming))
+        else:
+            cluster.places(left_out=[])
+
+    _within(_PATIENCE, look)
 
 
 def _sink(job: Replay) -> None:
@@ -252,7 +258,7 @@ def _sink(job: Replay) -> None:
     http = Http(replace(options.access, timeout=_PATIENCE))
 
     def look() -> None:
-        if not nodes(options.where, http, None):
+        if not nodes(options.where, http):
             raise PipeFailed(f"no nsqd is registered at {', '.join(job.lookupd)}")
         for address in options.where.nsqd:
             with http.request("GET", address, "/ping") as response:

@@ -62,10 +62,20 @@ class Reading(OfTopics):
     source_option: tuple[tuple[str, str], ...] = setting(
         "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated", (), parse=pair
     )
+    require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
+    nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
 
     @property
     def source(self) -> From:
-        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=dict(self.source_option))
+        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=self.source_options())
+
+    def source_options(self) -> dict[str, str]:
+        options = dict(self.source_option)
+        if self.require_all:
+            options["requireAllNodes"] = "true"
+        if self.nodes:
+            options["requireNodes"] = str(self.nodes)
+        return options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +201,7 @@ class Backfill(Printed, OnSpark, Decoding, Reading):
     @property
     def source(self) -> From:
         bounds = {"startingTimestamp": self.since, "endingTimestamp": self.until}
-        options = dict(self.source_option) | bounds
+        options = self.source_options() | bounds
         return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=options)
 
 

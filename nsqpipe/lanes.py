@@ -1,58 +1,15 @@
-"""Offsets as the source writes them: the next sequence of each lane, in a checkpoint or a progress report."""
+"""Offsets in a checkpoint: the next sequence of each lane, as the source writes them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nsqpipe.failures import PipeFailed
+from pyspark_nsq.reports import lanes_of
 
 _HEADER: Final = "v1"  # the first line of each file in Spark's offset log
-
-
-def lanes_of(offsets: object, which: str = "lanes") -> dict[str, int]:
-    """Of an offset, as JSON or as its text; of none, none."""
-    if isinstance(offsets, str):
-        offsets = json.loads(offsets)
-    lanes = offsets.get(which, {}) if isinstance(offsets, dict) else {}
-    return {str(lane): int(place) for lane, place in lanes.items()}
-
-
-def rows_of(report: Mapping[str, Any]) -> int:
-    """How many messages a batch took, by its offsets: what Spark counts may be ranges of them instead.
-
-    Where a lane begins that the start does not know, the end says.
-    """
-    ranges = [it for source in report.get("sources", ()) for it in _ranges(source)]
-    return sum(end - begin for begin, end in ranges) if ranges else int(report.get("numInputRows", 0))
-
-
-def _ranges(source: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    begins = lanes_of(source.get("startOffset")) | lanes_of(source.get("endOffset"), "begins")
-    for lane, end in lanes_of(source.get("endOffset")).items():
-        if lane in begins:
-            yield min(begins[lane], end), end
-
-
-def missing_of(report: Mapping[str, Any]) -> dict[str, str]:
-    """Nodes that are known and do not answer, and why: what they have is in no count of what is behind."""
-    found: dict[str, str] = {}
-    for source in report.get("sources", ()):
-        latest = source.get("latestOffset")
-        latest = json.loads(latest) if isinstance(latest, str) else latest
-        if isinstance(latest, dict):
-            found |= latest.get("missing", {})
-    return found
-
-
-def lag_of(report: Mapping[str, Any]) -> Iterator[int]:
-    """How many messages each lane has beyond what the batch took."""
-    for source in report.get("sources", ()):
-        end, latest = lanes_of(source.get("endOffset")), lanes_of(source.get("latestOffset"))
-        for lane, place in latest.items():
-            yield max(0, place - end.get(lane, 0))
 
 
 def checkpointed(checkpoint: str) -> tuple[int, list[dict[str, int]]]:
@@ -64,4 +21,4 @@ def checkpointed(checkpoint: str) -> tuple[int, list[dict[str, int]]]:
     lines = (folder / str(batches[-1])).read_text().splitlines()
     if not lines or lines[0] != _HEADER:
         raise PipeFailed(f"{folder / str(batches[-1])} is not an offset file that we know")
-    return batches[-1], [lanes_of(line) for line in lines[2:]]
+    return batches[-1], [lanes_of(json.loads(line)) for line in lines[2:]]

@@ -12,11 +12,7 @@ from typing import Any
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Late
-
-
-def late_rows(report: Mapping[str, Any]) -> int:
-    """How many rows of a batch were dropped, as Spark reports it."""
-    return sum(int(it.get("numRowsDroppedByWatermark", 0)) for it in report.get("stateOperators", ()))
+from pyspark_nsq.reports import late_rows_of
 
 
 class LateRows:
@@ -28,7 +24,7 @@ class LateRows:
         self._lock = threading.Lock()
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
-        if rows := late_rows(report):
+        if rows := late_rows_of(report):
             with self._lock:
                 self._rows[query] = self._rows.get(query, 0) + rows
 

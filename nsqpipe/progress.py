@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from shutil import get_terminal_size
 from typing import Any, Final, Self, TextIO
 
-from nsqpipe.lanes import lag_of, missing_of, rows_of
-from nsqpipe.late import late_rows
+from pyspark_nsq.reports import lag_of, late_rows_of, missing_in, rows_of, seconds_of
 
 _ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines
@@ -31,15 +30,15 @@ class Tally:
 
     def add(self, report: Mapping[str, Any]) -> None:
         rows = rows_of(report)
-        seconds = report.get("durationMs", {}).get("triggerExecution", 0) / 1000
+        seconds = seconds_of(report)
         if rows and seconds:
             speed = rows / seconds
             self.speed = speed if not self.speed else self.speed + _RECENT * (speed - self.speed)
         self.batch = int(report.get("batchId", 0))
         self.rows += rows
-        self.late += late_rows(report)
-        self.behind = sum(lag_of(report))
-        self.missing = missing_of(report)
+        self.late += late_rows_of(report)
+        self.behind = lag_of(report)
+        self.missing = missing_in(report)
 
     @property
     def seconds_left(self) -> float | None:

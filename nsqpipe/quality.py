@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F
 
 from nsqpipe.failures import PipeFailed
-from nsqpipe.metrics import OBSERVED
+from pyspark_nsq.listener import OBSERVED
 from pyspark_nsqtable.marks import MARK
 
 if TYPE_CHECKING:

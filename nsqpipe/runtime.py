@@ -82,17 +82,16 @@ class Run:
     ) -> None:
         """Until they end. However that is, what has been done is said."""
         from nsqpipe.late import LateRows
-        from nsqpipe.metrics import Metrics, serving
+        from nsqpipe.metrics import serving
         from nsqpipe.running import run_queries
 
         job = self._job
         assert isinstance(job, Streaming)
-        metrics = Metrics()
-        observers = [metrics.observe, ledger.observe]
+        observers = [ledger.observe]
         if self.progress is not None:
             observers.append(self.progress.observe)
         began = time.monotonic()
-        with serving(metrics, job.metrics_address):
+        with serving(spark, job.metrics_address):
             try:
                 run_queries(spark, start, observers=observers, late=LateRows(late))
             finally:

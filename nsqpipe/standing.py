@@ -20,13 +20,13 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from nsqpipe.failures import PipeFailed
-from nsqpipe.lanes import lanes_of
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Places, resolve
 from pyspark_nsq.options import SourceOptions, source_options
+from pyspark_nsq.reports import lanes_of
 from pyspark_nsqtable.appending import is_marked, rows_without_ends
 from pyspark_nsqtable.ends import Refused, Span, application, new_end
 

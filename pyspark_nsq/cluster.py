@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane
+from pyspark_nsq.lanes import Head, Lane, Offsets
+from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told
 from pyspark_nsq.options import SourceOptions, Topics, Where
 
 log = logging.getLogger(__name__)
 
 _PATIENCE_FOR_POINTS: Final = 10.0  # seconds; other lanes wait for them
+GLANCE: Final = 2.0  # seconds that a node which is probably down has for an answer
+_AT_ONCE: Final = 16  # nodes that are asked at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,85 @@ class Cluster:
     def __init__(self, options: SourceOptions, http: Http) -> None:
         self._options = options
         self._http = http
+        # As of the last call of `places`.
+        self.registered: frozenset[str] = frozenset()
+        self.departed: tuple[Departed, ...] = ()
 
-    def heads(self) -> dict[Lane, Head]:
-        """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all."""
+    def heads(self, *, for_stream: bool = False) -> dict[Lane, Head]:
+        """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all.
+
+        A stream may begin without nodes that are not registered any more: it reads them when they are back.
+        """
         heads = [head for place in self.places() if isinstance(head := self.head(place), Head)]
+        silent: dict[str, str] = {}
+        for departed, found in self.visit(self.departed):
+            if isinstance(found, Unreachable):
+                silent[departed.address] = str(found)
+            else:
+                heads += [head for _, head in found if isinstance(head, Head)]
+        there = presence(self._seen(silent, heads), Offsets({}))
+        self.check_nodes(there)
+        if there.missing:
+            if self._options.lossless and not for_stream:
+                raise NsqError(f"{told(there.missing)}; failOnDataLoss=false reads what the others have")
+            log.warning("nodes are left out: %s", told(there.missing))
         self.check_kept(heads)
-        self.check_found(heads)
+        self.check_found(heads, there.missing)
         return {head.lane: head for head in heads}
+
+    def missing(self, offsets: Offsets | None = None) -> dict[str, str]:
+        """Who is known and does not answer, by address, and why; nodes of the offsets whose address nobody knows, too."""
+        return dict(self.presence(offsets).missing)
+
+    def presence(self, offsets: Offsets | None = None) -> Presence:
+        """Look at everybody who is known now, at the same time, and for no longer than a glance each."""
+        left_out: list[Unreachable] = []
+        places: dict[str, list[Place]] = defaultdict(list)
+        for place in self.places(left_out=left_out):
+            places[place.address].append(place)
+        silent = {failure.address: str(failure) for failure in left_out}
+        lanes: dict[str, list[Lane]] = {}
+        known = [*self.departed, *(Departed(it, "", tuple(p.topic for p in at), False) for it, at in places.items())]
+        for departed, found in self.visit(known):
+            if isinstance(found, Unreachable):
+                silent[departed.address] = str(found)
+            else:
+                lanes[departed.address] = [head.lane for _, head in found if isinstance(head, Head)]
+        seen = Seen(registered=self.registered, departed=self.departed, silent=silent, lanes=lanes)
+        return presence(seen, offsets if offsets is not None else Offsets({}))
+
+    def visit(
+        self, nodes: Iterable[Departed]
+    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | Nothing]] | Unreachable]]:
+        """Ask nodes that are probably down for their logs; some answer, as they are only not registered."""
+
+        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | Nothing]] | Unreachable]:
+            names = self._options.topics.names if it.topics is None else sorted(self._options.topics.among(it.topics))
+            try:
+                places = [Place(it.address, name) for name in names]
+                # Of a retired node silence means loss, so it has as long for an answer as any other question.
+                timeout = None if it.is_retired else GLANCE
+                return it, [(place, self.head(place, timeout=timeout)) for place in places]
+            except Unreachable as error:
+                return it, error
+            except NsqError as error:
+                log.warning("%s is left out: %s", it.address, error)
+                return it, []
+
+        wanted = list(nodes)
+        if wanted:
+            with ThreadPoolExecutor(min(_AT_ONCE, len(wanted))) as pool:
+                yield from pool.map(ask, wanted)
+
+    def _seen(self, silent: Mapping[str, str], heads: Iterable[Head]) -> Seen:
+        lanes: dict[str, list[Lane]] = defaultdict(list)
+        for head in heads:
+            lanes[head.address].append(head.lane)
+        return Seen(registered=self.registered, departed=self.departed, silent=silent, lanes=lanes)
+
+    def check_nodes(self, found: Presence) -> None:
+        """Raises when somebody is missing who has to be there, as the options say."""
+        check(found, require_all=self._options.require_all_nodes, require=self._options.require_nodes)
 
     @property
     def knows_all_nodes(self) -> bool:
@@ -59,15 +136,17 @@ class Cluster:
         wanted = self._options.lanes
         return not wanted or any(f"{lane}/".startswith(f"{start.rstrip('/')}/") for start in wanted)
 
-    def check_found(self, heads: Iterable[Head]) -> None:
-        """Raises when a topic is not there, or nothing at all."""
+    def check_found(self, heads: Iterable[Head], missing: Mapping[str, str] | None = None) -> None:
+        """Raises when a topic is not there, or nothing at all; `missing` nodes may have it."""
         found = {head.lane.topic for head in heads}
         asked = ", ".join(self._options.where.lookupd + self._options.where.nsqd)
         if self._options.lanes:
             asked += f" in the lanes {', '.join(self._options.lanes)}"
-        missing = [name for name in self._options.topics.names if name not in found]
         if missing:
-            raise NsqError(f"there is no topic {', '.join(missing)} at {asked}")
+            asked += f", and not everybody answers: {told(missing)}"
+        absent = [name for name in self._options.topics.names if name not in found]
+        if absent:
+            raise NsqError(f"there is no topic {', '.join(absent)} at {asked}")
         if not found:
             raise NsqError(f"no topic at {asked} matches {', '.join(self._options.topics.patterns)}")
 
@@ -82,18 +161,23 @@ class Cluster:
         """Where to look for lanes. Raises when nobody can say; nsqd that do not answer are put into `left_out`, if given."""
         topics = self._options.topics
         places: list[Place] = []
-        for address, present in nodes(self._options.where, self._http, topics, left_out=left_out).items():
+        known = known_nodes(self._options.where, self._http, topics, left_out=left_out)
+        self.registered = frozenset(known.registered) | {it.address for it in left_out or ()}
+        self.departed = tuple(it for it in known.departed if it.topics is None or topics.among(it.topics))
+        for address, present in known.registered.items():
             names = topics.names if present is None else topics.among(present)
             places += [Place(address, name) for name in sorted(names)]
         return places
 
-    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | Nothing:
+    def head(
+        self, place: Place, *, known: Head | None = None, wait: float = 0, timeout: float | None = None
+    ) -> Head | Nothing:
         """The log of a topic at a node. With `known`, as soon as it differs from that."""
         target = f"/topic/log?topic={quote(place.topic)}"
         if known is not None:
-            target += f"&log={known.lane.log}&next={known.next}&wait={wait:g}s"
+            target += f"&log={known.lane.log}&next={known.next}&closed={str(known.closed).lower()}&wait={wait:g}s"
         try:
-            answer = self._http.json(place.address, target, timeout=self._options.access.timeout + wait)
+            answer = self._http.json(place.address, target, timeout=(timeout or self._options.access.timeout) + wait)
         except Refused as refused:
             if refused.status == 404 and refused.code == "TOPIC_NOT_FOUND":
                 return Nothing(str(refused.details.get("node", "")))
@@ -117,6 +201,7 @@ class Cluster:
             answer["first"],
             answer["next"],
             kept,
+            closed=bool(answer.get("closed", False)),
             last_time=answer["last_time"],
             bytes=answer["bytes"],
         )
@@ -136,37 +221,58 @@ class Cluster:
         return [tuple(point) for point in points] if isinstance(points, list) else None
 
 
-def nodes(
-    where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None
-) -> dict[str, Iterable[str] | None]:
-    """The HTTP address of each nsqd, and the topics it is known to have; None: it is asked for each name.
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All nsqd that somebody knows."""
+
+    registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: it is asked for each name
+    departed: Iterable[Departed] = ()
+
+
+def nodes(where: Where, http: Http, topics: Topics | None = None) -> list[str]:
+    """The address of each nsqd that is there, or should be."""
+    return list(known_nodes(where, http, topics).registered)
+
+
+def known_nodes(where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None) -> Known:
+    """Find all nsqd by the addresses of their HTTP side.
 
     Of several nsqlookupd those that answer count, but one has to. Of nsqd all have to, unless there is a list `left_out`.
     """
     if where.nsqd:
         if topics is None or not topics.patterns:
-            return dict.fromkeys(where.nsqd)
-        return _topics_of_each(http, where.nsqd, left_out)
+            return Known(dict.fromkeys(where.nsqd))
+        return Known(_topics_of_each(http, where.nsqd, left_out))
     found: dict[str, set[str]] = {}
+    departed: dict[str, Departed] = {}
     failures: list[NsqError] = []
     for lookupd in where.lookupd:
         try:
-            producers = http.json(lookupd, "/nodes", is_lookupd=True)["producers"]
+            # NSQ's own passes over the argument, and remembers nobody.
+            answer = http.json(lookupd, "/nodes?missing=true", is_lookupd=True)
         except (Unreachable, Refused) as error:
             failures.append(error)
             continue
-        for producer in producers:
-            host = producer["broadcast_address"]
-            address = f"[{host}]:{producer['http_port']}" if ":" in host else f"{host}:{producer['http_port']}"
+        for producer in answer["producers"]:
+            address = _address_of(producer)
             hidden = producer["tombstones"]
             found.setdefault(address, set()).update(
                 topic for topic, is_hidden in zip(producer["topics"], hidden, strict=True) if not is_hidden
             )
+        for gone in answer.get("missing") or ():
+            topics_then = tuple(gone["topics"]) if gone["topics"] is not None else None
+            it = Departed(_address_of(gone), gone["node"], topics_then, gone["drained"], gone["retired"])
+            departed.setdefault(it.address, it)
     if len(failures) == len(where.lookupd):
         raise failures[0]
     for failure in failures:
         log.warning("one nsqlookupd is left out: %s", failure)
-    return dict(found)
+    return Known(found, [it for it in departed.values() if it.address not in found])
+
+
+def _address_of(producer: Mapping[str, Any]) -> str:
+    host, port = producer["broadcast_address"], producer["http_port"]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _topics_of_each(

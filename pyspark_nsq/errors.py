@@ -14,6 +14,10 @@ class BadOption(NsqError):
 class Unreachable(NsqError):
     """There is no answer: nothing listens, or not in time, or the connection broke."""
 
+    def __init__(self, text: str, address: str = "") -> None:
+        super().__init__(text)
+        self.address = address
+
 
 class Refused(NsqError):
     """An answer that is an error."""

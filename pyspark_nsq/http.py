@@ -166,4 +166,4 @@ def _translated(address: str) -> Iterator[None]:
     try:
         yield
     except (OSError, HTTPException) as error:
-        raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+        raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}", address) from error

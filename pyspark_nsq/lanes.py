@@ -6,6 +6,10 @@ offset is the next sequence of each lane, and a micro-batch is a range of sequen
 Spark writes down where a batch ends, never where the first one begins: after a crash it asks for the initial offset anew, and
 `latest` would by then be another one. So the end of a batch says where lanes begin that the start does not know
 (`begins`), which for the first batch is all of them, and this counts more than any start.
+
+A node that is drained says that its lanes are *closed*: nothing is appended any more, and their next sequence is their last
+end. The offsets keep that end. A lane that is read up to it is complete, and may go without a loss; it keeps its place all the
+same, because the node may be started again, and then the lane goes on there.
 """
 
 from __future__ import annotations
@@ -54,6 +58,7 @@ class Head:
     first: int
     next: int
     kept: bool = True  # after all channels have finished with it
+    closed: bool = False  # `next` is its last end, as long as the node is not started again
     last_time: int | None = None  # when the last message was published, in nanoseconds
     bytes: int | None = None  # of all that there is
 
@@ -65,12 +70,19 @@ class Offsets:
     lanes: Mapping[Lane, int]
     begins: Mapping[Lane, int] = field(default_factory=dict)  # of lanes that have no start, in the batch that ends here
     initial: bool = False
+    closed: Mapping[Lane, int] = field(default_factory=dict)  # the last end of lanes whose node has drained
+
+    def is_complete(self, lane: Lane) -> bool:
+        """Whether the lane is read to its last end, so that nothing is lost if it goes."""
+        return lane in self.closed and self.lanes.get(lane, -1) >= self.closed[lane]
 
     def to_json(self) -> dict[str, Any]:
         """As Spark keeps it: the same offsets are always the same text."""
         written: dict[str, Any] = {"v": VERSION, "lanes": _written(self.lanes)}
         if self.begins:
             written["begins"] = _written(self.begins)
+        if self.closed:
+            written["closed"] = _written(self.closed)
         if self.initial:
             written["initial"] = True
         return written
@@ -79,7 +91,12 @@ class Offsets:
     def from_json(cls, written: object) -> Offsets:
         if not isinstance(written, dict) or written.get("v") != VERSION:
             raise BadOption(f"this is no offset of version {VERSION}: {json.dumps(written)[:200]}")
-        return cls(_read(written.get("lanes")), _read(written.get("begins", {})), bool(written.get("initial", False)))
+        return cls(
+            _read(written.get("lanes")),
+            _read(written.get("begins", {})),
+            bool(written.get("initial", False)),
+            _read(written.get("closed", {})),
+        )
 
 
 def _written(lanes: Mapping[Lane, int]) -> dict[str, int]:
@@ -117,6 +134,11 @@ class Places:
 
     lanes: Mapping[Lane, int | Edge | At]
     others: Edge
+    closed: Mapping[Lane, int] = field(default_factory=dict)
+
+    def complete(self, heads: Container[Lane]) -> dict[Lane, int]:
+        """Return the places of lanes that are not there any more, and that were read to their last end before they went."""
+        return {lane: end for lane, end in self.closed.items() if lane not in heads and self.lanes.get(lane) == end}
 
 
 Bound = Edge | At | Places
@@ -136,13 +158,16 @@ def parse_bound(text: str, *, others: Edge, option: str, required: bool = False)
         ) from None
     if not isinstance(written, dict):
         raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
+    closed: dict[Lane, int] = {}
     if "lanes" in written:
         if written.get("v") != VERSION:
             raise BadOption(f"{option}: this is no offset of version {VERSION}: {text!r}")
+        closed = _read(written.get("closed", {}))
         written = written["lanes"]
         if not isinstance(written, dict):
             raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
-    return Places({Lane.parse(lane): _place(option, lane, place, required) for lane, place in written.items()}, others)
+    lanes = {Lane.parse(lane): _place(option, lane, place, required) for lane, place in written.items()}
+    return Places(lanes, others, closed)
 
 
 def _place(option: str, lane: str, place: object, required: bool) -> int | Edge | At:
@@ -190,8 +215,9 @@ def resolve(
 ) -> dict[Lane, int]:
     """The sequence in each lane. Raises where a place is not there (any more)."""
     if isinstance(bound, Places):
+        complete = bound.complete(heads)
         for lane in bound.lanes:
-            if lane not in heads:
+            if lane not in heads and lane not in complete:
                 raise BadOption(f"{option}: there is no lane {lane}; there are: {', '.join(map(str, heads)) or 'none'}")
     return {lane: _resolve_one(bound, head, find_time, option, lossless) for lane, head in heads.items()}
 
@@ -244,9 +270,9 @@ def advance(
     Lanes that the start does not know begin with their first message. With `targets` nothing is read beyond them, and
     no other lane. `vanished` are lanes of which it is certain, and why; a lane that is simply not there stays where it is.
     """
-    lost = [lane for lane in start.lanes if lane in vanished and lane not in heads]
+    lost = [lane for lane in start.lanes if lane in vanished and lane not in heads and not start.is_complete(lane)]
     if lost and lossless:
-        raise DataLoss(gone(lost[0], start.lanes[lost[0]], vanished[lost[0]]))
+        raise DataLoss(gone(lost[0], start.lanes[lost[0]], vanished[lost[0]], end=start.closed.get(lost[0])))
     known = {lane: sequence for lane, sequence in start.lanes.items() if lane not in lost}
     new = {
         lane: head.first for lane, head in heads.items() if lane not in known and (targets is None or lane in targets)
@@ -262,8 +288,10 @@ def advance(
         until = head.next if targets is None else min(head.next, targets.get(lane, place))
         if until > max(place, head.first):
             waiting[lane] = Span(max(place, head.first), until)
+    closed = last_ends(start, heads, places)
     taken = share(waiting) if waiting else {}
-    if taken is None and not (start.initial or lost or new):  # where lanes begin is written down at once
+    # Where lanes begin, and that they are closed, is written down at once.
+    if taken is None and not (start.initial or lost or new or closed != start.closed):
         return start
     taken = taken or {}
     ends = {
@@ -271,9 +299,28 @@ def advance(
         for lane, place in places.items()
     }
     begins = dict(places) if start.initial else new
-    if not lost and not begins and ends == start.lanes:
+    if not lost and not begins and ends == start.lanes and closed == start.closed:
         return start
-    return Offsets(ends, begins)
+    return Offsets(ends, begins, closed=closed)
+
+
+def last_ends(start: Offsets, heads: Mapping[Lane, Head], lanes: Container[Lane]) -> dict[Lane, int]:
+    """The last end of each of these lanes that has one; a lane whose node was started again has none any more."""
+    known = {lane: end for lane, end in start.closed.items() if lane not in heads}
+    known |= {lane: head.next for lane, head in heads.items() if head.closed}
+    return {lane: end for lane, end in known.items() if lane in lanes}
+
+
+def skipped(start: Offsets, end: Offsets, heads: Mapping[Lane, Head]) -> int:
+    """How many messages between two offsets are known not to be there; of a lane that went without a word, one."""
+    count = 0
+    for lane, begin in {**start.lanes, **end.begins}.items():
+        until = end.lanes.get(lane)
+        if until is None:
+            count += max(1, start.closed.get(lane, 0) - begin)
+        elif lane in heads:
+            count += max(0, min(until, heads[lane].first) - begin)
+    return count
 
 
 # The plan of a batch
@@ -297,8 +344,8 @@ class Range:
 class NotThere(DataLoss):
     """A lane that is to be read, and that no nsqd has that answers."""
 
-    def __init__(self, lane: Lane, place: int) -> None:
-        super().__init__(gone(lane, place, "none of the nsqd that answer has it"))
+    def __init__(self, lane: Lane, place: int, end: int | None = None) -> None:
+        super().__init__(gone(lane, place, "none of the nsqd that answer has it", end=end))
         self.lane = lane
 
 
@@ -325,7 +372,7 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: C
             continue
         address = addresses.get(lane, "" if lane in lost else None)
         if address is None:
-            raise NotThere(lane, begin)
+            raise NotThere(lane, begin, end.closed.get(lane))
         ranges.append(Range(lane, address, begin, until))
     return ranges
 
@@ -397,5 +444,6 @@ def removed(head: Head, place: int) -> DataLoss:
     )
 
 
-def gone(lane: Lane, place: int, why: str) -> str:
-    return f"lane {lane}: what begins at {place} cannot be read: {why}; failOnDataLoss=false leaves the lane out"
+def gone(lane: Lane, place: int, why: str, *, end: int | None = None) -> str:
+    what = f"what begins at {place}" if end is None else f"{end - place:,} messages [{place}, {end})"
+    return f"lane {lane}: {what} cannot be read: {why}; failOnDataLoss=false leaves the lane out"

@@ -50,6 +50,8 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "ranges": (_SOURCE, "false"),
     "requireRetention": (_SOURCE, "true"),
     "discoverySeconds": (_SOURCE, "10"),
+    "requireAllNodes": (_SOURCE, "false"),
+    "requireNodes": (_SOURCE, "0"),
     "exactlyOnce": (_SINK, "false"),
     "writeId": (_SINK, ""),
     "messagesPerPublish": (_SINK, "1000"),
@@ -123,6 +125,8 @@ class SourceOptions:
     as_ranges: bool
     require_retention: bool
     discovery_seconds: float
+    require_all_nodes: bool
+    require_nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +161,8 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         as_ranges=words.truth("ranges"),
         require_retention=words.truth("requireRetention"),
         discovery_seconds=words.number("discoverySeconds", at_least=1),
+        require_all_nodes=words.truth("requireAllNodes"),
+        require_nodes=words.number("requireNodes", at_least=0),
     )
 
 

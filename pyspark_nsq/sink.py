@@ -106,7 +106,7 @@ class _Publisher:
 
     def prepare(self, *, needs_defer: bool = False) -> Limits:
         """Raises when nothing could be published."""
-        self._addresses = list(nodes(self._options.where, self._http, None))
+        self._addresses = nodes(self._options.where, self._http)
         if not self._addresses:
             raise NsqError(f"{', '.join(self._options.where.lookupd)} know of no nsqd")
         return self._ask_limits(needs_defer=needs_defer)

@@ -22,7 +22,21 @@ from pyspark.sql.streaming.datasource import (
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range, Span, advance, cut, plan, resolve
+from pyspark_nsq.lanes import (
+    Head,
+    Lane,
+    NotThere,
+    Offsets,
+    Places,
+    Range,
+    Span,
+    advance,
+    cut,
+    plan,
+    resolve,
+    skipped,
+)
+from pyspark_nsq.missing import waited_for
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.profiles import Profiles
 from pyspark_nsq.ranges import as_rows, silent
@@ -46,6 +60,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: Watch | None = None
         self._all_answered = False
         self._initial: Offsets | None = None
+        self._gap = 0  # messages that the batch which was planned last leaves out
+        self._here = Offsets({})  # where the last batch ended that is written down
         self._targets: dict[Lane, int] | None = None
         self._absent: dict[Lane, str] | None = None  # lanes that nobody had when we began
 
@@ -63,11 +79,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 option="startingOffsets",
                 lossless=options.lossless,
             )
-            self._initial = Offsets(begins, initial=True)
+            complete = options.start.complete(heads) if isinstance(options.start, Places) else {}
+            self._initial = Offsets(begins | complete, initial=True, closed=complete)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        here = Offsets.from_json(start)
+        here = self._here = Offsets.from_json(start)
         heads = self._heads()
         is_limited = not isinstance(limit, ReadAllAvailable)  # else it is Trigger.Once
         end = advance(
@@ -78,6 +95,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             targets=self._targets,
             lossless=self._options.lossless,
         )
+        self._gap = skipped(here, end, heads)
         if end is here:
             return start
         self._last_batch_at = time.monotonic()
@@ -90,7 +108,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             assert self._watch is not None
             down = self._watch.down()
             waiting = {lane: span for lane, span in waiting.items() if lane not in down}
-            if not self._is_worth_while(heads, waiting, limit):
+            # A node that has drained may go soon, so what is left in its lanes is taken at once.
+            is_ending = any(heads[lane].closed for lane in waiting)
+            if not is_ending and not self._is_worth_while(heads, waiting, limit):
                 return None
         return self._profiles.share(heads, waiting, limit, goes_on=goes_on)
 
@@ -110,7 +130,11 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows or _NO_LIMIT)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        return Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
+        """What Spark shows as the latest offset, and reads no more of: so listeners learn here who and what is missing."""
+        latest = Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
+        assert self._watch is not None
+        missing = self._watch.missing(self._here)
+        return latest | ({"missing": missing} if missing else {}) | ({"gap": self._gap} if self._gap else {})
 
     def prepareForTriggerAvailableNow(self) -> None:
         if self._watch is not None:
@@ -155,7 +179,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             watch = Watch(self._cluster, self._options.discovery_seconds)
             self._all_answered = watch.start(tolerant=not self._options.lossless)
             if self._options.lossless:
-                self._cluster.check_found(watch.heads().values())
+                self._cluster.check_found(watch.heads().values(), watch.missing(Offsets({})))
             self._watch = watch
         return self._watch.heads()
 
@@ -165,11 +189,17 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._watch is not None
         if self._absent is None:
             is_certain = self._options.lossless or (self._all_answered and self._options.where.nsqd)
-            missing = [lane for lane in here.lanes if lane not in heads] if is_certain else ()
+            away = waited_for(self._cluster.departed)
+            missing = [lane for lane in here.lanes if lane not in heads and lane.node not in away] if is_certain else ()
             self._absent = dict.fromkeys(missing, "none of the nsqd that answer has it")
         for lane in self._absent.keys() & heads.keys():
             del self._absent[lane]
         return self._absent | self._watch.vanished()
+
+    def stop(self) -> None:
+        """Spark 4.3 kills the process instead."""
+        if self._watch is not None:
+            self._watch.close()
 
     # Rows: in the executors
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pyspark_nsq.cluster import Cluster, Nothing, Place
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
-from pyspark_nsq.lanes import Head, Lane
+from pyspark_nsq.lanes import Head, Lane, Offsets
+from pyspark_nsq.missing import Seen, presence, told
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +44,14 @@ class Watch:
         self._discovery_seconds = discovery_seconds
         self._enough_looks = _LOOKS if cluster.knows_all_nodes else _LOOKS_BY_LOOKUPD
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._heads: dict[Place, Head] = {}
         self._vanished: dict[Lane, str] = {}
         self._displaced: dict[Lane, _Displaced] = {}
+        self._silent: dict[str, str] = {}  # addresses that do not answer, and why
         self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
         self._watched: set[Place] = set()  # those and some that are gone: a thread each
-        self._down: set[Place] = set()  # that do not answer
+        self._down: set[Place] = set()  # of which the last question had no answer
 
     def start(self, *, tolerant: bool) -> bool:
         """Asks everybody once, so that `heads` is complete, and goes on in threads. Says whether all have answered.
@@ -64,7 +68,12 @@ class Watch:
                     raise
                 left_out.append(error)
         for failure in left_out:
-            log.warning("one nsqd is left out for now: %s", failure)
+            self._note_silence(failure.address, failure)
+        self._visit_departed()
+        found = presence(self._seen(), Offsets({}))
+        self._cluster.check_nodes(found)
+        if found.missing:
+            log.warning("nodes are left out for now: %s", told(found.missing))
         self._cluster.check_kept(self._heads.values())
         self._watch_all(places)
         threading.Thread(target=self._discover_for_ever, daemon=True, name="nsq discovery").start()
@@ -75,9 +84,29 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def down(self) -> set[Lane]:
-        """Lanes whose node does not answer."""
+        """Lanes that cannot be asked just now: those of nodes that do not answer, which `missing` names, and those refused."""
         with self._lock:
-            return {head.lane for place, head in self._heads.items() if place in self._down}
+            return {
+                head.lane for place, head in self._heads.items() if place in self._down or place.address in self._silent
+            }
+
+    def close(self) -> None:
+        """Nobody asks any more. Threads that wait for an answer end with it."""
+        self._closed.set()
+
+    def missing(self, offsets: Offsets) -> dict[str, str]:
+        """Who is known and does not answer, and why."""
+        return dict(presence(self._seen(), offsets).missing)
+
+    def _seen(self) -> Seen:
+        with self._lock:
+            lanes: dict[str, list[Lane]] = defaultdict(list)
+            for place, head in self._heads.items():
+                lanes[place.address].append(head.lane)
+            cluster = self._cluster
+            return Seen(
+                registered=cluster.registered, departed=cluster.departed, silent=dict(self._silent), lanes=lanes
+            )
 
     def vanished(self) -> dict[Lane, str]:
         """Lanes that are gone, and how that was seen."""
@@ -121,10 +150,10 @@ class Watch:
     # In threads
 
     def _discover_for_ever(self) -> None:
-        while True:
-            time.sleep(self._discovery_seconds)
+        while not self._closed.wait(self._discovery_seconds):
             try:
                 self._discover()
+                self._visit_departed()
             except NsqError as error:
                 log.warning("no news of topics and nodes: %s", error)
 
@@ -134,8 +163,28 @@ class Watch:
         self._watch_all(places)
         with self._lock:
             wanted = {lane: one for lane, one in self._displaced.items() if one.looks < self._enough_looks}
-        if wanted and not down:
+            is_somebody_away = any(it.address in self._silent for it in self._cluster.departed)
+        if wanted and not down and not is_somebody_away:
             self._look_for(wanted, places)
+
+    def _visit_departed(self) -> None:
+        """Ask those who are not registered any more: they may only be draining, or cut off from nsqlookupd."""
+        for departed, found in self._cluster.visit(self._cluster.departed):
+            if isinstance(found, Unreachable):
+                self._note_silence(departed.address, found)
+                continue
+            self._note_answer(departed.address)
+            for place, head in found:
+                self._note(place, head)
+            self._follow_all({place for place, head in found if isinstance(head, Head)})
+
+    def _note_silence(self, address: str, error: NsqError) -> None:
+        with self._lock:
+            self._silent[address] = str(error)
+
+    def _note_answer(self, address: str) -> None:
+        with self._lock:
+            self._silent.pop(address, None)
 
     def _look_for(self, wanted: dict[Lane, _Displaced], places: list[Place]) -> None:
         """Asks everybody. When one does not answer, it does not count."""
@@ -156,22 +205,29 @@ class Watch:
     def _watch_all(self, places: list[Place]) -> None:
         with self._lock:
             self._expected = set(places)
-            new = self._expected - self._watched
+        self._follow_all(set(places))
+
+    def _follow_all(self, places: set[Place]) -> None:
+        with self._lock:
+            new = places - self._watched
             self._watched |= new
         for place in new:
             threading.Thread(target=self._follow, args=(place,), daemon=True, name=f"{place}").start()
 
     def _follow(self, place: Place) -> None:
         misses = 0
-        while misses < _PATIENCE or self._is_expected(place):
+        while not self._closed.is_set() and (misses < _PATIENCE or self._is_expected(place)):
             try:
                 found = self._wait_for_news(place)
             except NsqError as error:
                 if self._set_down(place, True):
                     log.warning("%s is waited for: %s", place, error)
                 misses += 1
+                if isinstance(error, Unreachable):
+                    self._note_silence(place.address, error)
             else:
                 self._note(place, found)
+                self._note_answer(place.address)
                 if self._set_down(place, False):
                     log.warning("%s is back", place)
                 misses = 0 if isinstance(found, Head) else misses + 1

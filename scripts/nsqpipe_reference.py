@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from nsqpipe.cli import COMMANDS
 from nsqpipe.command_line import ordered
-from nsqpipe.metrics import TYPES
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job, Setting
@@ -110,7 +109,7 @@ A window is in it while it is still open, and grows; `rate` is then that of the 
 `--table` gets each window once, when the watermark has passed it.
 
 A message that comes when the watermark has closed its window is *late*, and dropped: one of a node that was away for longer, say. Batches that are limited make none late.
-Late ones are a number in `nsqpipe_late_rows_total` and in the last words of the job; `--late error` ends it with status 1 as soon as there are some.
+Late ones are a number in `nsq_query_late_rows_total` and in the last words of the job; `--late error` ends it with status 1 as soon as there are some.
 Spark counts them after each task has summed up its rows of a window, so the number is 0 only if there was none, and otherwise says at least how many.
 
 ## Replays
@@ -144,15 +143,12 @@ What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands abo
 
 ## Metrics
 
-`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus:
-
-| Metric | Type | |
-| --- | --- | --- |
+`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus: [these](metrics.md#streaming-queries), labelled with the query, `land`, `quarantine`, `aggregate` or `windows`.
 """
 
 
 def page() -> str:
-    parts = [ABOUT, *(f"| `{name}` | {kind} | {text} |\n" for name, (kind, text) in TYPES.items())]
+    parts = [ABOUT]
     parts.append("\n## Commands\n")
     parts += [_section(name, job) for name, (job, _) in COMMANDS.items()]
     return "".join(parts)

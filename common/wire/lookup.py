@@ -15,6 +15,10 @@ from common.wire.faults import Fault, ProtocolError
 
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
+# Words after PING, which NSQ ignores: the node drains, so that nothing comes into its logs before it is started again;
+# and it is not meant to be started again.
+LEAVING: Final = "leaving"
+RETIRED: Final = "retired"
 
 # NSQ bounds neither. The longest line that means something has some 140 bytes, but clients of old have sent
 # parameters that are ignored; a document of nsqd's has less than 1 kB.
@@ -47,6 +51,7 @@ class Identity:
     topology_region: str
     topology_zone: str
     version: str
+    node: str = ""  # the id of its data path; NSQ's say none
 
 
 # What nsqd writes
@@ -67,6 +72,7 @@ def identify_body(
     topology_region: str,
     topology_zone: str,
     version: str,
+    node: str = "",
 ) -> bytes:
     return dumps(
         {
@@ -77,6 +83,7 @@ def identify_body(
             "topology_region": topology_region,
             "topology_zone": topology_zone,
             "version": version,
+            **({"node": node} if node else {}),
         }
     )
 
@@ -209,6 +216,7 @@ def decode_identify(body: bytes) -> Identity:
             topology_region=fields.text("topology_region"),
             topology_zone=fields.text("topology_zone"),
             version=fields.text("version"),
+            node=fields.text("node"),
         )
     except JsonError as error:
         raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to decode JSON body") from error

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import trio
 
 from common.daemon import version_line
+from common.durations import parse_duration, seconds
 from common.http_api import (
     EMPTY,
     JSON,
@@ -115,6 +116,12 @@ class Bridge(Protocol):
     async def __call__(self, function: Callable[[], Awaitable[None]], /) -> None: ...
 
 
+class StartDrain(Protocol):
+    """False: one goes on that is not for good."""
+
+    def __call__(self, *, stay: float | None, retire: bool) -> bool: ...
+
+
 def make_app(
     broker: Broker,
     turn: Turn,
@@ -122,7 +129,7 @@ def make_app(
     publishing: Publishing,
     node: NodeInfo,
     *,
-    start_drain: Callable[[], None],
+    start_drain: StartDrain,
     run_trio: Bridge,
     reading: Reading,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
@@ -234,7 +241,7 @@ class _Endpoints:
         settings: Settings,
         publishing: Publishing,
         node: NodeInfo,
-        start_drain: Callable[[], None],
+        start_drain: StartDrain,
     ) -> None:
         self._calls = calls
         self._broker = calls.broker
@@ -253,7 +260,10 @@ class _Endpoints:
         return ping_answer(self._broker.health())
 
     async def drain(self, request: Request) -> Response:
-        self._start_drain()
+        arguments = request.query()
+        stay = _stay(arguments["stay"]) if "stay" in arguments else None
+        if not self._start_drain(stay=stay, retire=arguments.get("retire") == "true"):
+            raise HttpError(409, "DRAINING")
         return EMPTY
 
     async def metrics(self, request: Request) -> Response:
@@ -462,6 +472,16 @@ class _ChannelEndpoints:
             action(_find_channel(self._broker, topic_name, name))
         await self._calls.durable()
         return EMPTY
+
+
+def _stay(text: str) -> float:
+    try:
+        stay = parse_duration(text)
+    except ValueError:
+        stay = -1
+    if stay < 0:
+        raise HttpError(400, "INVALID_ARG_STAY")
+    return seconds(stay)
 
 
 def _topic_name(request: Request) -> str:

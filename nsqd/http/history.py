@@ -112,6 +112,10 @@ class Reading:
         self.readers = 0
         self.stopping = False
 
+    def logs_closed(self) -> None:
+        """The node drains, so nothing is appended to any log from now on."""
+        self.waiting.wake_all()
+
     def log_moved(self, topic: str) -> None:
         """More of it is synced, or it is gone."""
         self.waiting.wake(topic)
@@ -157,7 +161,7 @@ class HistoryEndpoints:
         self._clock = clock
 
     async def log(self, request: Request) -> Response:
-        """What there is to read; with `wait` as soon as the synced end is not `next`."""
+        """What there is to read; with `wait` as soon as the synced end is not `next`, or the log is closed."""
         arguments = request.query()
         topic = _topic(request)
         past = self._find(topic, arguments)
@@ -171,6 +175,7 @@ class HistoryEndpoints:
             {
                 "topic": topic,
                 **self._described(past),
+                **({"closed": True} if self._is_closed(topic, past) else {}),
                 "first_time": first_time,
                 "last_time": last_time,
                 "segments": past.segments,
@@ -203,7 +208,11 @@ class HistoryEndpoints:
         if known is None:
             known = past.next
         waiting = self._reading.waiting
+        # Only who says that it knows the log as open is told: any other reader would ask again at once, for ever.
+        is_told = arguments.get("closed") == "false"
         while past.next == known and not self._reading.stopping and (left := end - self._clock()) > 0:
+            if is_told and self._is_closed(topic, past):
+                break
             if len(waiting) >= MOST_WAITING:
                 raise HttpError(503, "TOO_MANY_WAITING")
             await waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
@@ -211,6 +220,13 @@ class HistoryEndpoints:
                 raise ClientGone
             past = self._find(topic, {"log": past.log_id})
         return past
+
+    def _is_closed(self, topic: str, past: Past) -> bool:
+        """Whether this is the log's last end: the node drains, and everything that it has taken is synced."""
+        if self._broker.refusal is None:
+            return False
+        written = self._reading.history.find(topic, synced=False)
+        return written is not None and written.log_id == past.log_id and written.next == past.next
 
     async def read(self, request: Request) -> Response | Stream:
         arguments = request.query()

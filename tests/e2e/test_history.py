@@ -169,6 +169,38 @@ def test_wait_ends_when_nsqd_stops(start_nsqd: StartNsqd) -> None:
     assert answers[0]["next"] == 0
 
 
+def test_a_drain_closes_the_log_for_who_asks_and_the_next_start_opens_it(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("drain-stay=60s")
+    publish(nsqd, "drained", b"a", b"b")
+    before = synced(nsqd, "drained")
+    assert "closed" not in before
+    answers: dict[str, Any] = {}
+
+    def wait(known: str) -> None:
+        answers[known] = log_of(nsqd, "drained", f"&wait=2s&next=2{known}")
+
+    waiting = [threading.Thread(target=wait, args=(known,)) for known in ("&closed=false", "&closed=true", "")]
+    began = time.monotonic()
+    for thread in waiting:
+        thread.start()
+    time.sleep(0.2)
+    nsqd.post("/drain?stay=30s")
+    waiting[0].join(20)
+    assert time.monotonic() - began < 1.9, "who follows the log hears of it at once"
+    for thread in waiting[1:]:
+        thread.join(20)
+    assert time.monotonic() - began >= 1.9, "and who knows it, or never heard of it, is not made to ask for ever"
+    assert [answer["closed"] for answer in answers.values()] == [True] * 3
+    assert nsqd.http("GET", "/topic/read?topic=drained").status == 200
+    assert nsqd.http("POST", "/drain?stay=soon").json == {"message": "INVALID_ARG_STAY"}
+    nsqd.post("/drain?stay=0s")
+    assert nsqd.wait() == 0
+    nsqd.start()
+    publish(nsqd, "drained", b"c")
+    after = eventually(lambda: (found := log_of(nsqd, "drained"))["next"] == 3 and found)
+    assert (after["log"], after["next"], "closed" in after) == (before["log"], 3, False)
+
+
 def test_who_waits_and_leaves_costs_nothing(nsqd: Nsqd) -> None:
     nsqd.post("/topic/create?topic=left")
     before = nsqd.descriptors

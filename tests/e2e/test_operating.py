@@ -124,6 +124,18 @@ def test_what_nobody_consumes_is_there_after_the_drain(start_nsqd: StartNsqd) ->
         assert client.message().body == b"stays"
 
 
+def test_a_node_that_has_drained_can_be_read_for_as_long_as_it_was_told(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd("drain-stay=1s")
+    nsqd.post("/pub?topic=topic", b"a")
+    began = time.monotonic()
+    nsqd.send_signal(signal.SIGUSR1)
+    eventually(lambda: "NSQ: drained" in nsqd.log)
+    assert eventually(lambda: nsqd.http("GET", "/topic/log?topic=topic").json.get("closed"))
+    assert nsqd.http("POST", "/pub?topic=topic", b"b").status == 503
+    assert nsqd.wait() == 0
+    assert time.monotonic() - began >= 1.0
+
+
 def test_the_service_manager_hears_of_start_and_stop(
     start_nsqd: StartNsqd, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -71,6 +71,7 @@ SHOWN_BY = {
         "http-address": "clients_are_served_over_unix_sockets",
     },
     "tests/e2e/test_operating.py": {
+        "drain-stay": "a_node_that_has_drained_can_be_read_for_as_long_as_it_was_told",
         "drain-deadline": "a_drain_under_load_loses_nothing_and_ends_in_time",
         "statsd-address": "statsd_gets_every_figure",
         "statsd-prefix": "statsd_gets_every_figure",

@@ -379,6 +379,27 @@ async def test_the_end_closes_connections_and_says_nothing() -> None:
     assert it.fake.last.commands == ["REGISTER t c"]
 
 
+@jumping
+async def test_who_leaves_for_good_says_so_and_is_not_connected_again() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.lookup.leave(for_good=True)
+        await trio.sleep(SOON)
+        assert it.fake.last.ended
+        assert it.fake.last.commands == ["REGISTER t", "PING retired"]
+        await trio.sleep(10 * PING_INTERVAL)
+        assert len(it.fake.visits) == 1
+
+
+@jumping
+async def test_one_that_hangs_is_left_without_a_goodbye() -> None:
+    async with cluster(topics={"t": []}) as it:
+        it.fake.answer = lambda command: None
+        it.lookup.leave(for_good=False)
+        await trio.sleep(2 * IO_LIMIT)
+        assert it.fake.last.ended
+        assert len(it.fake.visits) == 1
+
+
 # Learning, as far as nobody is asked; the questions are in tests/integration/test_learning.py
 
 

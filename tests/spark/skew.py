@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsqd.broker.batch import Receipt
 from nsqpipe.aggregate import Aggregate, start_aggregating
-from nsqpipe.late import late_rows
 from nsqpipe.running import run_queries
 from nsqpipe.session import open_session
 from nsqpipe.sources import From
 from pyspark_nsq.lanes import Lane
+from pyspark_nsq.reports import late_rows_of
 from pyspark_nsq.sharing import Limit
 from tests.integration.log.harness import opened
 from tests.support.process import Nsqd
@@ -120,7 +120,7 @@ def run(spark: SparkSession, folder: Path, *, skew: int, limit: int) -> Result:
             spark, folder, nodes, {"maxRowsPerTrigger": str(limit)}, observers=[lambda _, it: reports.append(it)]
         )
         seconds = time.monotonic() - began
-    return Result(MESSAGES, counted, sum(map(late_rows, reports)), len(reports), seconds)
+    return Result(MESSAGES, counted, sum(map(late_rows_of, reports)), len(reports), seconds)
 
 
 def aggregated(

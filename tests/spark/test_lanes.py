@@ -22,6 +22,7 @@ from pyspark_nsq.lanes import (
     Share,
     advance,
     cut,
+    everything,
     parse_bound,
     plan,
     resolve,
@@ -77,6 +78,114 @@ def test_where_a_lane_begins_is_written_down_though_it_is_not_worth_a_batch_yet(
 def test_a_lane_without_a_share_stays_where_it_is() -> None:
     end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 9), b=(0, 9)), share=lambda _: {A: 1}, vanished={})
     assert end.lanes == {A: 6, B: 2}
+
+
+# Lanes whose nodes have drained
+
+
+def closed(**ends: tuple[int, int]) -> dict[Lane, Head]:
+    return {lane: replace(head, closed=True) for lane, head in heads(**ends).items()}
+
+
+GONE = {A: "none of the nsqd that answer has it"}
+SHARES: list[Share] = [everything, lambda _: None, *map(at_most, range(1, 5))]
+
+
+def test_a_closed_lane_that_was_read_to_its_end_may_go() -> None:
+    end = advance(Offsets({A: 3, B: 1}), closed(a=(0, 5)) | heads(b=(0, 1)), vanished={})
+    assert end == Offsets({A: 5, B: 1}, closed={A: 5})
+    after = Offsets.from_json(json.loads(json.dumps(end.to_json())))
+    assert advance(after, heads(b=(0, 1)), vanished=GONE) is after
+    later = advance(after, heads(b=(0, 4)), vanished=GONE)
+    assert later == Offsets({A: 5, B: 4}, closed={A: 5})
+    assert plan(after, later, {B: "b"}) == [Range(B, "b", 1, 4)]
+
+
+def test_that_a_lane_is_closed_is_kept_though_there_is_nothing_to_read() -> None:
+    end = advance(Offsets({A: 5}), closed(a=(0, 5)), vanished={})
+    assert end == Offsets({A: 5}, closed={A: 5})
+    assert plan(Offsets({A: 5}), end, {}) == []
+    assert advance(end, closed(a=(0, 5)), vanished={}) is end
+
+
+def test_that_a_lane_is_closed_is_kept_though_it_is_not_worth_a_batch_yet() -> None:
+    here = closed(a=(0, 5)) | heads(b=(0, 9))
+    end = advance(Offsets({A: 5, B: 2}), here, share=lambda _: None, vanished={})
+    assert end == Offsets({A: 5, B: 2}, closed={A: 5})
+    assert advance(end, here, share=lambda _: None, vanished={}) is end
+
+
+def test_a_closed_lane_that_goes_unread_is_an_error_with_the_count() -> None:
+    end = advance(Offsets({A: 3}), closed(a=(0, 4005)), share=at_most(2), vanished={})
+    assert end == Offsets({A: 5}, closed={A: 4005})
+    text = r"a/orders/log: 4,000 messages \[5, 4005\) cannot be read: none of the nsqd"
+    with pytest.raises(DataLoss, match=text):
+        advance(end, {}, vanished=GONE)
+    with pytest.raises(DataLoss, match=text):
+        plan(end, Offsets({A: 4005}, closed={A: 4005}), {})
+    assert advance(end, {}, vanished=GONE, lossless=False) == Offsets({})
+
+
+def test_a_closed_lane_that_is_opened_again_is_read_on() -> None:
+    start = Offsets({A: 5}, closed={A: 5})
+    end = advance(start, heads(a=(0, 8)), vanished={})
+    assert end == Offsets({A: 8})
+    assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 8)]
+    with pytest.raises(DataLoss, match="what begins at 8 cannot be read"):
+        advance(end, {}, vanished=GONE)
+
+
+def test_offsets_of_another_checkpoint_may_name_complete_lanes_that_are_gone() -> None:
+    kept = json.dumps(Offsets({A: 5, B: 2}, closed={A: 5}).to_json())
+    bound = parse_bound(kept, others=Edge.EARLIEST, option="startingOffsets")
+    assert isinstance(bound, Places)
+    found = heads(b=(0, 4))
+    begins = resolve(bound, found, lambda head, _: head.first, option="startingOffsets", lossless=True)
+    assert (begins, bound.complete(found)) == ({B: 2}, {A: 5})
+    unread = parse_bound(kept.replace('log": 5, "b', 'log": 4, "b'), others=Edge.EARLIEST, option="startingOffsets")
+    with pytest.raises(BadOption, match="there is no lane a/orders/log"):
+        resolve(unread, found, lambda head, _: head.first, option="startingOffsets", lossless=True)
+
+
+@given(st.data())
+def test_whatever_drains_restarts_and_goes_nothing_is_read_twice_or_lost_without_a_word(data: st.DataObject) -> None:
+    """One lane: it grows, drains, is opened again, goes and comes back, while batches are taken and the query restarts."""
+    published, is_up, is_open = 0, True, True
+    offsets, read = Offsets({A: 0}, initial=True), 0
+    for _ in range(data.draw(st.integers(1, 20))):
+        match data.draw(st.sampled_from(["publish", "drain", "go", "start", "batch", "restart"])):
+            case "publish" if is_up and is_open:
+                published += data.draw(st.integers(1, 5))
+            case "drain" if is_up:
+                is_open = False
+            case "go":
+                is_up = False
+            case "start":
+                is_up = is_open = True
+            case "restart":
+                offsets = Offsets.from_json(json.loads(json.dumps(offsets.to_json())))
+            case "batch":
+                here = heads(a=(0, published)) if is_open else closed(a=(0, published))
+                try:
+                    end = advance(
+                        offsets,
+                        here if is_up else {},
+                        share=data.draw(st.sampled_from(SHARES)),
+                        vanished={} if is_up else GONE,
+                    )
+                except DataLoss:
+                    assert not offsets.is_complete(A)
+                    return
+                for it in plan(offsets, end, {A: "a"}):
+                    assert it.begin == read
+                    read = it.end if it.end is not None else -1
+                offsets = end
+                if not is_up:  # nothing was said, so nothing is missing but what came after the last batch
+                    assert read == offsets.closed[A]
+    assert read == offsets.lanes[A]
+
+
+# Batches
 
 
 def test_the_first_batch_says_where_it_began() -> None:

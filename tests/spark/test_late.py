@@ -9,7 +9,8 @@ import pytest
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Late
-from nsqpipe.late import LateRows, late_rows
+from nsqpipe.late import LateRows
+from pyspark_nsq.reports import late_rows_of
 from tests.spark import skew
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT
@@ -23,7 +24,7 @@ def report(*dropped: int) -> dict[str, Any]:
 
 
 def test_those_of_all_state_operators_count() -> None:
-    assert [late_rows(it) for it in (report(2, 3), report(0), report(), {})] == [5, 0, 0, 0]
+    assert [late_rows_of(it) for it in (report(2, 3), report(0), report(), {})] == [5, 0, 0, 0]
 
 
 def test_they_are_told_by_query() -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +17,12 @@ import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 
+from nsqpipe import checks
 from nsqpipe.cli import app
+from nsqpipe.failures import PipeFailed
+from nsqpipe.jobs import Bench, Land
 from nsqpipe.lag import set_offsets
+from tests.spark.test_missing import three_at
 from tests.support.process import ROOT, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
 from tests.support.spark import address as http_address
@@ -231,6 +235,23 @@ def test_what_can_work_is_let_through(world: World, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, world.land("--every=1 minute 30 seconds", "--decoder=json", "--schema=a int"))
     assert "Spark was to be started" in result.stderr
     assert what_lies_in(world.folder) == before
+
+
+def test_a_node_that_is_missing_stops_a_batch_and_a_stream_only_where_all_are_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "_PATIENCE", LIMIT)
+    with three_at(tmp_path) as three:
+        three.nodes[1].kill()
+        three.wait_for(1)
+        land = Land(topic=("orders",), lookupd=(three.where,), table=str(tmp_path / "table"))
+        checks.check(land)
+        with pytest.raises(PipeFailed, match=r"all nodes have to be there: .* cannot be reached"):
+            checks.check(replace(land, require_all=True))
+        with pytest.raises(PipeFailed, match=r"2 nodes have to be there, and 1 are: .* cannot be reached"):
+            checks.check(replace(land, nodes=2))
+        with pytest.raises(PipeFailed, match=r"cannot be reached: .*failOnDataLoss=false"):
+            checks.check(Bench(topic=("orders",), lookupd=(three.where,)))
 
 
 def main() -> None:

@@ -6,15 +6,16 @@ import json
 import os
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from unittest.mock import Mock
 
 import pytest
 from click.testing import CliRunner, Result
 
 from nsqpipe.cli import app
-from nsqpipe.metrics import Metrics, serve
+from nsqpipe.failures import PipeFailed
+from nsqpipe.metrics import serving
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, lane_of, numbered, publish
 
@@ -169,36 +170,9 @@ def test_a_single_value_in_the_file_will_do_where_an_option_may_be_repeated(tmp_
     assert "there is no checkpoint" in nsqpipe("--config", config, "lag").stderr
 
 
-def test_metrics_are_served() -> None:
-    metrics = Metrics()
-    report: dict[str, Any] = {
-        "numInputRows": 10,
-        "durationMs": {"triggerExecution": 1500},
-        "sources": [
-            {
-                "startOffset": {"lanes": {"n/t/l": 0}},
-                "endOffset": {"lanes": {"n/t/l": 10}},
-                "latestOffset": {"lanes": {"n/t/l": 25}},
-            }
-        ],
-        "observedMetrics": {"quality": {'says "no"': 2}},
-        "stateOperators": [{"numRowsDroppedByWatermark": 3}],
-    }
-    metrics.observe("land", report)
-    metrics.observe("land", report)
-    server = serve(metrics, "127.0.0.1:0")
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics") as response:
-            page = response.read().decode()
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert 'nsqpipe_rows_total{query="land"} 20\n' in page
-    assert 'nsqpipe_batch_seconds{query="land"} 1.5\n' in page
-    assert 'nsqpipe_lag_messages{query="land"} 15\n' in page
-    assert 'nsqpipe_lane_next{lane="n/t/l",query="land"} 10\n' in page
-    assert 'nsqpipe_late_rows_total{query="land"} 6\n' in page
-    assert 'nsqpipe_rule_broken_total{query="land",rule="says \\"no\\""} 4\n' in page
+def test_an_address_for_metrics_that_cannot_be_is_one_line() -> None:
+    with pytest.raises(PipeFailed, match=r"--metrics-address 127\.0\.0\.1:none: "), serving(Mock(), "127.0.0.1:none"):
+        pytest.fail("nobody can listen there")
 
 
 # doctor

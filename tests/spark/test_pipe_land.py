@@ -15,10 +15,10 @@ import pytest
 from nsqpipe import replay
 from nsqpipe.decoders import Decoder, Kind
 from nsqpipe.failures import PipeFailed
-from nsqpipe.metrics import OBSERVED
 from nsqpipe.quality import UNPARSED, Rule, Then, broken_counts
 from nsqpipe.shape import Shape
 from nsqpipe.tables import Format
+from pyspark_nsq.listener import OBSERVED
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import Nsqd
 from tests.support.spark import flip_a_byte_of, numbered, publish

@@ -18,9 +18,9 @@ import pytest
 
 from nsqpipe.failures import first_cause
 from nsqpipe.landed import Ledger
-from nsqpipe.lanes import rows_of
 from nsqpipe.progress import Progress, Tally, Tasks
 from nsqpipe.results import Results
+from pyspark_nsq.reports import rows_of
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import address, numbered, publish
 

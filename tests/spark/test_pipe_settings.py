@@ -48,6 +48,18 @@ def test_what_the_words_of_a_command_line_become() -> None:
     assert job.source.as_options() == {"topic": "a,b.*", "nsqd": "x:1"}
 
 
+@pytest.mark.parametrize("command", ["land", "aggregate", "backfill", "bench"])
+def test_who_has_to_be_there_is_an_option_of_the_source(command: str) -> None:
+    words = ["--topic=a", "--lookupd=x:1", "--require-all", "--nodes=3", "--source-option=requireNodes=2"]
+    words += {"land": ["--table=t"], "aggregate": ["--table=t"]}.get(command, [])
+    words += ["--table=t", "--since=0", "--until=9"] if command == "backfill" else []
+    job, _ = COMMANDS[command]
+    assert issubclass(job, jobs.Reading)
+    with app.commands[command].make_context(command, words) as context:
+        options = job(**context.params).source.as_options()
+    assert (options["requireAllNodes"], options["requireNodes"]) == ("true", "3")
+
+
 @pytest.mark.parametrize(
     "text", ["", "10 seconds", "1 minute 30 seconds", "interval 2 hours", "500 milliseconds", "1.5 seconds", "1 Day"]
 )

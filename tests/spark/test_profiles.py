@@ -42,6 +42,7 @@ class Answering(Cluster):
         self.asked: list[Lane] = []
         self.failing: dict[Lane, Exception] = {}
         self.old: set[Lane] = set()
+        self.closed: set[Lane] = set()
 
     def points(self, head: Head, begin: int, end: int, most: int) -> list[tuple[int, int, int]] | None:
         self.asked.append(head.lane)
@@ -49,11 +50,12 @@ class Answering(Cluster):
             raise self.failing[head.lane]
         return None if head.lane in self.old else self.lanes[head.lane].points(begin, end, most)
 
-    def heads(self) -> dict[Lane, Head]:
-        return {
-            lane: Head(lane, "here:1", 0, one.end, last_time=one.last_time, bytes=one.bytes)
-            for lane, one in self.lanes.items()
-        }
+    def heads(self, *, for_stream: bool = False) -> dict[Lane, Head]:
+        return {lane: self._head_of(lane, one) for lane, one in self.lanes.items()}
+
+    def _head_of(self, lane: Lane, one: SimulatedLane) -> Head:
+        closed = lane in self.closed
+        return Head(lane, "here:1", 0, one.end, closed=closed, last_time=one.last_time, bytes=one.bytes)
 
 
 def every(seconds: float, count: int, size: int = 256) -> SimulatedLane:
@@ -196,6 +198,18 @@ def test_a_batch_waits_for_enough_rows_or_long_enough(monkeypatch: pytest.Monkey
         cluster.lanes[A] = every(1, rows)
         stream.now += seconds
         assert stream.batch() == taken, (rows, seconds)
+
+
+def test_what_is_left_of_a_node_that_has_drained_is_not_waited_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Answering({A: every(1, 5), B: every(1, 5)})
+    stream = Stream(cluster, monkeypatch, minRowsPerTrigger="100", maxTriggerDelay="60s")
+    assert stream.batch() == 10
+    cluster.lanes[A] = every(1, 8)
+    stream.now += 1
+    assert stream.batch() == 0
+    cluster.closed = {A}
+    assert stream.batch() == 3
+    assert Offsets.from_json(stream.offset).is_complete(A)
 
 
 def test_a_trickle_makes_few_batches_with_the_defaults_of_landing(monkeypatch: pytest.MonkeyPatch) -> None:

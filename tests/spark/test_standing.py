@@ -13,10 +13,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
-from nsqpipe.lanes import rows_of
 from nsqpipe.sources import From
 from nsqpipe.standing import NOTE, Checkpoint, check_standing, claim
 from nsqpipe.tables import Format, Table
+from pyspark_nsq.reports import rows_of
 from pyspark_nsqtable.ends import Span
 from tests.spark import standing
 from tests.spark.test_landing import Job, Orders, landed

@@ -171,6 +171,50 @@ def test_a_node_that_joins_is_read_from_its_first_message(spark: SparkSession, t
             assert landing.bodies() == list(range(30))
 
 
+def test_a_node_that_is_drained_read_to_its_end_and_gone_is_no_loss_and_one_that_is_not_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from tests.support.process import Nsqlookupd
+
+    with Nsqlookupd() as lookupd:
+        options = (KEPT, f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1")
+        with Nsqd(tmp_path / "one", *options) as one, Nsqd(tmp_path / "two", *options) as two:
+            publish(one, "orders", numbered(10))
+            publish(two, "orders", numbered(10, start=10))
+            patiently(lambda: len(lookupd.producers("orders")) == 2)
+            landing = Landing(spark, tmp_path, lookupd=f"127.0.0.1:{lookupd.http_address[1]}", maxRowsPerTrigger=20)
+            landing.run()
+            one.post("/drain?stay=1h&retire=true")
+            landing.run()
+            one.kill()
+            publish(two, "orders", numbered(40, start=20))
+            landing.run()
+            assert landing.bodies() == list(range(60))
+            lane = lane_of(two, "orders")
+            publish(two, "orders", numbered(25, start=60))
+            two.post("/drain?stay=1h&retire=true")
+            query = landing.start(processingTime="1 hour")  # takes one batch, of 20
+            patiently(lambda: landing.rows.count() == 80 or query.exception())
+            query.stop()
+            two.kill()
+            with Nsqd(tmp_path / "three", *options) as three:
+                publish(three, "orders", numbered(1))
+                with pytest.raises(Exception, match=rf"lane {lane}: 5 messages \[70, 75\) cannot be read"):
+                    landing.run()
+
+
+def test_a_drained_node_that_is_started_again_is_read_on(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(10))
+    nsqd.post("/drain?stay=1h")
+    landing = Landing(spark, tmp_path, nsqd=address(nsqd))
+    landing.run()
+    nsqd.kill()
+    nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+    publish(nsqd.start(), "orders", numbered(10, start=10))
+    landing.run()
+    assert landing.bodies() == list(range(20))
+
+
 def wiped(nsqd: Nsqd, *more: str) -> Nsqd:
     """The same address, another data path."""
     nsqd.kill()

@@ -38,7 +38,9 @@ class Nodes(Cluster):
             left_out.append(Unreachable(f"{place.address} is down"))
         return [place for place in (HERE, THERE) if place not in self.hidden]
 
-    def head(self, place: Place, *, known: Head | None = None, wait: float = 0) -> Head | Nothing:
+    def head(
+        self, place: Place, *, known: Head | None = None, wait: float = 0, timeout: float | None = None
+    ) -> Head | Nothing:
         if place not in self.up:
             raise Unreachable(f"{place.address} is down")
         return Head(Lane(self.nodes[place], place.topic, "log"), place.address, 0, 7)
@@ -118,6 +120,29 @@ def here(nodes: Nodes) -> Unhurried:
 
 
 LANE = Lane("here:1", "orders", "log")  # is what all is about
+
+
+def test_who_is_missing_is_left_out_of_batches_whichever_topic_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watch, "_AGAIN", 0.01)
+    nodes = Nodes()
+    nodes.registered = frozenset({HERE.address, THERE.address})
+    here = Discovered(nodes, discovery_seconds=10)
+    try:
+        here.list(THERE)
+        here._note(HERE, nodes.head(HERE))  # and nobody follows it
+        here._note_silence(HERE.address, Unreachable("here:1 is down", HERE.address))
+        patiently(lambda: len(here.heads()) == 2)
+        assert here.missing(Offsets({})).keys() == {HERE.address}
+        assert here.down() == {LANE}
+        here._note_answer(HERE.address)
+        assert not here.missing(Offsets({}))
+        assert not here.down()
+    finally:
+        nodes.up = set()
+        here.list()
+        patiently(lambda: not followed())
 
 
 def test_lanes_whose_nodes_swap_addresses_are_not_gone(nodes: Nodes, here: Unhurried) -> None:

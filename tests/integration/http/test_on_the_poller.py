@@ -56,7 +56,7 @@ class Server:
             FakeSettings(Options()),
             self.publishing,
             NodeInfo(hostname="h", tcp_port=0, http_port=0),
-            start_drain=lambda: None,
+            start_drain=lambda *, stay, retire: True,
             run_trio=run_trio,
             reading=no_history(),
             linger=linger,

@@ -47,7 +47,7 @@ def test_it_registers_and_asks_over_tls(certificates: Certificates) -> None:
     async def test() -> None:
         node, fake = Node(), FakeLookupd()
         fake.http_answer = answers("c")
-        lookup = Lookup(node.broker, NodeTurn(node), settings_of(options_for(certificates), hostname="h"))
+        lookup = Lookup(node.broker, NodeTurn(node), settings_of(options_for(certificates), hostname="h", node="n"))
         async with trio.open_nursery() as nursery:
             lookup.configure([await nursery.start(partial(fake.listen, tls=server_context(certificates)))])
             nursery.start_soon(lookup.run)
@@ -65,7 +65,7 @@ def test_it_does_not_register_with_who_has_no_certificate_that_it_trusts(certifi
     async def test() -> None:
         node, fake = Node(), FakeLookupd()
         options = replace(options_for(certificates), lookupd_tls_root_ca_file="")
-        lookup = Lookup(node.broker, NodeTurn(node), settings_of(options, hostname="h"))
+        lookup = Lookup(node.broker, NodeTurn(node), settings_of(options, hostname="h", node="n"))
         async with trio.open_nursery() as nursery:
             lookup.configure([await nursery.start(partial(fake.listen, tls=server_context(certificates)))])
             nursery.start_soon(lookup.run)
@@ -79,7 +79,7 @@ def test_it_does_not_register_with_who_has_no_certificate_that_it_trusts(certifi
 def test_files_that_cannot_be_used_keep_it_from_starting(tmp_path: Path) -> None:
     options = replace(Options(), lookupd_tls=True, lookupd_tls_root_ca_file=str(tmp_path / "none"))
     with pytest.raises(StartupError, match="failed to build client TLS config - "):
-        settings_of(options, hostname="h")
+        settings_of(options, hostname="h", node="n")
 
 
 def test_certificates_without_tls_are_a_mistake() -> None:

@@ -45,8 +45,9 @@ class Nsqd:
             reading=reading or no_history(),
         )
 
-    def _start_drain(self) -> None:
+    def _start_drain(self, *, stay: float | None, retire: bool) -> bool:
         self.broker.refusal = "draining"
+        return not retire
 
     def get(self, target: str) -> Answer:
         return ask(self.app, "GET", target)

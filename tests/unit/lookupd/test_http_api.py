@@ -34,7 +34,7 @@ class Lookupd:
     def __init__(self) -> None:
         self.now = 0.0
         self.is_ready = True
-        self.registry = Registry(inactive_timeout=300, tombstone_lifetime=45, first_index=1000)
+        self.registry = Registry(inactive_timeout=300, tombstone_lifetime=45, missing_lifetime=60, first_index=1000)
         self.app = make_app(
             self.registry, self, Waiting(), max_wait=300, connections=lambda: 7, is_ready=lambda: self.is_ready
         )
@@ -291,3 +291,26 @@ def test_debug_is_sorted_as_its_keys_are_written(lookupd: Lookupd) -> None:
     keys = list(json.loads(lookupd.get("/debug").body))
     assert keys == sorted(keys)
     assert keys[:2] == ["channel:a-b:y", "channel:a:z"]
+
+
+def test_who_has_gone_is_named_to_who_asks_for_it_and_to_nobody_else(lookupd: Lookupd) -> None:
+    peer = lookupd.nsqd("t", node="n1")
+    lookupd.registry.disconnect(peer)
+    assert lookupd.get("/nodes").body == b'{"producers":[]}'
+    assert json.loads(lookupd.get("/nodes?missing=true").body) == {
+        "producers": [],
+        "missing": [
+            {
+                "broadcast_address": "host1",
+                "hostname": "h",
+                "tcp_port": 4150,
+                "http_port": 4151,
+                "version": "1.3.0",
+                "node": "n1",
+                "since": 1_700_000_000_000_000_000,
+                "drained": False,
+                "retired": False,
+                "topics": ["t"],
+            }
+        ],
+    }

@@ -207,3 +207,13 @@ def test_an_unregister_of_a_topic_takes_a_step_for_each_channel_and_is_answered_
         pass
     assert nsqd.replies() == [b"OK", b"OK"]
     assert nsqd.producers == []
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [(b"", (False, False)), (b" leaving", (True, False)), (b" retired", (True, True))]
+)
+def test_a_ping_may_say_that_the_node_leaves(word: bytes, said: tuple[bool, bool]) -> None:
+    nsqd = Nsqd(Registry(inactive_timeout=300, tombstone_lifetime=45, missing_lifetime=60))
+    assert nsqd.say(IDENTIFY + b"PING%b\n" % word) == [IDENTIFIED, b"OK"]
+    nsqd.end()
+    assert [(it.has_drained, it.is_retired) for it in nsqd.registry.missing()] == [said]

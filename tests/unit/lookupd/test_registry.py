@@ -19,14 +19,20 @@ SECOND = 1_000_000_000
 class Directory(Registry):
     """A registry whose clock is moved by hand."""
 
-    def __init__(self, on_change: Callable[[str], None] = lambda topic: None) -> None:
-        super().__init__(inactive_timeout=300, tombstone_lifetime=45, first_index=1000, on_change=on_change)
+    def __init__(self, on_change: Callable[[str], None] = lambda topic: None, *, missing_lifetime: float = 0) -> None:
+        super().__init__(
+            inactive_timeout=300,
+            tombstone_lifetime=45,
+            missing_lifetime=missing_lifetime,
+            first_index=1000,
+            on_change=on_change,
+        )
         self.at(0)
 
     def at(self, now: float) -> None:
         self.advance(now=now, timestamp=int(now) * SECOND)
 
-    def nsqd(self, host: str = "a", http_port: int = 4151) -> Peer:
+    def nsqd(self, host: str = "a", http_port: int = 4151, node: str = "") -> Peer:
         identity = Identity(
             broadcast_address=host,
             hostname="",
@@ -35,8 +41,12 @@ class Directory(Registry):
             topology_region="",
             topology_zone="",
             version="1.3.0",
+            node=node,
         )
         return self.connect(f"10.0.0.1:{len(self._peers)}", identity)
+
+    def named_missing(self) -> list[tuple[str, tuple[str, ...] | None, bool]]:
+        return [(it.identity.broadcast_address, it.topics, it.has_drained) for it in self.missing()]
 
     def seen(self, topic: str = "t") -> list[str] | None:
         answer = self.lookup(topic)
@@ -465,3 +475,86 @@ def test_whoever_is_in_a_channel_is_a_producer_of_its_topic(steps: list[tuple[st
             directory.delete_topic(topic)
         for it in directory._topics.values():
             assert all(each.peers <= it.producers for each in it.channels.values())
+
+
+# Who was here and is not
+
+
+@pytest.fixture
+def remembering() -> Directory:
+    return Directory(missing_lifetime=3600)
+
+
+def test_who_has_gone_is_missing_with_its_topics_until_it_is_back(remembering: Directory) -> None:
+    nsqd = remembering.nsqd()
+    for topic in ("t", "hidden", "s"):
+        remembering.register(nsqd, topic)
+    remembering.tombstone("hidden", "a:4151")
+    remembering.disconnect(nsqd)
+    assert remembering.named_missing() == [("a", ("s", "t"), False)]
+    remembering.nsqd("b")
+    assert remembering.named_missing() == [("a", ("s", "t"), False)]
+    remembering.nsqd("a")
+    assert remembering.named_missing() == []
+
+
+def test_who_is_connected_twice_is_not_missing_when_one_connection_ends(remembering: Directory) -> None:
+    first, second = remembering.nsqd(), remembering.nsqd()
+    remembering.disconnect(first)
+    assert remembering.named_missing() == []
+    remembering.disconnect(second)
+    assert remembering.named_missing() == [("a", (), False)]
+
+
+def test_a_node_that_comes_back_elsewhere_is_not_missing(remembering: Directory) -> None:
+    remembering.disconnect(remembering.nsqd("a", node="n1"))
+    remembering.disconnect(remembering.nsqd("b", node="n2"))
+    remembering.nsqd("c", node="n1")
+    assert remembering.named_missing() == [("b", (), False)]
+
+
+def test_who_is_silent_is_missing_and_who_said_goodbye_is_called_drained(remembering: Directory) -> None:
+    silent, leaving = remembering.nsqd("a"), remembering.nsqd("b")
+    remembering.register(silent, "t")
+    remembering.at(299)
+    remembering.ping(leaving)
+    leaving.is_leaving = True
+    remembering.at(301)
+    assert remembering.named_missing() == [("a", ("t",), False)]
+    remembering.disconnect(leaving)
+    assert remembering.named_missing() == [("b", (), True), ("a", ("t",), False)]
+    remembering.ping(silent)
+    assert remembering.named_missing() == [("b", (), True)]
+
+
+def test_who_is_missing_for_long_is_forgotten(remembering: Directory) -> None:
+    remembering.disconnect(remembering.nsqd())
+    assert remembering.next_deadline == 3600
+    remembering.at(3599)
+    assert remembering.missing()
+    remembering.at(3600)
+    assert not remembering.missing()
+    assert remembering.next_deadline == inf
+
+
+def test_what_is_remembered_of_the_missing_is_bounded(remembering: Directory) -> None:
+    nsqd = remembering.nsqd("large")
+    for number in range(2001):
+        remembering.register(nsqd, f"t{number}")
+    remembering.disconnect(nsqd)
+    assert remembering.named_missing() == [("large", None, False)]
+    for number in range(1000):
+        remembering.disconnect(remembering.nsqd(f"n{number}"))
+    assert [name for name, _, _ in remembering.named_missing()] == [f"n{number}" for number in range(1000)]
+
+
+def test_a_tombstone_forgets_who_is_missing(remembering: Directory) -> None:
+    nsqd = remembering.nsqd()
+    for topic in ("s", "t"):
+        remembering.register(nsqd, topic)
+    remembering.disconnect(nsqd)
+    remembering.tombstone("t", "b:4151")
+    remembering.tombstone("t", "a:4151")
+    assert remembering.named_missing() == [("a", ("s",), False)]
+    remembering.tombstone("s", "a:4151")
+    assert remembering.named_missing() == []

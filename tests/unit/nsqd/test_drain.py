@@ -18,7 +18,7 @@ def node() -> Node:
 
 
 def test_publishing_is_refused_with_a_clear_error(node: Node) -> None:
-    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda: None)
+    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: None)
     client = node.client()
     assert client.answers(PUB) == [b"OK"]
     drain.start()
@@ -31,10 +31,11 @@ def test_publishing_is_refused_with_a_clear_error(node: Node) -> None:
 
 def test_nsqlookupds_are_told_once(node: Node) -> None:
     told = []
-    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda: told.append("bye"))
-    drain.start()
-    drain.start()
-    assert told == ["bye"]
+    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: told.append(for_good))
+    assert drain.start()
+    assert drain.start()
+    assert told == [False]
+    assert not drain.start(retire=True), "it has said another goodbye"
 
 
 def test_only_what_a_consumer_can_still_get_is_waited_for(node: Node) -> None:
@@ -51,7 +52,7 @@ def test_only_what_a_consumer_can_still_get_is_waited_for(node: Node) -> None:
 def test_it_ends_when_everything_is_finished(node: Node) -> None:
     consumer = node.consumer("t", "c", ready=10)
     node.client().ask(PUB)
-    drain = Drain(node.broker, deadline=60.0, say_goodbye=lambda: None)
+    drain = Drain(node.broker, deadline=60.0, say_goodbye=lambda for_good: None)
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
@@ -72,7 +73,7 @@ def test_it_ends_when_everything_is_finished(node: Node) -> None:
 def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     node.consumer("t", "c", ready=10)
     node.client().ask(PUB)
-    drain = Drain(node.broker, deadline=5.0, say_goodbye=lambda: None)
+    drain = Drain(node.broker, deadline=5.0, say_goodbye=lambda for_good: None)
 
     async def main() -> None:
         drain.start()
@@ -83,3 +84,32 @@ def test_its_deadline_ends_it_too(node: Node, caplog: pytest.LogCaptureFixture) 
     started = clock.current_time()
     trio.run(main, clock=clock)
     assert "1 messages stay for the next start" in caplog.text
+
+
+def test_a_drained_node_stays_for_readers_as_long_as_the_last_request_said(node: Node) -> None:
+    drain = Drain(node.broker, deadline=5.0, stay=100.0, say_goodbye=lambda for_good: None)
+
+    async def main() -> None:
+        drain.start(stay=30.0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(shorten, 10.0)
+            await drain.wait()
+        assert 20.0 <= trio.current_time() - started < 20.2
+
+    async def shorten(seconds: float) -> None:
+        await trio.sleep(seconds)
+        drain.start()  # says nothing about it
+        drain.start(stay=20.0)
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    started = clock.current_time()
+    trio.run(main, clock=clock)
+
+
+def test_a_drain_for_good_says_so_once(node: Node) -> None:
+    told = []
+    drain = Drain(node.broker, deadline=1.0, say_goodbye=lambda for_good: told.append(for_good))
+    assert drain.start(retire=True)
+    assert drain.start(retire=True)
+    assert drain.start()
+    assert told == [True]

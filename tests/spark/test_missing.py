@@ -1,0 +1,211 @@
+"""Nodes that are known and do not answer: they are named, and never taken for nothing to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from pyspark_nsq.cluster import Cluster
+from pyspark_nsq.errors import DataLoss, NsqError
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Lane, Offsets
+from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told, waited_for
+from pyspark_nsq.options import source_options
+from pyspark_nsq.stream_source import NsqStreamReader
+from tests.support.process import Nsqd, Nsqlookupd
+from tests.support.spark import KEPT, address, numbered, patiently, publish
+
+A, B = Lane("a", "orders", "log"), Lane("b", "orders", "log")
+DOWN = {"b:1": "b:1 cannot be reached"}
+READ = Offsets({A: 5, B: 5}, closed={B: 5})
+UNREAD = Offsets({A: 5, B: 4}, closed={B: 5})
+
+
+def gone(*, has_drained: bool, is_retired: bool = False) -> Departed:
+    return Departed("b:1", "b", ("orders",), has_drained, is_retired)
+
+
+@pytest.mark.parametrize(
+    ("seen", "offsets", "missing"),
+    [
+        (Seen(registered={"a:1"}, lanes={"a:1": [A]}), Offsets({A: 5}), {}),
+        (Seen(registered={"a:1", "b:1"}, silent=DOWN), Offsets({}), {"b:1"}),
+        (Seen(registered={"a:1"}, departed=[gone(has_drained=False)], silent=DOWN), Offsets({}), {"b:1"}),
+        (Seen(registered={"a:1"}, departed=[gone(has_drained=False)]), Offsets({}), set()),  # it answers
+        (Seen(departed=[gone(has_drained=True)], silent=DOWN), Offsets({}), {"b:1"}),  # it may only be restarted
+        (Seen(departed=[gone(has_drained=True, is_retired=True)], silent=DOWN), Offsets({}), set()),
+        (Seen(departed=[gone(has_drained=True, is_retired=True)], silent=DOWN), UNREAD, {"b:1", "node a"}),
+        (Seen(departed=[gone(has_drained=True)], silent=DOWN, lanes={"a:1": [A]}), READ, set()),
+        (Seen(departed=[gone(has_drained=True)], silent=DOWN, lanes={"a:1": [A]}), UNREAD, {"b:1"}),
+        # An nsqlookupd of NSQ's remembers nobody, but the query has seen the lane.
+        (Seen(registered={"a:1"}, silent=DOWN, lanes={"a:1": [A], "b:1": [B]}), UNREAD, {"b:1"}),
+        (Seen(registered={"a:1"}, silent=DOWN, lanes={"a:1": [A], "b:1": [B]}), READ, set()),
+        (Seen(registered={"a:1"}, lanes={"a:1": [A]}), UNREAD, {"node b"}),
+        (Seen(registered={"a:1"}, lanes={"a:1": [A]}), READ, set()),
+        # The silent one is as good as certainly the one that has the lane; of two lanes it can only have one.
+        (Seen(registered={"a:1", "b:1"}, silent=DOWN, lanes={"a:1": [A]}), UNREAD, {"b:1"}),
+        (Seen(registered={"b:1"}, silent=DOWN), UNREAD, {"b:1", "node a", "node b"}),
+        # It was away and came back without its topic: nobody else has the lane.
+        (Seen(registered={"a:1", "b:1"}, lanes={"a:1": [A], "b:1": []}), Offsets({A: 1, B: 1}), {"node b"}),
+    ],
+)
+def test_who_is_missing(seen: Seen, offsets: Offsets, missing: Any) -> None:
+    assert presence(seen, offsets).missing.keys() == set(missing)
+
+
+def test_lanes_of_who_may_come_back_are_waited_for() -> None:
+    assert waited_for([gone(has_drained=False), Departed("old:1", "", None, False)]) == {"b"}
+    assert waited_for([gone(has_drained=True)]) == {"b"}
+    assert waited_for([gone(has_drained=True, is_retired=True)]) == set()
+
+
+def test_what_has_to_be_there_is_checked() -> None:
+    found = Presence(2, {"c:1": "c:1 cannot be reached", "d:1": "d:1 cannot be reached"})
+    check(found, require_all=False, require=2)
+    with pytest.raises(NsqError, match="all nodes have to be there: c:1 cannot be reached; d:1 cannot be reached"):
+        check(found, require_all=True, require=0)
+    with pytest.raises(NsqError, match="3 nodes have to be there, and 2 are: c:1 cannot"):
+        check(found, require_all=False, require=3)
+    with pytest.raises(NsqError, match=r"^1 nodes have to be there, and 0 are$"):
+        check(Presence(0, {}), require_all=False, require=1)
+    assert told({str(number): str(number) for number in range(5)}) == "0; 1; 2; and 2 more"
+
+
+# Real nodes, no Spark
+
+
+@dataclass
+class Three:
+    lookupd: Nsqlookupd
+    nodes: tuple[Nsqd, Nsqd]
+    readers: list[NsqStreamReader] = field(default_factory=list)
+
+    @property
+    def where(self) -> str:
+        return f"127.0.0.1:{self.lookupd.http_address[1]}"
+
+    def cluster(self, **options: str) -> Cluster:
+        read = source_options({"lookupd": self.where, "topic": "orders", **options})
+        return Cluster(read, Http(read.access))
+
+    def reader(self, **options: str) -> NsqStreamReader:
+        given = {"lookupd": self.where, "topic": "orders", "discoverySeconds": "1", **options}
+        self.readers.append(NsqStreamReader(source_options(given), pa.schema([("sequence", pa.int64())])))
+        return self.readers[-1]
+
+    def wait_for(self, count: int) -> None:
+        patiently(lambda: len(self.lookupd.producers("orders")) == count)
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[Three]:
+    """An nsqlookupd and two nsqd with ten messages each."""
+    with three_at(tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def three_at(folder: Path) -> Iterator[Three]:
+    with Nsqlookupd() as lookupd:
+        options = (KEPT, f"lookupd-tcp-address=127.0.0.1:{lookupd.tcp[1]}", "broadcast-address=127.0.0.1")
+        with Nsqd(folder / "one", *options) as one, Nsqd(folder / "two", *options) as two:
+            made = Three(lookupd, (one, two))
+            for number, node in enumerate(made.nodes):
+                publish(node, "orders", numbered(10, start=number * 10))
+            made.wait_for(2)
+            yield made
+            for reader in made.readers:
+                reader.stop()
+
+
+def next_offsets(reader: NsqStreamReader, start: Offsets) -> Offsets:
+    return Offsets.from_json(reader.latestOffset(start.to_json(), ReadAllAvailable()))
+
+
+def test_a_node_that_is_down_is_named_and_a_batch_does_not_count_without_it(three: Three) -> None:
+    one, two = three.nodes
+    down = address(two)
+    assert three.cluster().presence() == Presence(2, {})
+    two.kill()
+    three.wait_for(1)
+    found = three.cluster().presence()
+    assert (found.there, [*found.missing]) == (1, [down])
+    assert "Connection refused" in found.missing[down]
+    with pytest.raises(NsqError, match=f"{down} cannot be reached: .*Connection refused.*failOnDataLoss=false"):
+        three.cluster().heads()
+    for cluster in (three.cluster(failOnDataLoss="false").heads(), three.cluster().heads(for_stream=True)):
+        assert [head.address for head in cluster.values()] == [address(one)]
+    for option, says in {"requireAllNodes": "all nodes have to be there", "requireNodes": "2 nodes have to be"}.items():
+        with pytest.raises(NsqError, match=f"{says}.*{down}"):
+            three.cluster(failOnDataLoss="false", **{option: "true" if "All" in option else "2"}).heads()
+    two.options = (*two.options, f"http-address={down}")
+    two.start()
+    three.wait_for(2)
+    assert three.cluster(requireAllNodes="true", requireNodes="2").missing() == {}
+
+
+def test_a_stream_names_who_is_missing_and_reads_it_when_it_is_back(three: Three) -> None:
+    _, two = three.nodes
+    down = address(two)
+    two.kill()
+    three.wait_for(1)
+    reader = three.reader()
+    start = Offsets.from_json(reader.initialOffset())
+    offsets = next_offsets(reader, start)
+    assert sum(offsets.lanes.values()) == 10
+    assert [*reader.reportLatestOffset()["missing"]] == [down]
+    with pytest.raises(NsqError, match="all nodes have to be there"):
+        three.reader(requireAllNodes="true").initialOffset()
+    two.options = (*two.options, f"http-address={down}")
+    two.start()
+    patiently(lambda: sum(next_offsets(reader, offsets).lanes.values()) == 20)
+    patiently(lambda: "missing" not in reader.reportLatestOffset())
+
+
+def test_a_query_that_is_started_again_waits_for_a_node_that_is_only_down(three: Three) -> None:
+    _, two = three.nodes
+    first = three.reader()
+    offsets = next_offsets(first, Offsets.from_json(first.initialOffset()))
+    two.kill()
+    three.wait_for(1)
+    again = three.reader()
+    assert next_offsets(again, offsets).lanes == offsets.lanes
+    assert [*again.reportLatestOffset()["missing"]] == [address(two)]
+
+
+def test_a_node_that_is_not_registered_and_answers_is_read(three: Three) -> None:
+    _, two = three.nodes
+    two.post("/drain?stay=1h")
+    three.wait_for(1)
+    reader = three.reader()
+    offsets = next_offsets(reader, Offsets.from_json(reader.initialOffset()))
+    assert sum(offsets.lanes.values()) == 20
+    assert "missing" not in reader.reportLatestOffset()
+
+
+def test_a_retired_node_may_go_when_its_lane_was_read_and_not_before(three: Three) -> None:
+    _, two = three.nodes
+    first = three.reader()
+    half = Offsets({Lane.parse(lane): 5 for lane in first.reportLatestOffset()["lanes"]})
+    two.post("/drain?stay=1h&retire=true")
+    patiently(lambda: next_offsets(first, half).closed)
+    whole = next_offsets(first, half)
+    assert set(whole.closed.values()) == {10}
+    lane = next(iter(whole.closed))
+    unread = Offsets(half.lanes, closed=whole.closed)
+    two.kill()
+    three.wait_for(1)
+    again = three.reader()
+    assert next_offsets(again, whole) == whole
+    assert "missing" not in again.reportLatestOffset()
+    assert three.cluster().missing(whole) == {}
+    assert [*three.cluster().missing(unread)] == [address(two)]
+    with pytest.raises(DataLoss, match=rf"lane {lane}: 5 messages \[5, 10\) cannot be read"):
+        next_offsets(three.reader(), unread)
