@@ -176,7 +176,7 @@ def _integer(value: object, kind: pa.DataType) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value:
         raise _wrong(value, kind)
     # Far beyond any column an exponent may stand for more digits than memory holds, so int() comes second.
-    if abs(value) < 1e20 and int(value) != value:
+    if -1e20 < value < 1e20 and int(value) != value:
         raise _wrong(value, kind)
     most: int = 1 << (kind.bit_width - 1)
     if not -most <= value < most:
