@@ -195,7 +195,11 @@ class MsgpackParser:
 
 
 def json_decoder(schema: pa.StructType) -> RecordDecoder:
-    return RecordDecoder(schema, JsonParser(exact=_has_decimals(schema)))
+    return RecordDecoder(schema, json_parser(schema))
+
+
+def json_parser(schema: pa.StructType) -> JsonParser:
+    return JsonParser(exact=_has_decimals(schema))
 
 
 def msgpack_decoder(schema: pa.StructType) -> RecordDecoder:

@@ -58,7 +58,7 @@ def test_an_abort_after_a_commit_that_failed_too_late_removes_nothing_of_the_tab
 def test_rows_of_another_shape_are_refused_instead_of_hidden(tmp_path: Path) -> None:
     TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(1))], 0)
     texts = pa.schema([("hour", pa.int32()), ("body", pa.string())])
-    with pytest.raises(BadTable, match="the rows do not fit into the table at .*: body: string is not binary"):
+    with pytest.raises(BadTable, match=r"the rows do not fit into the table at .*: body: string is not binary"):
         TableStreamWriter(target(tmp_path, texts)).commit([written(tmp_path, rows(2))], 1)
     with pytest.raises(BadTable, match="is partitioned by hour"):
         TableStreamWriter(Target(str(tmp_path), (), "", SCHEMA)).commit([written(tmp_path, rows(2))], 1)
