@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, NoReturn, Protocol
@@ -22,6 +22,8 @@ from pyspark_nsqtable.columns import Built, Cause, Tally, Unfit, record_column, 
 from pyspark_nsqtable.ddl import as_nullable
 from pyspark_nsqtable.quick import record_class
 
+VALUE: Final = "value"
+ERROR: Final = "error"
 EXTRA: Final = "extra_fields"
 MISSING: Final = "missing_fields"
 _TRIED: Final = 64  # bodies after which the quick way is given up for a batch if it has refused most of them
@@ -52,6 +54,25 @@ class Parser(Protocol):
 
     def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
         """Return what parses into this class, raising anything where it cannot, if the format has such a thing."""
+
+
+def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
+    """Add `value`, if there are values, and `error`, of which one is null in each row."""
+    errors = pa.nulls(rows.num_rows, pa.string()) if decoded.errors is None else decoded.errors
+    if decoded.values is not None:
+        rows = rows.append_column(VALUE, decoded.values)
+    return rows.append_column(ERROR, errors)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """Batches with a column `body` and what became of it, for Spark's mapInArrow."""
+
+    decoder: Decoder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for rows in batches:
+            yield with_decoded(rows, self.decoder.decode(rows.column("body")))
 
 
 class RawDecoder:
