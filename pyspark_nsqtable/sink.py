@@ -6,7 +6,7 @@ crash, the table says that it has it, and what was written a second time is remo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -97,7 +97,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             _append_once(self._target, written, written[0].query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        _remove(self._target, _written(messages))
+        remove_unnamed(self._target, _files(_written(messages)))
 
 
 class TableWriter(DataSourceArrowWriter):
@@ -111,7 +111,7 @@ class TableWriter(DataSourceArrowWriter):
         _append_once(self._target, _written(messages), self._target.write_id, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _remove(self._target, _written(messages))
+        remove_unnamed(self._target, _files(_written(messages)))
 
 
 def _target(options: Mapping[str, str], schema: StructType) -> Target:
@@ -162,9 +162,13 @@ def _written(messages: list[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
+def _files(written: list[Written]) -> list[DataFile]:
+    return [file for message in written for file in message.files]
+
+
 def _append_once(target: Target, written: list[Written], writer: str, version: int) -> None:
     """Adds the files, unless this writer's version is in the table. An empty batch is none of the table's business."""
-    files = [file for message in written for file in message.files]
+    files = _files(written)
     if not files:
         return
     table = target.table()
@@ -173,12 +177,12 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
         _check_fits(table, target)
         known = table.transaction_version(writer) if writer else None
         if known is not None and known >= version:
-            _remove(target, written)
+            remove_unnamed(target, files)
             return
         widen(table, Schema.from_arrow(target.schema))
         properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
         table.create_write_transaction(
-            [_action(file) for file in files],
+            [action(file) for file in files],
             mode="append",
             schema=target.schema,
             partition_by=list(target.partitioning) or None,
@@ -205,13 +209,12 @@ def _check_fits(table: DeltaTable, target: Target) -> None:
         raise BadTable(f"the table at {target.path} is partitioned by {', '.join(columns) or 'nothing'}")
 
 
-def _action(file: DataFile) -> AddAction:
+def action(file: DataFile) -> AddAction:
     return AddAction(file.path, file.size, dict(file.partition), file.modified, True, file.stats)
 
 
-def _remove(target: Target, written: list[Written]) -> None:
+def remove_unnamed(target: Target, files: Sequence[DataFile]) -> None:
     """Of these files those that the table does not name: a commit that was said to have failed may be there."""
-    files = [file for message in written for file in message.files]
     if not files:
         return
     named: set[str] = set()
