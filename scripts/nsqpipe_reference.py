@@ -46,7 +46,7 @@ checkpoint = "/data/tables/raw.checkpoint"
 
 A landed table has the source's columns `topic`, `node`, `sequence`, `id`, `timestamp`, `body`, and `date` and `hour` (UTC); it is partitioned by `topic`, `date`, `hour`.
 With a decoder there is `value`, of the fields of `--schema`, too; `--drop-body` leaves `body` out, and then the table cannot be replayed.
-The quarantine has the same columns without `value`, and `error`.
+The quarantine has the same columns without `value`, and `error`; [Decoders](decoders.md) has all causes.
 
 - **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. A batch's number lies in the commit that has its rows, so a batch that Spark repeats is added once. Any reader of Delta sees whole batches at every moment.
 - **`parquet`**: Spark's own file sink. Only Spark knows which files count (`_spark_metadata`): whoever globs the folder may see leftovers of a crash. `compact`, `dedupe` and `backfill` are for Delta only.
@@ -56,7 +56,8 @@ What is the same message is known by `node`, `topic`, `sequence` and `id`, never
 `backfill` compares with what is there when it begins: run it for a range that no stream is landing just then.
 
 The checkpoint is `TABLE.checkpoint` unless said otherwise. It belongs to the table: delete or move both, or neither.
-Rows of other columns than a Delta table has are refused at the start: a decoder that comes later needs a table of its own.
+A Delta table gets the fields that rows bring and it lacks, nested ones too; older rows have null there, and jobs with the older schema go on.
+A field of another type is refused at the start, by its name: `value.price: double is not string`.
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
 
 ## Rules
@@ -95,7 +96,7 @@ Killed in the midst of a slice, the next run sends that slice again; with `--exa
 | `spark://host:7077` | by `nsqpipe submit`; a test runs it with two workers |
 | `k8s://https://host:6443`, `yarn` | by `nsqpipe submit`; not tested by us |
 
-`nsqpipe submit` hands our packages to the workers; what these import (`pyarrow`, `deltalake`, `msgpack`, `pandas`, `fastavro` for Avro) has to be installed there, and tables and checkpoints must lie where all workers can write.
+`nsqpipe submit` hands our packages to the workers; what these import (`pyarrow`, `deltalake`, `msgspec`, `msgpack`, `pandas`, `fastavro` for Avro, `protobuf`) has to be installed there, and tables and checkpoints must lie where all workers can write.
 On Kubernetes, with an image that has them:
 
 ```text
