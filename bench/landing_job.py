@@ -20,7 +20,8 @@ from typing import Any
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
-from nsqpipe.decoders import Kind, make_decoder
+from nsqpipe.decoders import make_decoder
+from nsqpipe.kinds import Kind
 from nsqpipe.land import Land, start_landing
 from nsqpipe.session import open_session
 from nsqpipe.shape import Shape

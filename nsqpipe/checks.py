@@ -22,6 +22,7 @@ from nsqpipe.jobs import (
     AtCluster,
     Backfill,
     Bench,
+    Bodies,
     Decoding,
     Dedupe,
     Land,
@@ -50,7 +51,7 @@ def check(job: Job) -> None:
         _paths(job)
     if isinstance(job, (Decoding, Quality)) and job.rules is not None:
         _rules(job.rules)
-    if isinstance(job, Decoding):
+    if isinstance(job, Bodies):
         _decoder(job)
     if isinstance(job, Replay):
         _sink(job)
@@ -196,10 +197,11 @@ def _rules(path: Path) -> None:
     load_rules(path)
 
 
-def _decoder(job: Decoding) -> None:
-    from nsqpipe.decoders import make_decoder
+def _decoder(job: Bodies) -> None:
+    from nsqpipe.decoders import check_registry, decoder_of
 
-    make_decoder(job.decoder, job.schema, job.avro_schema)
+    decoder_of(job)
+    check_registry(job.registry)
 
 
 # Nodes
@@ -300,22 +302,22 @@ def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> N
 
 
 def _rows_fit(job: Land, options: SourceOptions) -> None:
-    """Into a Delta table that is there. What a decoder makes of bodies, only Spark can tell from the words of --schema."""
-    here = _local(job.table)
-    if job.format is not Format.DELTA or job.decoder is not Kind.RAW or here is None or _format_at(job.table) is None:
+    """Into Delta tables that are there."""
+    if job.format is not Format.DELTA:
         return
-    import pyarrow as pa
-
-    from nsqpipe.transforms import PARTITIONS
-    from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS
+    from nsqpipe.decoders import decoder_of
+    from pyspark_nsqtable import landing
     from pyspark_nsqtable.sink import BadTable, check_table
 
-    columns = ALL_COLUMNS if options.gap_rows else COLUMNS
-    schema = pa.schema({**columns, "date": pa.date32(), "hour": pa.int32()})
-    try:
-        check_table(str(here), schema, PARTITIONS)
-    except BadTable as error:
-        raise PipeFailed(str(error)) from None
+    good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
+    for path, rows in ((job.table, good), (job.quarantine_path, bad)) if job.can_fail else ((job.table, good),):
+        here = _local(path)
+        if here is None or _format_at(path) is None:
+            continue
+        try:
+            check_table(str(here), rows, landing.PARTITIONS)
+        except BadTable as error:
+            raise PipeFailed(str(error)) from None
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -131,6 +132,17 @@ def dedupe(job: jobs.Dedupe) -> None:
         _print(job, found, f"{found['removed']:,} repeats removed from {found['partitions']} partitions")
 
 
+def reland(job: jobs.Reland) -> None:
+    with running(job):
+        from nsqpipe import reland as relanding
+        from nsqpipe.decoders import decoder_of
+
+        settings = relanding.Reland(table=job.table, quarantine=job.quarantine_path, decoder=decoder_of(job))
+        found = relanding.reland(settings)
+        text = f"{found.landed:,} rows landed; {found.failing:,} still fail, {found.by_rule:,} broke a rule"
+        _print(job, asdict(found), text)
+
+
 def backfill(job: jobs.Backfill) -> None:
     with running(job) as run:
         spark = run.session("backfill")
@@ -238,6 +250,7 @@ COMMANDS: Final[Mapping[str, tuple[type[Job], Runner]]] = {
     "replay": (jobs.Replay, replay),
     "compact": (jobs.Compact, compact),
     "dedupe": (jobs.Dedupe, dedupe),
+    "reland": (jobs.Reland, reland),
     "backfill": (jobs.Backfill, backfill),
     "quality": (jobs.Quality, quality),
     "lag": (jobs.Lag, lag),
@@ -255,12 +268,12 @@ def main() -> None:
 
 
 def _shape(job: jobs.Decoding) -> Shape:
-    from nsqpipe.decoders import make_decoder
+    from nsqpipe.decoders import decoder_of
     from nsqpipe.quality import load_rules
     from nsqpipe.shape import Shape
 
     return Shape(
-        decoder=make_decoder(job.decoder, job.schema, job.avro_schema),
+        decoder=decoder_of(job),
         rules=tuple(load_rules(job.rules)) if job.rules else (),
         drops_body=job.drop_body,
     )

@@ -1,99 +1,148 @@
-"""What bodies mean: nothing (raw), JSON, MessagePack or Avro, by a schema. What does not parse has an error instead of a value."""
+"""What bodies mean: nothing (raw), or a record of some format by a schema. All that can be wrong is said before Spark starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from pyspark.errors import ParseException
-from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
-
-from nsqpipe import worker
 from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import Kind as Kind
+from nsqpipe.kinds import Kind
+from pyspark_nsqtable.ddl import BadSchema, parse_fields
+from pyspark_nsqtable.decoding import Decoder, RawDecoder, json_decoder, msgpack_decoder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
 
-_CORRUPT = "_corrupt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoder:
-    kind: Kind = Kind.RAW
-    fields: str = ""  # of a body, as in SQL
-    avro_schema: str = ""
-
-    @property
-    def can_fail(self) -> bool:
-        return self.kind is not Kind.RAW
-
-    def decode(self, rows: DataFrame) -> DataFrame:
-        """Adds `value` and `error`, except for raw bodies."""
-        if self.kind is Kind.RAW:
-            return rows
-        schema = self.schema()
-        if self.kind is Kind.JSON:
-            return _from_json(rows, schema)
-        parser = worker.msgpack_parser if self.kind is Kind.MSGPACK else partial(worker.avro_parser, self.avro_schema)
-        wanted = StructType([*rows.schema, StructField("value", schema), StructField("error", StringType())])
-        value = to_arrow_schema(StructType([StructField("value", schema)]), timezone="UTC")
-        return rows.mapInArrow(worker.decoding(parser, value), wanted)
-
-    def schema(self) -> StructType:
-        """Spark parses it, so there has to be a session."""
-        try:
-            found = StructType.fromDDL(self.fields)
-        except ParseException as error:
-            raise PipeFailed(
-                f"--schema {self.fields!r} is no list of fields: {str(error).strip().splitlines()[0]}"
-            ) from None
-        if not isinstance(found, StructType):
-            raise PipeFailed(f"--schema {self.fields!r} is a type; expected fields, as in 'user string, amount double'")
-        return found
+    from nsqpipe.jobs import Bodies
+    from pyspark_nsqtable.registry import Registry
 
 
-def make_decoder(kind: Kind, schema: str, avro_schema: str) -> Decoder:
-    """`schema` as in SQL: `user string, amount double`."""
+def make_decoder(
+    kind: Kind,
+    schema: str,
+    avro_schema: str = "",
+    *,
+    registry: str = "",
+    descriptors: str = "",
+    message: str = "",
+    confluent: bool = False,
+) -> Decoder:
+    """`schema` as in SQL: `user string, amount double`. Raises PipeFailed; a registry is not asked yet."""
+    _check_combination(
+        kind,
+        {
+            "--schema": (schema, (Kind.JSON, Kind.MSGPACK, Kind.AVRO, Kind.PROTOBUF)),
+            "--avro-schema": (avro_schema, (Kind.AVRO,)),
+            "--registry": (registry, (Kind.AVRO,)),
+            "--descriptors": (descriptors, (Kind.PROTOBUF,)),
+            "--message": (message, (Kind.PROTOBUF,)),
+            "--confluent": (confluent, (Kind.JSON, Kind.AVRO, Kind.PROTOBUF)),
+        },
+    )
     if kind is Kind.RAW:
-        if schema or avro_schema:
-            raise PipeFailed("--schema says nothing about raw bodies: choose a --decoder")
-        return Decoder(kind=kind)
+        return RawDecoder()
+    fields = _fields(kind, schema)
+    if kind is Kind.AVRO:
+        return _avro(fields, avro_schema, registry, confluent=confluent)
+    if kind is Kind.PROTOBUF:
+        return _protobuf(fields, descriptors, message, confluent=confluent)
+    if confluent:
+        from pyspark_nsqtable.confluent import confluent_json_decoder
+
+        return confluent_json_decoder(fields)
+    return json_decoder(fields) if kind is Kind.JSON else msgpack_decoder(fields)
+
+
+def decoder_of(job: Bodies) -> Decoder:
+    """Raises PipeFailed."""
+    return make_decoder(
+        job.decoder,
+        job.schema,
+        job.avro_schema,
+        registry=job.registry,
+        descriptors=job.descriptors,
+        message=job.message,
+        confluent=job.confluent,
+    )
+
+
+def check_registry(registry: str) -> None:
+    """Ask the registry of --registry, if one is named. Raises PipeFailed."""
+    if registry:
+        from pyspark_nsqtable.registry import RegistryFailed
+
+        try:
+            _registry(registry).check()
+        except RegistryFailed as error:
+            raise PipeFailed(f"--registry: {error}") from None
+
+
+def _check_combination(kind: Kind, given: dict[str, tuple[object, tuple[Kind, ...]]]) -> None:
+    for flag, (value, kinds) in given.items():
+        if value and kind not in kinds:
+            if kind is Kind.RAW:
+                raise PipeFailed(f"{flag} says nothing about raw bodies: choose a --decoder")
+            raise PipeFailed(f"{flag} says nothing about bodies of {kind}; it is for {', '.join(kinds)}")
+
+
+def _fields(kind: Kind, schema: str) -> pa.StructType:
     if not schema:
         raise PipeFailed(f"--decoder {kind} needs a --schema, as in --schema 'user string, amount double'")
-    if kind is Kind.AVRO:
-        if not avro_schema:
-            raise PipeFailed("--decoder avro needs --avro-schema, the file with the schema that bodies were written by")
-        if find_spec("fastavro") is None:
-            raise PipeFailed("--decoder avro needs fastavro: pip install fastavro")
-    return Decoder(kind=kind, fields=schema, avro_schema=_avro_schema(avro_schema) if kind is Kind.AVRO else "")
-
-
-def _avro_schema(path: str) -> str:
     try:
-        text = Path(path).read_text()
-        worker.avro_parser(text)  # or the first message would tell
+        return parse_fields(schema)
+    except BadSchema as error:
+        raise PipeFailed(f"--schema {schema!r} is no list of fields: {error}") from None
+
+
+def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -> Decoder:
+    from pyspark_nsqtable.avro import BadAvroSchema, avro_decoder
+    from pyspark_nsqtable.confluent import confluent_avro_decoder
+
+    if bool(path) == bool(registry):
+        raise PipeFailed(
+            "--decoder avro needs --avro-schema, the file with the schema that bodies were written by, or --registry"
+        )
+    if registry:
+        return confluent_avro_decoder(fields, _registry(registry))
+    text = _read("--avro-schema", path).decode(errors="replace")
+    try:
+        return confluent_avro_decoder(fields, text) if confluent else avro_decoder(fields, text)
+    except BadAvroSchema as error:
+        raise PipeFailed(f"--avro-schema {path} is no Avro schema: {error}") from None
+
+
+def _protobuf(fields: pa.StructType, path: str, message: str, *, confluent: bool) -> Decoder:
+    from pyspark_nsqtable.confluent import confluent_protobuf_decoder
+    from pyspark_nsqtable.protobuf import BadDescriptors, protobuf_decoder
+
+    if not path or not message:
+        raise PipeFailed(
+            "--decoder protobuf needs --descriptors, the file that protoc --include_imports --descriptor_set_out "
+            "writes, and --message, the name of the message in it, as in shop.Order"
+        )
+    found = _read("--descriptors", path)
+    try:
+        return (confluent_protobuf_decoder if confluent else protobuf_decoder)(fields, found, message)
+    except BadDescriptors as error:
+        raise PipeFailed(f"--descriptors {path} {error}") from None
+
+
+def _registry(url: str) -> Registry:
+    from pyspark_nsqtable.registry import Registry
+
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        good = False
+    if not good:
+        raise PipeFailed("--registry: expected an address as in http://registry:8081")  # it may hold a password
+    return Registry(url)
+
+
+def _read(flag: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
     except OSError as error:
-        raise PipeFailed(f"--avro-schema {path}: {error.strerror}") from None
-    except Exception as error:  # fastavro has many for what is no schema, and none in common
-        raise PipeFailed(f"--avro-schema {path} is no Avro schema: {type(error).__name__}: {error}") from None
-    return text
-
-
-def _from_json(rows: DataFrame, schema: StructType) -> DataFrame:
-    wanted = StructType([*schema, StructField(_CORRUPT, StringType())])
-    # Not decode(), which ends the query at the first byte that is no UTF-8.
-    text = F.try_validate_utf8(F.col("body").cast("string"))
-    parsed = rows.withColumn(
-        "value",
-        F.from_json(text, wanted, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}),
-    )
-    broken = F.col("value").isNull() | F.col(f"value.{_CORRUPT}").isNotNull()
-    return parsed.withColumn("error", F.when(broken, F.lit("not a JSON object of the schema"))).withColumn(
-        "value", F.col("value").dropFields(_CORRUPT)
-    )
+        raise PipeFailed(f"{flag} {path}: {error.strerror}") from None

@@ -89,17 +89,37 @@ class AsItIs(OfTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding(OfTable):
-    decoder: Kind = setting("what bodies are: raw, json, msgpack or avro", Kind.RAW)
+class Bodies(OfTable):
+    """Jobs that say what bodies mean."""
+
+    decoder: Kind = setting("what bodies are: raw, json, msgpack, avro or protobuf", Kind.RAW)
     schema: str = setting("fields of a body, as in 'user string, amount double'", "")
     avro_schema: str = setting("file with the schema that Avro bodies were written by", "")
-    rules: Path | None = setting("TOML file with rules that rows must keep", None)
-    drop_body: bool = setting("keep only what bodies mean; such a table cannot be replayed", False)
+    registry: str = setting("schema registry by which Avro bodies are read, http://host:8081", "")
+    descriptors: str = setting("file that protoc --include_imports --descriptor_set_out writes, for Protobuf", "")
+    message: str = setting("full name of the Protobuf message, as in shop.Order", "")
+    confluent: bool = setting("Confluent's five bytes come before each body", False)
     quarantine: str = setting("table for rows that fail (default: TABLE.quarantine)", "")
 
     @property
     def quarantine_path(self) -> str:
         return self.quarantine or f"{self.table.rstrip('/')}.quarantine"
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.decoder is Kind.RAW:
+            if self.schema or self.avro_schema:
+                yield "--schema says nothing about raw bodies: choose a --decoder"
+        elif not self.schema:
+            yield f"--decoder {self.decoder} needs a --schema, as in --schema 'user string, amount double'"
+        elif self.decoder is Kind.AVRO and not self.avro_schema and not self.registry:
+            yield "--decoder avro needs --avro-schema, the file with the schema that bodies were written by, or --registry"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding(Bodies):
+    rules: Path | None = setting("TOML file with rules that rows must keep", None)
+    drop_body: bool = setting("keep only what bodies mean; such a table cannot be replayed", False)
 
     @property
     def can_fail(self) -> bool:
@@ -107,15 +127,8 @@ class Decoding(OfTable):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if self.decoder is Kind.RAW:
-            if self.drop_body:
-                yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
-            if self.schema or self.avro_schema:
-                yield "--schema says nothing about raw bodies: choose a --decoder"
-        elif not self.schema:
-            yield f"--decoder {self.decoder} needs a --schema, as in --schema 'user string, amount double'"
-        elif self.decoder is Kind.AVRO and not self.avro_schema:
-            yield "--decoder avro needs --avro-schema, the file with the schema that bodies were written by"
+        if self.decoder is Kind.RAW and self.drop_body:
+            yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
 
 
 # One for each command
@@ -189,6 +202,16 @@ class Compact(Printed, OfTable):
 @dataclass(frozen=True, kw_only=True)
 class Dedupe(Printed, OnSpark, OfTable):
     """Removes messages that a Delta table has twice, as after landing from two checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reland(Printed, Bodies):
+    """Quarantined rows into their table, as far as a corrected schema understands them. It needs no Spark."""
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.decoder is Kind.RAW:
+            yield "raw bodies never fail: choose the --decoder that the quarantined rows need"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ class Kind(StrEnum):
     JSON = "json"
     MSGPACK = "msgpack"
     AVRO = "avro"
+    PROTOBUF = "protobuf"
 
 
 class DeployMode(StrEnum):

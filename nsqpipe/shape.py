@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from nsqpipe.decoders import Decoder
 from nsqpipe.quality import Rule, judged, observed
-from nsqpipe.transforms import with_partitions
+from nsqpipe.transforms import decoded, with_partitions
+from pyspark_nsqtable.decoding import Decoder, RawDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    decoder: Decoder = field(default_factory=Decoder)
+    decoder: Decoder = field(default_factory=RawDecoder)
     rules: tuple[Rule, ...] = ()
     drops_body: bool = False  # of what was understood; the quarantine always has it
 
     @property
     def can_fail(self) -> bool:
-        return self.decoder.can_fail or bool(self.rules)
+        return self.decoder.value_type is not None or bool(self.rules)
 
     @property
     def needs_sql(self) -> bool:
         """Whether Spark has to see the rows."""
-        return self.can_fail
+        return bool(self.rules)
 
     def judged(self, rows: DataFrame) -> DataFrame:
         """All rows, with the cause why one fails; what was broken is counted on the way."""
@@ -47,4 +47,4 @@ class Shape:
         return found.drop("value")
 
     def _decoded(self, rows: DataFrame) -> DataFrame:
-        return with_partitions(self.decoder.decode(rows))
+        return with_partitions(decoded(rows, self.decoder))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe import worker
+from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, Decoding
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -15,6 +18,15 @@ PARTITIONS: Final = ("topic", "date", "hour")
 # Of a message, whatever happens: a log never gives a sequence twice. A node may have had several logs of a topic, one after
 # another, hence the id.
 KEY: Final = ("node", "topic", "sequence", "id")
+
+
+def decoded(rows: DataFrame, decoder: Decoder) -> DataFrame:
+    """Adds `value` and `error`, except for raw bodies."""
+    if decoder.value_type is None:
+        return rows
+    value = from_arrow_type(decoder.value_type, prefer_timestamp_ntz=True)
+    wanted = StructType([*rows.schema, StructField(VALUE, value), StructField(ERROR, StringType())])
+    return rows.mapInArrow(Decoding(decoder), wanted)
 
 
 def with_partitions(rows: DataFrame) -> DataFrame:

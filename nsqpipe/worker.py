@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 GAP_COLUMN: Final = "since_previous_us"
-Parse = Callable[[bytes], object]
-Batches = Iterable[pa.RecordBatch]
 
 
 def add_gaps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -45,54 +41,3 @@ def add_gaps(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 ]
             ),
         )
-
-
-def msgpack_parser() -> Parse:
-    import msgpack
-
-    return lambda body: msgpack.unpackb(body, raw=False, timestamp=3)
-
-
-def avro_parser(schema_text: str) -> Parse:
-    import fastavro
-
-    schema = fastavro.parse_schema(json.loads(schema_text))
-
-    def parse(body: bytes) -> object:
-        stream = io.BytesIO(body)
-        found = fastavro.schemaless_reader(stream, schema, None)
-        if stream.tell() != len(body):
-            raise ValueError(f"{len(body) - stream.tell()} bytes behind the record")
-        return found
-
-    return parse
-
-
-def decoding(make_parser: Callable[[], Parse], value: pa.Schema) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Adds `value`, of the one field of that schema, and `error`, of which one is null in each row."""
-    kind = value.field(0).type
-
-    def decode(batches: Batches) -> Iterator[pa.RecordBatch]:
-        parse = make_parser()
-        for batch in batches:
-            values: list[object] = []
-            errors: list[str | None] = []
-            for body in batch.column("body").to_pylist():
-                found, error = _parsed(parse, body, kind)
-                values.append(found)
-                errors.append(error)
-            columns = [*batch.columns, pa.array(values, kind), pa.array(errors, pa.string())]
-            yield pa.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "value", "error"])
-
-    return decode
-
-
-def _parsed(parse: Parse, body: bytes, kind: Any) -> tuple[object, str | None]:
-    try:
-        found = parse(body)
-        if not isinstance(found, dict):
-            return None, f"expected a record, not {type(found).__name__}"
-        pa.scalar(found, kind)  # a field of another type is found here, where it costs one row and not the batch
-    except Exception as error:  # what a parser makes of garbage is its own affair; the row says it
-        return None, f"{type(error).__name__}: {error}"[:500]
-    return found, None

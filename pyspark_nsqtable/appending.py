@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 
 from pyspark_nsqtable.ends import MARK, Refused, Span, advanced, application, joined
 from pyspark_nsqtable.files import DataFile
+from pyspark_nsqtable.schemas import retried, widen
 from pyspark_nsqtable.sink import Target, action, check_fits, remove_unnamed
 
 
@@ -75,14 +76,22 @@ class Commit:
             raise another_job(self.target, next(iter(self.ends))) from failure
 
 
+def append(target: Target, shares: Sequence[Share], batch: Batch, *, beside: Target | None = None) -> None:
+    """Append what the tasks have written. Whenever somebody has changed the schema meanwhile, it is judged anew."""
+    retried(lambda: prepare(target, shares, beside=beside).make(batch), again=lambda: None)
+
+
 def prepare(target: Target, shares: Sequence[Share], *, beside: Target | None = None) -> Commit:
-    """Judges what the tasks have written, and commits nothing. `beside` is the table to which a quarantine belongs.
+    """Judges what the tasks have written, and adds none of it. `beside` is the table to which a quarantine belongs.
+
+    A table gets the fields that the rows bring and it lacks, which is a commit of its own.
 
     Raises NotJoined where rows would be missing, and AnotherJob where the table is no longer what the tasks saw.
     """
     spans = joined(span for share in shares for span in share.spans)
     table = target.table()
     check_fits(table, target)
+    widen(table, Schema.from_arrow(target.schema))  # before ends are read: it looks at a newer version
     if not is_marked(table) and table.file_uris():
         raise NotJoined(rows_without_ends(target.path))
     ends = _ends([table, existing(beside)], spans)

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import base64
 import pickle  # nosec B403
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +29,8 @@ from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
-from pyspark_nsqtable.appending import Batch, Share, ends_of, prepare
+from pyspark_nsqtable.appending import Batch, Share, append, ends_of, prepare
+from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
@@ -36,31 +38,9 @@ from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, t
 from pyspark_nsqtable.sink import DefaultSource as TableSource
 
 PARTITIONS: Final = ("topic", "date", "hour")
-VALUE: Final = "value"
-ERROR: Final = "error"
 SOURCE: Final = "source."  # the options of the source follow it
 _OWN: Final = ("quarantine", "decoder", "dropbody")
 _HOUR: Final = 3_600_000_000  # microseconds
-
-
-class Decoded(Protocol):
-    """What became of bodies, row by row: a value, an error, or neither where there was no body."""
-
-    @property
-    def values(self) -> pa.StructArray | None: ...
-
-    @property
-    def errors(self) -> pa.StringArray | None:
-        """None: no row has one."""
-
-
-class Decoder(Protocol):
-    """Bodies to values; it travels to the tasks by pickle."""
-
-    @property
-    def value_type(self) -> pa.StructType | None: ...
-
-    def decode(self, bodies: pa.BinaryArray) -> Decoded: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +58,7 @@ class Landed(WriterCommitMessage):
     query: str
     table: Share
     quarantine: Share | None
+    counts: Mapping[str, int]  # what the decoder has passed over
 
 
 class DefaultSource(TableSource):
@@ -160,12 +141,12 @@ class LandingWriter(DataSourceStreamArrowWriter):
         good = [message.table for message in landed]
         bad = [message.quarantine for message in landed if message.quarantine is not None]
         rows, quarantined = (sum(share.rows for share in shares) for shares in (good, bad))
-        commits = [prepare(self._landing.table, good)]  # it judges first, and is made last
+        counts = {"rows": rows, "quarantined": quarantined, **_summed(message.counts for message in landed)}
+        batch = Batch(landed[0].query, batchId, {f"nsq.{name}": str(count) for name, count in counts.items()})
         if self._landing.quarantine is not None and quarantined:
-            commits.append(prepare(self._landing.quarantine, bad, beside=self._landing.table))
-        told = {"nsq.rows": str(rows), "nsq.quarantined": str(quarantined)}
-        for commit in reversed(commits):
-            commit.make(Batch(landed[0].query, batchId, told))
+            prepare(self._landing.table, good)  # if the table refuses the batch, the quarantine must not have it
+            append(self._landing.quarantine, bad, batch, beside=self._landing.table)
+        append(self._landing.table, good, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for message in messages:
@@ -173,6 +154,13 @@ class LandingWriter(DataSourceStreamArrowWriter):
                 remove_unnamed(self._landing.table, message.table.files)
                 if self._landing.quarantine is not None and message.quarantine is not None:
                     remove_unnamed(self._landing.quarantine, message.quarantine.files)
+
+
+def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for some in counts:
+        total.update(some)
+    return total
 
 
 # In the executors
@@ -196,12 +184,14 @@ def land(landing: Landing, batches: Iterator[pa.RecordBatch], *, query: str, nam
 class _Task:
     def __init__(self, landing: Landing, prefix: str) -> None:
         self._decoder = landing.decoder
+        self._counts: Counter[str] = Counter()
         self._good = _Adding(landing.table, prefix)
         self._bad = None if landing.quarantine is None else _Adding(landing.quarantine, prefix, beside=landing.table)
         self._all = [self._good] if self._bad is None else [self._good, self._bad]
 
     def finish(self, query: str) -> Landed:
-        return Landed(query, self._good.finish(), None if self._bad is None else self._bad.finish())
+        bad = None if self._bad is None else self._bad.finish()
+        return Landed(query, self._good.finish(), bad, self._counts)
 
     def discard(self) -> None:
         for adding in self._all:
@@ -240,10 +230,8 @@ class _Task:
         if self._decoder is None:
             return rows
         decoded = self._decoder.decode(rows.column("body"))
-        errors = pa.nulls(rows.num_rows, pa.string()) if decoded.errors is None else decoded.errors
-        if decoded.values is not None:
-            rows = rows.append_column(VALUE, decoded.values)
-        return rows.append_column(ERROR, errors)
+        self._counts.update(decoded.counts)
+        return with_decoded(rows, decoded)
 
     def _add(self, rows: pa.RecordBatch) -> None:
         errors = None if self._bad is None else rows.column(ERROR)

@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
+from pyspark_nsqtable.schemas import Misfit, additions, retried, widen
 
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "the table's folder; made when it is missing",
@@ -39,7 +40,7 @@ class BadOption(Exception):
 
 
 class BadTable(Exception):
-    """The table has other columns than the rows that are to be added."""
+    """The table and the rows that are to be added differ in a field or in their partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +172,24 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
     if not files:
         return
     table = target.table()
-    check_fits(table, target)
-    known = table.transaction_version(writer) if writer else None
-    if known is not None and known >= version:
-        remove_unnamed(target, files)
-        return
-    properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
-    table.create_write_transaction(
-        [action(file) for file in files],
-        mode="append",
-        schema=target.schema,
-        partition_by=list(target.partitioning) or None,
-        commit_properties=properties,
-    )
+
+    def attempt() -> None:
+        check_fits(table, target)
+        known = table.transaction_version(writer) if writer else None
+        if known is not None and known >= version:
+            remove_unnamed(target, files)
+            return
+        widen(table, Schema.from_arrow(target.schema))
+        properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
+        table.create_write_transaction(
+            [action(file) for file in files],
+            mode="append",
+            schema=target.schema,
+            partition_by=list(target.partitioning) or None,
+            commit_properties=properties,
+        )
+
+    retried(attempt, again=table.update_incremental)
 
 
 def check_table(path: str, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
@@ -193,15 +199,11 @@ def check_table(path: str, schema: pa.Schema, partitioning: tuple[str, ...]) -> 
 
 
 def check_fits(table: DeltaTable, target: Target) -> None:
-    """Nobody else asks: files with other columns would be added, and readers would not see what is in these."""
-    given = {field.name: field.type for field in Schema.from_arrow(target.schema).fields}
-    there = {field.name: field.type for field in table.schema().fields}
-    if given != there:
-        names = sorted(name for name in {*given, *there} if given.get(name) != there.get(name))
-        raise BadTable(
-            f"the rows do not fit into the table at {target.path}: {', '.join(names)} "
-            f"{'is' if len(names) == 1 else 'are'} missing on one side or of another type; name another table"
-        )
+    """Raises BadTable. Fields that the table lacks fit: it gets them with the first rows that have them."""
+    try:
+        additions(table.schema(), Schema.from_arrow(target.schema))
+    except Misfit as misfit:
+        raise BadTable(f"the rows do not fit into the table at {target.path}: {misfit}; name another table") from None
     columns = table.metadata().partition_columns
     if columns != list(target.partitioning):
         raise BadTable(f"the table at {target.path} is partitioned by {', '.join(columns) or 'nothing'}")

@@ -61,7 +61,7 @@ Rows read are counted by offsets. Rows landed and quarantined are those by which
 
 A landed table has the source's columns `topic`, `node`, `sequence`, `id`, `timestamp`, `body`, and `date` and `hour` (UTC); it is partitioned by `topic`, `date`, `hour`.
 With a decoder there is `value`, of the fields of `--schema`, too; `--drop-body` leaves `body` out, and then the table cannot be replayed.
-The quarantine has the same columns without `value`, and `error`.
+The quarantine has the same columns without `value`, and `error`; [Decoders](decoders.md) has all causes.
 
 A batch makes a file in each partition that it touches. So unless `--every` says how often there is to be one, `land` waits for 100,000 rows, or 60 seconds (`--source-option minRowsPerTrigger=0` does not), and takes at most 2,000,000 rows or 1 GiB at once ([limited batches](spark.md#limited-batches)).
 
@@ -83,7 +83,8 @@ The checkpoint is `TABLE.checkpoint` unless said otherwise, and belongs to the t
 | another job lands into the table at the same time | the one that comes second stops, and says so; no row is there twice | Spark stops one of them |
 
 A Delta table with rows that no landing has brought says nothing about lanes, and nothing is landed into it; `backfill` may add to a table that has been landed into.
-Rows of other columns than a Delta table has are refused at the start: a decoder that comes later needs a table of its own.
+A Delta table gets the fields that rows bring and it lacks, nested ones too; older rows have null there, and jobs with the older schema go on.
+A field of another type is refused at the start, by its name: `value.price: double is not string`.
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
 
 ## Rules

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from pyspark_nsq.cluster import Cluster
@@ -17,21 +17,18 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, NotJoined
+from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
+from pyspark_nsqtable.decoding import EXTRA, Decoded
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
+from pyspark_nsqtable.schemas import widen
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
 RANGES = from_arrow_schema(COLUMNS)
 VALUE = pa.struct([("n", pa.int64())])
-
-
-@dataclass(frozen=True)
-class Result:
-    values: pa.Array
-    errors: pa.Array
+GROWN = pa.struct([("n", pa.int64()), ("m", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,11 @@ class Odd:
 
     value_type: pa.DataType = VALUE
 
-    def decode(self, bodies: pa.Array) -> Result:
+    def decode(self, bodies: pa.Array) -> Decoded:
         numbers = [int(body) for body in bodies.to_pylist()]
-        values = [None if number % 2 else {"n": number} for number in numbers]
-        return Result(
-            pa.array(values, VALUE), pa.array(["odd" if number % 2 else None for number in numbers], pa.string())
-        )
+        values = [None if number % 2 else {it.name: number for it in self.value_type} for number in numbers]
+        errors = ["odd" if number % 2 else None for number in numbers]
+        return Decoded(pa.array(values, self.value_type), pa.array(errors, pa.string()), {EXTRA: len(numbers)})
 
 
 @dataclass(frozen=True)
@@ -213,6 +209,56 @@ def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: P
     assert set(bad["error"].to_pylist()) == {"odd"}
     assert "value" not in bad.column_names
     assert "error" not in good.column_names
+    told = DeltaTable(tmp_path / "table").history(1)[0]
+    assert [told[f"nsq.{name}"] for name in ("rows", "quarantined", EXTRA)] == ["50", "50", "100"]
+
+
+def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:
+    """Somebody does this just before the next commit to a `table`."""
+    make = DeltaTable.create_write_transaction
+
+    def beaten(table: DeltaTable, *arguments: object, **more: object) -> None:
+        if table.table_uri.rstrip("/").endswith("/table"):
+            monkeypatch.undo()
+            overtake()
+        make(table, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", beaten)
+
+
+def test_a_table_grows_while_it_is_landed_into_and_who_writes_the_old_fields_goes_on(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, "new", decoder=Odd(GROWN))
+    old.batch_of(0, 20, opens=True)
+    tasks = old.tasks(20, 40)
+    grown = Schema.from_arrow(new.writer._landing.table.schema)
+    overtaken(monkeypatch, lambda: widen(DeltaTable(tmp_path / "table"), grown))
+    old.commit(tasks)
+    new.batch_of(40, 60)
+    old.batch_of(60, 100)
+    assert landed(tmp_path) == list(range(0, 100, 2))
+    assert landed(tmp_path, "bad") == list(range(1, 100, 2))
+    values = DeltaTable(tmp_path / "table").to_pyarrow_table()["value"].to_pylist()
+    assert sorted((it["n"], it["m"]) for it in values if it["m"] is not None) == [(n, n) for n in range(40, 60, 2)]
+
+
+def test_whoever_takes_messages_while_the_table_grows_is_noticed(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, another = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, "another", decoder=Odd(GROWN))
+    job.batch_of(0, 20, opens=True)
+    tasks, theirs = job.tasks(20, 40), another.tasks(20, 40)
+
+    def overtake() -> None:
+        grown = Schema.from_arrow(another.writer._landing.table.schema)
+        widen(DeltaTable(tmp_path / "table"), grown)
+        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+
+    overtaken(monkeypatch, overtake)
+    with pytest.raises(AnotherJob):
+        job.commit(tasks)
+    assert landed(tmp_path) == list(range(0, 40, 2))
 
 
 def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(

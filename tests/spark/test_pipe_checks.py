@@ -56,7 +56,10 @@ def build(folder: Path, nsqd: Nsqd) -> None:
     (folder / "bad.toml").write_text("[[rule]]\nthen = 'quarantine'\n")
     (folder / "bad.avsc").write_text('{"type": "recrod"}')
     (folder / "dangling").symlink_to("nowhere")
-    write_deltalake(folder / "other", pa.table({"topic": ["t"], "price": [1.5]}), partition_by=["topic"])
+    write_deltalake(folder / "other", pa.table({"topic": ["t"], "body": ["text"]}), partition_by=["topic"])
+    write_deltalake(folder / "flat", pa.table({"topic": ["t"], "price": [1.5]}))
+    write_deltalake(folder / "words", pa.table({"topic": ["t"], "value": [{"a": "b"}]}), partition_by=["topic"])
+    write_deltalake(folder / "new.quarantine", pa.table({"topic": ["t"], "error": [7]}), partition_by=["topic"])
     set_offsets(str(folder / "foreign.checkpoint"), {lane_of(nsqd, "orders").replace("/orders/", "/clicks/"): 1})
 
 
@@ -76,6 +79,7 @@ def closed_port() -> int:
 
 Words = Callable[[World], list[str]]
 AVRO: Final = ("--decoder=avro", "--schema=a int")
+JSON: Final = ("--decoder=json", "--schema=a int")
 
 # name: (the command, its exit status, what it says)
 CASES: Final[dict[str, tuple[Words, int, str]]] = {
@@ -117,7 +121,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     ),
     "no name of a topic": (lambda w: w.land(topic="a b"), 2, "'a b' is neither a valid name of a topic"),
     "no interval": (lambda w: w.land("--every=abc"), 2, "'--every': expected a time, as in '10 seconds', not 'abc'"),
-    "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, not 'jsn'"),
+    "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, protobuf, not 'jsn'"),
     "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, not 'x'"),
     "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is no master"),
     "a master that is down": (
@@ -139,7 +143,24 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
         "--checkpoint",
     ),
     "the table has another format": (lambda w: w.land(table="parquet"), 1, "is parquet, not delta"),
-    "the table has other columns": (lambda w: w.land(table="other"), 1, "do not fit into the table"),
+    "the table has other columns": (lambda w: w.land(table="other"), 1, "body: binary is not string; name another"),
+    "the table is not partitioned": (lambda w: w.land(table="flat"), 1, "flat is partitioned by nothing"),
+    "the table has other fields": (
+        lambda w: w.land(*JSON, table="words"),
+        1,
+        "value.a: int is not string; name another",
+    ),
+    "the quarantine has other columns": (lambda w: w.land(*JSON, table="new"), 1, "error: string is not bigint; name"),
+    "no such registry": (
+        lambda w: w.land(*AVRO, f"--registry=http://127.0.0.1:{closed_port()}"),
+        1,
+        "--registry: ",
+    ),
+    "descriptors of no message": (
+        lambda w: w.land("--decoder=protobuf", "--schema=a int", "--message=shop.Order"),
+        1,
+        "--decoder protobuf needs --descriptors",
+    ),
     "the checkpoint is another topic's": (
         lambda w: w.land(table="foreign"),
         1,

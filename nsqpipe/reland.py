@@ -1,0 +1,222 @@
+"""`nsqpipe reland`: what a quarantine holds, decoded once more, into the table. It needs no Spark.
+
+A partition at a time: good rows are appended to the table in one commit, and in a second one the quarantine loses them, and
+says of the others why they fail now. Killed in between, the table has rows that the quarantine still lists: the next run
+knows them by their keys, which it looks for in the table in any case, and only takes them out. Whoever appended the
+messages to the table in another way, as by `backfill`, is noticed the same way.
+
+Two runs at once collide in the table's log, as their commits name the same application; so does one that lands rows that
+another one has just landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
+
+from nsqpipe.failures import PipeFailed
+from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
+from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.sink import BadTable, Target, action, check_table, remove_unnamed
+
+PARTITIONS: Final = ("topic", "date", "hour")
+_KEY: Final = ("node", "sequence", "id")  # within a topic
+_BY_RULE: Final = "rule: "  # how the error of a row begins that a rule has sent to the quarantine
+_TRIES: Final = 10  # of a commit, while others change the same table
+_APPLICATION: Final = "nsq/reland"
+_SAID: Final = "said"
+
+Key = tuple[Any, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reland:
+    table: str
+    quarantine: str
+    decoder: Decoder
+
+
+@dataclass(slots=True)
+class Relanded:
+    """What became of the rows of a quarantine."""
+
+    landed: int = 0
+    failing: int = 0
+    by_rule: int = 0  # they were understood, and a rule refused them; they stay as they are
+
+    def add(self, other: Relanded) -> None:
+        self.landed += other.landed
+        self.failing += other.failing
+        self.by_rule += other.by_rule
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """Of one partition: which rows leave the quarantine, and what those that stay say now, if it is something else."""
+
+    counts: Relanded = field(default_factory=Relanded)
+    told: dict[Key, str | None] = field(default_factory=dict)  # None: it is in the table
+
+
+def reland(job: Reland, progress: Callable[[Relanded], None] = lambda _: None) -> Relanded:
+    """Raises PipeFailed. What was done until then is done, and another run goes on from there."""
+    _check(job)
+    total = Relanded()
+    for values in _existing(job.quarantine).partitions():
+        total.add(_while_others_write(partial(_partition, job, values), job))
+        progress(total)
+    return total
+
+
+def _check(job: Reland) -> None:
+    if job.decoder.value_type is None:
+        raise PipeFailed("raw bodies never fail: choose the --decoder that the quarantined rows need")
+    came = [it for it in pa.schema(_existing(job.quarantine).schema().to_arrow()) if it.name != ERROR]
+    try:
+        check_table(job.table, _row_schema(_existing(job.table), came, job.decoder), PARTITIONS)
+    except BadTable as error:
+        raise PipeFailed(str(error)) from None
+
+
+def _existing(path: str) -> DeltaTable:
+    if not DeltaTable.is_deltatable(path):
+        raise PipeFailed(f"there is no Delta table at {path}")
+    return DeltaTable(path)
+
+
+def _row_schema(table: DeltaTable, came: Sequence[pa.Field], decoder: Decoder) -> pa.Schema:
+    """A table that has no bodies gets none."""
+    has_bodies = any(it.name == "body" for it in table.schema().fields)
+    kept = [it for it in came if has_bodies or it.name != "body"]
+    return pa.schema([*kept, pa.field(VALUE, decoder.value_type)])
+
+
+def _while_others_write(attempt: Callable[[], T], job: Reland) -> T:
+    """A commit that collides with another writer's is prepared again."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return attempt()
+        except CommitFailedError as failure:
+            if not left:
+                raise PipeFailed(
+                    f"others write into {job.table} or {job.quarantine} all the time, as another reland: {failure}"
+                ) from None
+    raise AssertionError
+
+
+def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
+    quarantine, table = DeltaTable(job.quarantine), DeltaTable(job.table)
+    here = _condition(quarantine, values)
+    rows = quarantine.to_pyarrow_dataset()
+    outcome = _Outcome()
+    there = _keys_in(table, values, rows.to_table(columns=["sequence"], filter=here)["sequence"])
+    target = Target(
+        job.table, PARTITIONS, "", _row_schema(table, [it for it in rows.schema if it.name != ERROR], job.decoder)
+    )
+    filesystem, root = target.filesystem()
+    writer = PartitionedWriter(filesystem, root, PARTITIONS, f"part-reland-{uuid4().hex}")
+    try:
+        for batch in rows.to_batches(filter=here):
+            good = _judged(batch, job.decoder, there, outcome)
+            if good.num_rows:
+                writer.write(good.select(target.schema.names))
+        files = writer.finish()
+    except BaseException:
+        writer.discard()
+        raise
+    if files:
+        try:
+            _append(table, target, [action(file) for file in files], quarantine.version())
+        except BaseException:
+            remove_unnamed(target, files)
+            raise
+    _while_others_write(lambda: _settle(DeltaTable(job.quarantine), values, outcome.told), job)
+    return outcome.counts
+
+
+def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _Outcome) -> pa.RecordBatch:
+    """Return the rows that are to be landed, decoded. `there` gets their keys: none is landed twice."""
+    before = batch.column(ERROR).to_pylist()
+    found = with_decoded(batch.drop_columns([ERROR]), decoder.decode(batch.column("body")))
+    after = found.column(ERROR).to_pylist()
+    chosen = []
+    for key, was, now in zip(_keys_of(batch), before, after, strict=True):
+        is_new = False
+        if key in there:
+            outcome.counts.landed += key not in outcome.told
+            outcome.told[key] = None
+        elif was is not None and was.startswith(_BY_RULE):
+            outcome.counts.by_rule += 1
+        elif now is None:
+            is_new = True
+            there.add(key)
+            outcome.counts.landed += 1
+            outcome.told[key] = None
+        else:
+            outcome.counts.failing += 1
+            if now != was:
+                outcome.told[key] = now
+        chosen.append(is_new)
+    return found.filter(pa.array(chosen, pa.bool_())).drop_columns([ERROR])
+
+
+def _keys_in(table: DeltaTable, values: Mapping[str, object], sequences: pa.ChunkedArray) -> set[Key]:
+    """Those of these sequences' rows that the table has, in this very version."""
+    wanted = _condition(table, values) & pc.field("sequence").isin(sequences.combine_chunks())
+    found = table.to_pyarrow_dataset().to_batches(columns=list(_KEY), filter=wanted)
+    return {key for batch in found for key in _keys_of(batch)}
+
+
+def _keys_of(batch: pa.RecordBatch) -> list[Key]:
+    return list(zip(*(batch.column(name).to_pylist() for name in _KEY), strict=True))
+
+
+def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
+    """The partition, as its columns' types have it."""
+    schema = pa.schema(table.schema().to_arrow())
+    found = None
+    for name, value in values.items():
+        column = pc.field(name)
+        one = column.is_null() if value is None else column == pa.scalar(value).cast(schema.field(name).type)
+        found = one if found is None else found & one
+    return found
+
+
+def _append(table: DeltaTable, target: Target, actions: list[Any], version: int) -> None:
+    """The version only has to be some number: what counts is that two commits that name the application collide."""
+    widen(table, Schema.from_arrow(target.schema))
+    table.create_write_transaction(
+        actions,
+        mode="append",
+        schema=target.schema,
+        partition_by=list(PARTITIONS),
+        commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, version)]),
+    )
+
+
+def _settle(quarantine: DeltaTable, values: Mapping[str, object], told: Mapping[Key, str | None]) -> None:
+    """One commit: what is landed goes, and what fails says why. Rows that came meanwhile stay as they are."""
+    if not told:
+        return
+    schema = pa.schema(quarantine.schema().to_arrow())
+    keys = zip(_KEY, zip(*told, strict=True), strict=True)
+    columns = {name: pa.array(column, schema.field(name).type) for name, column in keys}
+    columns |= {name: pa.array([value] * len(told)).cast(schema.field(name).type) for name, value in values.items()}
+    columns[_SAID] = pa.array(told.values(), pa.string())
+    same = " and ".join(f"q.{name} = s.{name}" for name in (*values, *_KEY))
+    (
+        quarantine.merge(pa.table(columns), same, source_alias="s", target_alias="q")
+        .when_matched_delete(f"s.{_SAID} is null")
+        .when_matched_update({ERROR: f"s.{_SAID}"}, f"s.{_SAID} is not null")
+        .execute()
+    )

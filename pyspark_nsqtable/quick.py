@@ -1,0 +1,63 @@
+"""The class that bodies of a schema are parsed into at once, without a dictionary between: msgspec's typed decoding.
+
+It may only say yes: a body that it refuses is parsed again by the slow way, which alone decides and knows the cause.
+So whatever it takes, `columns.py` must take too, with the same values. Types for which that is not so are left out, and
+their schemas are read the slow way throughout.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pyarrow as pa
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
+
+
+class _TooRich(Exception):
+    """The schema has a type that msgspec reads in another way than we do."""
+
+
+def record_class(schema: pa.StructType) -> type[Struct] | None:
+    """Return the class for records of this schema, whose n-th field is the attribute `f<n>`, if there can be one."""
+    try:
+        return _record_class(schema)
+    except _TooRich:
+        return None
+
+
+def _record_class(schema: pa.StructType) -> type[Struct]:
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for number, field in enumerate(schema):
+        found = _python_type(field.type)
+        if field.nullable:
+            fields.append((f"f{number}", found | None | UnsetType, UNSET))
+        else:
+            fields.append((f"f{number}", found))
+    return defstruct(
+        "Record",
+        fields,
+        rename={f"f{number}": field.name for number, field in enumerate(schema)},
+        forbid_unknown_fields=True,  # they have to be counted
+        kw_only=True,
+        eq=False,
+        gc=False,  # a parsed body has no cycles
+    )
+
+
+def _python_type(kind: pa.DataType) -> Any:
+    if pa.types.is_boolean(kind):
+        return bool
+    if pa.types.is_integer(kind):
+        most = 1 << (kind.bit_width - 1)
+        return Annotated[int, Meta(ge=-most, le=most - 1)]
+    if pa.types.is_floating(kind):
+        return float
+    if pa.types.is_string(kind) or pa.types.is_temporal(kind):
+        return str  # a time's text is read by its column
+    if pa.types.is_struct(kind):
+        return _record_class(kind)
+    if pa.types.is_list(kind):
+        return list[_python_type(kind.value_type) | None]  # type: ignore[misc]
+    if pa.types.is_map(kind):
+        return dict[str, _python_type(kind.item_type) | None]  # type: ignore[misc]
+    raise _TooRich
