@@ -28,6 +28,7 @@ from nsqpipe.jobs import (
     OnSpark,
     Quality,
     Replay,
+    Stored,
     Streaming,
 )
 from nsqpipe.kinds import Format, Kind
@@ -107,18 +108,26 @@ def _paths(job: Job) -> None:
             _folder("--checkpoint", job.checkpoint or _beside(job.table))
             if job.can_fail:
                 _new_table("--quarantine", job.quarantine_path, job.format)
+                _stored(job, job.quarantine_path)
+            _stored(job, job.table)
+            _checkpoint(job, job.checkpoint or _beside(job.table))
         case Aggregate():
             _folder("--checkpoint", job.checkpoint)
+            _checkpoint(job, job.checkpoint)
             if job.table:
                 _new_table("--table", job.table, job.format)
-            if job.results is not None:
+                _stored(job, job.table)
+            if job.results:
                 _file("--results", job.results)
+                _stored(job, job.results)
         case Backfill():
             _new_table("--table", job.table, Format.DELTA)
+            _stored(job, job.table)
         case Replay():
             _old_table(job.table, job.format)
-            if job.progress_file is not None:
+            if job.progress_file:
                 _file("--progress-file", job.progress_file)
+                _stored(job, job.progress_file)
         case Quality():
             _old_table(job.table, job.format)
         case Dedupe():
@@ -181,10 +190,29 @@ def _folder(flag: str, path: str) -> None:
         raise PipeFailed(f"{flag} {path}: {there} cannot be written to: {error.strerror}") from None
 
 
-def _file(flag: str, path: Path) -> None:
-    if path.is_dir():
+def _file(flag: str, path: str | Path) -> None:
+    here = _local(str(path))
+    if here is None:
+        return
+    if here.is_dir():
         raise PipeFailed(f"{flag} {path} is a folder, and should be a file")
-    _folder(flag, str(path.parent))
+    _folder(flag, str(here.parent))
+
+
+def _stored(job: Stored, path: str) -> None:
+    """What lies in an object store can be reached and written; disks have been looked at."""
+    if _local(path) is None:
+        from nsqpipe.storage import check_place, place_for
+
+        check_place(place_for(job, path), to_write=True)
+
+
+def _checkpoint(job: Land | Aggregate, path: str) -> None:
+    if _local(path) is None:
+        from nsqpipe.session import known_conf
+        from nsqpipe.storage import check_checkpoint, place_for
+
+        check_checkpoint(place_for(job, path), known_conf(dict(job.conf)))
 
 
 # What bodies and rows are

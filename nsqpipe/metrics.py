@@ -6,10 +6,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import lag_of, lanes_of, rows_of
+
+if TYPE_CHECKING:
+    from nsqpipe.upkeep import Tended
 
 OBSERVED: Final = "quality"  # under which counts of broken rules come in Spark's reports
 TYPES: Final[Mapping[str, tuple[str, str]]] = {
@@ -18,6 +21,10 @@ TYPES: Final[Mapping[str, tuple[str, str]]] = {
     "nsqpipe_batch_seconds": ("gauge", "how long the last batch took"),
     "nsqpipe_lag_messages": ("gauge", "messages in the logs that were not read yet"),
     "nsqpipe_lane_next": ("gauge", "the next sequence to read of a lane"),
+    "nsqpipe_table_files": ("gauge", "files that the table names"),
+    "nsqpipe_files_joined_total": ("counter", "small files that became part of a large one"),
+    "nsqpipe_files_removed_total": ("counter", "files removed that no version needs, or that a crash has left"),
+    "nsqpipe_upkeep_failures_total": ("counter", "looks at the table that failed; each is tried again"),
     "nsqpipe_rule_broken_total": ("counter", "rows that broke a rule, or could not be parsed"),
 }
 
@@ -40,6 +47,14 @@ class Metrics:
                     self._set("nsqpipe_lane_next", place, query=query, lane=lane)
             for rule, count in (report.get("observedMetrics", {}).get(OBSERVED) or {}).items():
                 self._add("nsqpipe_rule_broken_total", count, query=query, rule=rule)
+
+    def observe_upkeep(self, done: Tended) -> None:
+        with self._lock:
+            self._add("nsqpipe_upkeep_failures_total", bool(done.failed), table=done.table)
+            if not done.failed:
+                self._set("nsqpipe_table_files", done.files, table=done.table)
+                self._add("nsqpipe_files_joined_total", done.joined, table=done.table)
+                self._add("nsqpipe_files_removed_total", done.removed, table=done.table)
 
     def _set(self, name: str, value: float, **labels: str) -> None:
         self._values[name, tuple(sorted(labels.items()))] = value

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from nsqpipe.landed import Ledger
     from nsqpipe.settings import Job
+    from nsqpipe.tables import Table
+    from nsqpipe.upkeep import Policy
 
 
 INCOMPLETE: Final = 3  # the exit status when all is well but for nodes that did not answer
@@ -71,21 +73,32 @@ class Run:
         except OSError as error:
             raise PipeFailed(f"--log {job.log}: {error.strerror}") from None
 
-    def queries(self, spark: SparkSession, start: Callable[[], Sequence[StreamingQuery]], ledger: Ledger) -> None:
-        """Until they end. However that is, what has been done is said."""
+    def queries(
+        self,
+        spark: SparkSession,
+        start: Callable[[], Sequence[StreamingQuery]],
+        ledger: Ledger,
+        tables: Sequence[Table] = (),
+        policy: Policy | None = None,
+    ) -> None:
+        """Until they end. However that is, what has been done is said. Meanwhile the tables are looked after."""
         from nsqpipe.metrics import Metrics, serving
         from nsqpipe.running import run_queries
+        from nsqpipe.tending import tended
 
         job = self._job
         assert isinstance(job, Streaming)
         metrics = Metrics()
         observers = [metrics.observe, ledger.observe]
+        upkeep_observers = [metrics.observe_upkeep]
         if self.progress is not None:
             observers.append(self.progress.observe)
+            upkeep_observers.append(self.progress.observe_upkeep)
         began = time.monotonic()
         with serving(metrics, job.metrics_address):
             try:
-                run_queries(spark, start, observers=observers)
+                with tended(tables, policy, upkeep_observers):
+                    run_queries(spark, start, observers=observers)
             finally:
                 if self.progress is not None:
                     self.progress.finish(ledger.told(time.monotonic() - began))

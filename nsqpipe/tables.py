@@ -14,7 +14,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Format as Format
-from nsqpipe.storage import place_of
+from nsqpipe.storage import options_for, place_of
 from nsqpipe.transforms import PARTITIONS
 from pyspark_nsqtable.reading import UNREADABLE, schema_of
 from pyspark_nsqtable.sink import check_table
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from nsqpipe.jobs import Stored
     from pyspark_nsqtable.places import Place
 
 
@@ -106,6 +107,11 @@ class Table:
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
             raise PipeFailed(f"this needs a Delta table, and {self.path} is none")
+
+
+def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
+    """The table that a job is told of; where its format is not said, as it is."""
+    return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
 
 
 def table_at(path: str, spelled: Format | None = None, storage: Mapping[str, str] | None = None) -> Table:

@@ -72,8 +72,11 @@ What is the same message is known by `node`, `topic`, `sequence` and `id`, never
 `backfill` compares with what is there when it begins: run it for a range that no stream is landing just then.
 
 The checkpoint is `TABLE.checkpoint` unless said otherwise. It belongs to the table: delete or move both, or neither.
+A table in an [object store](../how-to/spark.md#object-stores) needs a `--checkpoint` on a disk. A table `[storage]` in the file of `--config` says once for all commands what `--storage` says for one.
 Rows of other columns than a Delta table has are refused at the start: a decoder that comes later needs a table of its own.
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
+
+`land` joins small files of its Delta tables by itself, and removes those that nobody needs: [what there is to set](../how-to/spark.md#before-it-runs-unattended).
 
 ## Rules
 

@@ -104,7 +104,9 @@ def test_what_the_driver_found_can_be_said_as_options_to_a_process_of_another_en
     place = s3(
         {"storage.pathStyle": "false", "storage.endpoint": "https://minio"},
         AWS_REGION="eu",
-        **{"AWS_ACCESS_KEY_ID": "E", "AWS_SECRET_ACCESS_KEY": "S", "AWS_SESSION_TOKEN": "T"},
+        AWS_ACCESS_KEY_ID="E",
+        AWS_SECRET_ACCESS_KEY="S",
+        AWS_SESSION_TOKEN="T",
     )
     assert s3(place.access.as_options()) == place
     assert s3({}).access.as_options() == {}
