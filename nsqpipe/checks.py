@@ -306,12 +306,13 @@ def _checkpoints(job: AtCluster) -> Sequence[str]:
 def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
     """Otherwise the source would say that the lanes of the other topic are lost, and how to throw their places away."""
     from nsqpipe.lanes import checkpointed
+    from nsqpipe.storage import place_of
 
     for path in checkpoints:
         here = _local(path)
         if here is None or not (here / "offsets").is_dir() or not any((here / "offsets").iterdir()):
             continue
-        _, sources = checkpointed(str(here))
+        _, sources = checkpointed(place_of(str(here)))
         topics = {lane.split("/")[1] for lanes in sources for lane in lanes}
         strangers = topics - options.topics.among(topics)
         if strangers:
@@ -328,6 +329,7 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
         return
     import pyarrow as pa
 
+    from nsqpipe.storage import place_of
     from nsqpipe.transforms import PARTITIONS
     from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS
     from pyspark_nsqtable.sink import BadTable, check_table
@@ -335,7 +337,7 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
     columns = ALL_COLUMNS if options.gap_rows else COLUMNS
     schema = pa.schema({**columns, "date": pa.date32(), "hour": pa.int32()})
     try:
-        check_table(str(here), schema, PARTITIONS)
+        check_table(place_of(str(here)), schema, PARTITIONS)
     except BadTable as error:
         raise PipeFailed(str(error)) from None
 

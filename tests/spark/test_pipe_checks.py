@@ -19,6 +19,7 @@ from deltalake import write_deltalake
 
 from nsqpipe.cli import app
 from nsqpipe.lag import set_offsets
+from nsqpipe.storage import place_of
 from tests.support.process import ROOT, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
 from tests.support.spark import address as http_address
@@ -53,7 +54,9 @@ def build(folder: Path, nsqd: Nsqd) -> None:
     (folder / "bad.avsc").write_text('{"type": "recrod"}')
     (folder / "dangling").symlink_to("nowhere")
     write_deltalake(folder / "other", pa.table({"topic": ["t"], "price": [1.5]}), partition_by=["topic"])
-    set_offsets(str(folder / "foreign.checkpoint"), {lane_of(nsqd, "orders").replace("/orders/", "/clicks/"): 1})
+    set_offsets(
+        place_of(str(folder / "foreign.checkpoint")), {lane_of(nsqd, "orders").replace("/orders/", "/clicks/"): 1}
+    )
 
 
 @pytest.fixture(scope="module")
