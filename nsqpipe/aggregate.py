@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from nsqpipe.tables import Table
+    from pyspark_nsqtable.places import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Aggregate:
     window_seconds: int
     watermark_seconds: int
     checkpoint: str
-    results: Path | None  # what nsqadmin charts; a window grows in it while it is still open
+    results: Place | None  # what nsqadmin charts; a window grows in it while it is still open
     keep: int  # windows of each topic in the results
     table: Table | None  # windows that are closed, each once
     every: str
@@ -50,12 +50,12 @@ def _windows(spark: SparkSession, job: Aggregate) -> DataFrame:
     return counted(rows, window_seconds=job.window_seconds, watermark_seconds=job.watermark_seconds)
 
 
-def _start_results(windows: DataFrame, job: Aggregate, path: Path) -> StreamingQuery:
-    known = results.load(path, job.window_seconds, job.keep)
+def _start_results(windows: DataFrame, job: Aggregate, place: Place) -> StreamingQuery:
+    known = results.load(place, job.window_seconds, job.keep)
 
     def publish(batch: DataFrame, _number: int) -> None:
         known.add(row.asDict() for row in batch.collect())
-        results.save(path, known, datetime.now(UTC))
+        results.save(place, known, datetime.now(UTC))
 
     writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName("aggregate")
     return _started(writer, f"{job.checkpoint}/results", job)

@@ -29,9 +29,10 @@ from nsqpipe.jobs import (
     OnSpark,
     Quality,
     Replay,
+    Stored,
     Streaming,
 )
-from nsqpipe.kinds import Format, Kind
+from nsqpipe.kinds import Format
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
@@ -108,18 +109,26 @@ def _paths(job: Job) -> None:
             _folder("--checkpoint", job.checkpoint or _beside(job.table))
             if job.can_fail:
                 _new_table("--quarantine", job.quarantine_path, job.format)
+                _stored(job, job.quarantine_path)
+            _stored(job, job.table)
+            _checkpoint(job, job.checkpoint or _beside(job.table))
         case Aggregate():
             _folder("--checkpoint", job.checkpoint)
+            _checkpoint(job, job.checkpoint)
             if job.table:
                 _new_table("--table", job.table, job.format)
-            if job.results is not None:
+                _stored(job, job.table)
+            if job.results:
                 _file("--results", job.results)
+                _stored(job, job.results)
         case Backfill():
             _new_table("--table", job.table, Format.DELTA)
+            _stored(job, job.table)
         case Replay():
             _old_table(job.table, job.format)
-            if job.progress_file is not None:
+            if job.progress_file:
                 _file("--progress-file", job.progress_file)
+                _stored(job, job.progress_file)
         case Quality():
             _old_table(job.table, job.format)
         case Dedupe():
@@ -182,10 +191,29 @@ def _folder(flag: str, path: str) -> None:
         raise PipeFailed(f"{flag} {path}: {there} cannot be written to: {error.strerror}") from None
 
 
-def _file(flag: str, path: Path) -> None:
-    if path.is_dir():
+def _file(flag: str, path: str | Path) -> None:
+    here = _local(str(path))
+    if here is None:
+        return
+    if here.is_dir():
         raise PipeFailed(f"{flag} {path} is a folder, and should be a file")
-    _folder(flag, str(path.parent))
+    _folder(flag, str(here.parent))
+
+
+def _stored(job: Stored, path: str) -> None:
+    """What lies in an object store can be reached and written; disks have been looked at."""
+    if _local(path) is None:
+        from nsqpipe.storage import check_place, place_for
+
+        check_place(place_for(job, path), to_write=True)
+
+
+def _checkpoint(job: Land | Aggregate, path: str) -> None:
+    if _local(path) is None:
+        from nsqpipe.session import known_conf
+        from nsqpipe.storage import check_checkpoint, place_for
+
+        check_checkpoint(place_for(job, path), known_conf(dict(job.conf)))
 
 
 # What bodies and rows are
@@ -286,12 +314,13 @@ def _checkpoints(job: AtCluster) -> Sequence[str]:
 def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
     """Otherwise the source would say that the lanes of the other topic are lost, and how to throw their places away."""
     from nsqpipe.lanes import checkpointed
+    from nsqpipe.storage import place_of
 
     for path in checkpoints:
         here = _local(path)
         if here is None or not (here / "offsets").is_dir() or not any((here / "offsets").iterdir()):
             continue
-        _, sources = checkpointed(str(here))
+        _, sources = checkpointed(place_of(str(here)))
         topics = {lane.split("/")[1] for lanes in sources for lane in lanes}
         strangers = topics - options.topics.among(topics)
         if strangers:
@@ -306,16 +335,14 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
     if job.format is not Format.DELTA:
         return
     from nsqpipe.decoders import decoder_of
+    from nsqpipe.storage import place_for
     from pyspark_nsqtable import landing
     from pyspark_nsqtable.sink import BadTable, check_table
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
     for path, rows in ((job.table, good), (job.quarantine_path, bad)) if job.can_fail else ((job.table, good),):
-        here = _local(path)
-        if here is None or _format_at(path) is None:
-            continue
         try:
-            check_table(str(here), rows, landing.PARTITIONS)
+            check_table(place_for(job, path), rows, landing.PARTITIONS)
         except BadTable as error:
             raise PipeFailed(str(error)) from None
 

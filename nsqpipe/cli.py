@@ -23,6 +23,8 @@ from nsqpipe.sources import From
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
     from nsqpipe.shape import Shape
+    from nsqpipe.upkeep import Policy
+    from pyspark_nsqtable.places import Place
 
 FOUND_SOMETHING: Final = 3
 ABOUT: Final = (
@@ -42,9 +44,10 @@ def land(job: jobs.Land) -> None:
         from nsqpipe.land import Land, prepare_landing, start_landing
         from nsqpipe.landed import Ledger
         from nsqpipe.summary import show_table
-        from nsqpipe.tables import Table
+        from nsqpipe.tables import table_for
 
-        table, quarantine = Table(job.table, job.format, job.checkpoint), Table(job.quarantine_path, job.format)
+        table = table_for(job, job.table, job.format, job.checkpoint)
+        quarantine = table_for(job, job.quarantine_path, job.format)
         landing = Land(
             source=job.source,
             table=table,
@@ -57,10 +60,11 @@ def land(job: jobs.Land) -> None:
         landing = prepare_landing(landing)
         spark = run.session("land")
         ledger = Ledger("land", f"table {table.path}")
-        ledger.watch("landed", table.path, job.format)
+        ledger.watch("landed", table)
         if job.can_fail:
-            ledger.watch("quarantined", quarantine.path, job.format)
-        run.queries(spark, lambda: start_landing(spark, landing), ledger)
+            ledger.watch("quarantined", quarantine)
+        tables = [table, quarantine] if job.can_fail else [table]
+        run.queries(spark, lambda: start_landing(spark, landing), ledger, tables, _policy(job))
         if job.show:
             show_table(table.read(spark), sys.stdout)
 
@@ -70,44 +74,51 @@ def aggregate(job: jobs.Aggregate) -> None:
         spark = run.session("aggregate")
         from nsqpipe.aggregate import Aggregate, start_aggregating
         from nsqpipe.landed import Ledger
-        from nsqpipe.tables import Table
+        from nsqpipe.storage import place_for
+        from nsqpipe.tables import Format, table_for
+        from nsqpipe.upkeep import Policy
 
+        table = table_for(job, job.table, job.format) if job.table else None
         aggregating = Aggregate(
             source=job.source,
             window_seconds=job.window,
             watermark_seconds=job.watermark,
             checkpoint=job.checkpoint,
-            results=job.results,
+            results=place_for(job, job.results) if job.results else None,
             keep=job.keep,
-            table=Table(job.table, job.format) if job.table else None,
+            table=table,
             every=job.every,
             until_now=job.until_now,
         )
         places = {"results": job.results, "table": job.table}
         ledger = Ledger("aggregate", ", ".join(f"{what} {path}" for what, path in places.items() if path))
-        if job.table:
-            ledger.watch("windows", job.table, job.format)
-        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, late=job.late)
+        if table is not None:
+            ledger.watch("windows", table)
+        tables = [table] if table is not None and table.format is Format.DELTA else []
+        policy = None if job.remote else Policy()
+        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, tables, policy, late=job.late)
 
 
 def replay(job: jobs.Replay) -> None:
     with running(job) as run:
         spark = run.session("replay")
         from nsqpipe import replay as replaying
-        from nsqpipe.tables import table_at
+        from nsqpipe.storage import place_for
+        from nsqpipe.tables import table_for
 
         sink = From(topics=(job.destination_topic,), lookupd=job.lookupd, nsqd=job.nsqd).as_options()
-        name = job.name or (str(job.progress_file.resolve()) if job.progress_file else uuid4().hex)
-        place = replaying.Place.load(job.progress_file, name, job.what)
-        rows = table_at(job.table, job.format).read(spark)
+        progress = place_for(job, job.progress_file) if job.progress_file else None
+        name = job.name or (progress.absolute() if progress else uuid4().hex)
+        reached = replaying.Reached.load(progress, name, job.what)
+        rows = table_for(job, job.table, job.format).read(spark)
         chosen = replaying.chosen(rows, topic=job.topic, since=job.since, until=job.until, where=job.where)
         run.told("counting what is to be sent")
-        slices = replaying.plan(chosen, job.rate, place)
+        slices = replaying.plan(chosen, job.rate, reached)
         total = sum(part.rows for part in slices)
         sent = 0
         if not job.dry_run:
             settings = replaying.Replay(sink=sink, rate=job.rate, exactly_once=job.exactly_once, name=name)
-            sent = replaying.run(chosen, slices, settings, place, run.told)
+            sent = replaying.run(chosen, slices, settings, reached, run.told)
         found = {"messages": total, "sent": sent, "slices": len(slices)}
         _print(job, found, f"{total:,} messages in {len(slices)} slices; {sent:,} sent")
 
@@ -115,10 +126,10 @@ def replay(job: jobs.Replay) -> None:
 def compact(job: jobs.Compact) -> None:
     with running(job):
         from nsqpipe import maintenance
-        from nsqpipe.tables import table_at
+        from nsqpipe.tables import table_for
 
         keep = None if job.vacuum_hours is None else timedelta(hours=job.vacuum_hours)
-        found = maintenance.compact(table_at(job.table), target_bytes=job.target_mb << 20, keep=keep)
+        found = maintenance.compact(table_for(job, job.table), target_bytes=job.target_mb << 20, keep=keep)
         _print(job, found, f"{found['removed']} files became {found['added']}; {found['vacuumed']} old ones removed")
 
 
@@ -126,9 +137,9 @@ def dedupe(job: jobs.Dedupe) -> None:
     with running(job) as run:
         spark = run.session("dedupe")
         from nsqpipe import maintenance
-        from nsqpipe.tables import table_at
+        from nsqpipe.tables import table_for
 
-        found = maintenance.dedupe(spark, table_at(job.table))
+        found = maintenance.dedupe(spark, table_for(job, job.table))
         _print(job, found, f"{found['removed']:,} repeats removed from {found['partitions']} partitions")
 
 
@@ -136,8 +147,10 @@ def reland(job: jobs.Reland) -> None:
     with running(job):
         from nsqpipe import reland as relanding
         from nsqpipe.decoders import decoder_of
+        from nsqpipe.storage import place_for
 
-        settings = relanding.Reland(table=job.table, quarantine=job.quarantine_path, decoder=decoder_of(job))
+        table, quarantine = place_for(job, job.table), place_for(job, job.quarantine_path)
+        settings = relanding.Reland(table=table, quarantine=quarantine, decoder=decoder_of(job))
         found = relanding.reland(settings)
         text = f"{found.landed:,} rows landed; {found.failing:,} still fail, {found.by_rule:,} broke a rule"
         _print(job, asdict(found), text)
@@ -148,9 +161,9 @@ def backfill(job: jobs.Backfill) -> None:
         spark = run.session("backfill")
         from nsqpipe import maintenance
         from nsqpipe.kinds import Format
-        from nsqpipe.tables import Table
+        from nsqpipe.tables import table_for
 
-        table, quarantine = Table(job.table, Format.DELTA), Table(job.quarantine_path, Format.DELTA)
+        table, quarantine = (table_for(job, path, Format.DELTA) for path in (job.table, job.quarantine_path))
         found = maintenance.backfill(spark, job.source, _shape(job), table, quarantine)
         _print(job, found, ", ".join(f"{count:,} {what}" for what, count in found.items()))
 
@@ -159,9 +172,9 @@ def quality(job: jobs.Quality) -> None:
     with running(job) as run:
         spark = run.session("quality")
         from nsqpipe.quality import ROWS, broken_counts, load_rules
-        from nsqpipe.tables import table_at
+        from nsqpipe.tables import table_for
 
-        counts = broken_counts(table_at(job.table, job.format).read(spark), load_rules(job.rules))
+        counts = broken_counts(table_for(job, job.table, job.format).read(spark), load_rules(job.rules))
         _print(job, counts, "\n".join(f"{count:>12,}  {name}" for name, count in counts.items()))
         if any(count for name, count in counts.items() if name != ROWS):
             raise click.exceptions.Exit(FOUND_SOMETHING)
@@ -170,9 +183,12 @@ def quality(job: jobs.Quality) -> None:
 def lag(job: jobs.Lag) -> None:
     with running(job):
         from nsqpipe.lag import lags
+        from nsqpipe.storage import place_for
 
         options = {"requireRetention": "false"}
-        found = lags(From(topics=job.topic, lookupd=job.lookupd, nsqd=job.nsqd, options=options), job.checkpoint)
+        found = lags(
+            From(topics=job.topic, lookupd=job.lookupd, nsqd=job.nsqd, options=options), place_for(job, job.checkpoint)
+        )
         behind, lost = sum(lane.behind for lane in found), sum(lane.lost for lane in found)
         lanes = [
             {"lane": it.lane, "reached": it.reached, "first": it.first, "next": it.next, "behind": it.behind}
@@ -193,8 +209,9 @@ def lag(job: jobs.Lag) -> None:
 def offsets_show(job: jobs.OffsetsShow) -> None:
     with running(job):
         from nsqpipe.lanes import checkpointed
+        from nsqpipe.storage import place_for
 
-        number, sources = checkpointed(job.checkpoint)
+        number, sources = checkpointed(place_for(job, job.checkpoint))
         lines = [f"{lane} {place}" for lanes in sources for lane, place in sorted(lanes.items())]
         found = {"batch": number, "sources": [{"lanes": lanes} for lanes in sources]}
         _print(job, found, "\n".join([f"batch {number}", *lines]))
@@ -203,8 +220,10 @@ def offsets_show(job: jobs.OffsetsShow) -> None:
 def offsets_set(job: jobs.OffsetsSet) -> None:
     with running(job):
         from nsqpipe.lag import set_offsets
+        from nsqpipe.storage import place_for
 
-        click.echo(f"made {set_offsets(job.checkpoint, dict(job.lane))}")
+        set_offsets(place_for(job, job.checkpoint), dict(job.lane))
+        click.echo(f"made {job.checkpoint}")
 
 
 def doctor(job: jobs.Doctor) -> None:
@@ -212,7 +231,7 @@ def doctor(job: jobs.Doctor) -> None:
         from nsqpipe.doctor import examine
 
         source = From(topics=job.topic or ("*",), lookupd=job.lookupd, nsqd=job.nsqd)
-        findings = list(examine(source if job.lookupd or job.nsqd else None))
+        findings = list(examine(source if job.lookupd or job.nsqd else None, _places(job)))
         lines = [f"{'ok ' if it.is_good else 'BAD'}  {it.text}" for it in findings]
         _print(job, [{"ok": it.is_good, "text": it.text} for it in findings], "\n".join(lines))
         if not all(it.is_good for it in findings):
@@ -265,6 +284,24 @@ app: Final = command_line.root(ABOUT, EPILOG, {"offsets": OFFSETS}, COMMANDS)
 
 def main() -> None:
     app(prog_name="nsqpipe")
+
+
+def _policy(job: jobs.Land) -> Policy | None:
+    from nsqpipe.tables import Format
+    from nsqpipe.upkeep import Policy
+
+    if job.no_upkeep or job.remote or job.format is not Format.DELTA:
+        return None
+    vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
+    return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)
+
+
+def _places(job: jobs.Doctor) -> list[Place]:
+    if not job.table:
+        return []  # where pyarrow is missing, doctor is to say so
+    from nsqpipe.storage import place_for
+
+    return [place_for(job, path) for path in job.table]
 
 
 def _shape(job: jobs.Decoding) -> Shape:

@@ -16,6 +16,7 @@ from nsqpipe.settings import Job, Parse, Setting, settings_of
 
 WRONG: Final = 2  # the exit status of a command line that cannot be meant
 
+STORAGE: Final = "storage"  # the table about object stores, for all commands
 JobT = TypeVar("JobT", bound=Job)
 
 
@@ -177,7 +178,22 @@ def _read_config(path: Path, commands: click.Group) -> dict[str, Any]:
         found = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--config {path}: {error}") from None
-    return dict(_defaults(f"--config {path}: ", found, commands.commands))
+    stored = found.pop(STORAGE, {})
+    if not isinstance(stored, dict):
+        raise click.UsageError(f"--config {path}: {STORAGE} is a table of options")
+    defaults = dict(_defaults(f"--config {path}: ", found, commands.commands))
+    _add_storage(defaults, commands, [f"{name}={value}" for name, value in stored.items()])
+    return defaults
+
+
+def _add_storage(defaults: dict[str, Any], group: click.Group, words: list[str]) -> None:
+    """What is said once of the object store counts for each command that has a --storage of its own."""
+    for name, found in group.commands.items():
+        here = defaults.setdefault(name, {})
+        if isinstance(found, click.Group):
+            _add_storage(here, found, words)
+        elif words and any(parameter.name == STORAGE for parameter in found.params):
+            here.setdefault(STORAGE, words)
 
 
 def _defaults(

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -16,8 +16,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nsqpipe.failures import PipeFailed
+
 if TYPE_CHECKING:
     from nsqpipe.sources import From
+    from pyspark_nsqtable.places import Place
 
 JAVA_AT_LEAST: Final = 17
 PYSPARK: Final = "4.3.0"
@@ -29,10 +32,12 @@ class Finding:
     text: str
 
 
-def examine(source: From | None) -> Iterator[Finding]:
+def examine(source: From | None, places: Iterable[Place] = ()) -> Iterator[Finding]:
     for check in (java, spark_home, worker_python, pyspark, pyarrow, protobuf, pandas, deltalake):
         yield check()
     yield from data_sources()
+    for place in places:
+        yield writable(place)
     if source is not None:
         yield from cluster(source)
 
@@ -126,6 +131,16 @@ def data_sources() -> Iterator[Finding]:
         yield Finding(False, "pyspark_nsq is not installed here")
     elif not broken:
         yield Finding(True, "format('nsq') and format('nsqtable') can be found")
+
+
+def writable(place: Place) -> Finding:
+    from nsqpipe.storage import check_place  # it imports pyarrow, which we are here to say is missing
+
+    try:
+        check_place(place, to_write=True)
+    except PipeFailed as error:
+        return Finding(False, str(error))
+    return Finding(True, f"{place} can be reached and written")
 
 
 def cluster(source: From) -> Iterator[Finding]:

@@ -79,7 +79,16 @@ class Reading(OfTopics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfTable(Job):
+class Stored(Job):
+    """Jobs whose tables and files may lie in an object store."""
+
+    storage: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated", (), parse=pair
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTable(Stored):
     table: str = setting("the table's folder")
 
 
@@ -140,14 +149,22 @@ class Land(OnSpark, Streaming, Decoding, Reading):
 
     format: Format = setting("delta or parquet", Format.DELTA)
     checkpoint: str = setting("where the stream keeps its place (default: TABLE.checkpoint)", "")
+    no_upkeep: bool = setting("leave small files and leftovers to `nsqpipe compact`", False)
+    closed_after: int = setting(
+        "seconds without a new row after which the files of an hour are joined", 600, at_least=0
+    )
+    target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
+    vacuum_hours: int = setting(
+        "remove files that no version of the last so many hours needs; -1: remove none", 168, at_least=-1
+    )
     show: bool = setting("at the end, print a sample and the traffic of each minute", False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Aggregate(OnSpark, Streaming, Reading):
+class Aggregate(OnSpark, Streaming, Reading, Stored):
     """Counts, rates, bytes, and percentiles of sizes and distances, for each topic and window."""
 
-    results: Path | None = setting("JSON file with the last windows, which nsqadmin charts", None)
+    results: str = setting("JSON file with the last windows, which nsqadmin charts", "")
     table: str = setting("table of closed windows", "")
     format: Format = setting("delta or parquet", Format.DELTA)
     checkpoint: str = setting("where the streams keep their place", "aggregate.checkpoint")
@@ -158,7 +175,7 @@ class Aggregate(OnSpark, Streaming, Reading):
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
-        if self.results is None and not self.table:
+        if not self.results and not self.table:
             yield "nothing to do: --results, --table or both are needed"
 
 
@@ -172,7 +189,7 @@ class Replay(Printed, OnSpark, AsItIs, AtCluster):
     until: str = setting("before this time", "", parse=moment)
     where: str = setting("SQL about the table's columns", "")
     rate: float = setting("messages a second, at most; 0: as fast as it goes", 0.0, at_least=0)
-    progress_file: Path | None = setting("keeps how far it has come; it goes on there", None)
+    progress_file: str = setting("keeps how far it has come; it goes on there", "")
     name: str = setting("of this replay, for --exactly-once (default: the progress file's)", "")
     exactly_once: bool = setting("nsqd remembers what it has; needs --nsqd", False)
     dry_run: bool = setting("only say what would be replayed", False)
@@ -196,7 +213,11 @@ class Compact(Printed, OfTable):
     """Joins a Delta table's small files. Readers and writers notice nothing."""
 
     target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
-    vacuum_hours: int | None = setting("remove files that no version of the last so many hours needs", None, at_least=0)
+    vacuum_hours: int | None = setting(
+        "remove files that no version of the last so many hours needs, and what crashes have left a day ago",
+        None,
+        at_least=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +257,7 @@ class Quality(Printed, OnSpark, AsItIs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lag(Printed, OfTopics):
+class Lag(Printed, OfTopics, Stored):
     """How many messages a stream has not read yet, and how many it never will. Starts no Spark."""
 
     checkpoint: str = setting("the stream's checkpoint, as in TABLE.checkpoint")
@@ -244,14 +265,14 @@ class Lag(Printed, OfTopics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffsetsShow(Printed):
+class OffsetsShow(Printed, Stored):
     """Where the last planned batch of a checkpoint ends."""
 
     checkpoint: str = setting("the stream's checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffsetsSet(Job):
+class OffsetsSet(Stored):
     """Makes a new checkpoint that begins there. An existing one is never changed."""
 
     checkpoint: str = setting("a new folder")
@@ -261,10 +282,11 @@ class OffsetsSet(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doctor(Printed):
+class Doctor(Printed, Stored):
     """What would keep a pipeline from running, one line each. Starts no Spark."""
 
     topic: tuple[str, ...] = setting("also look at these topics' logs; repeat", ())
+    table: tuple[str, ...] = setting("also try whether these tables' places can be written; repeat", ())
     lookupd: tuple[str, ...] = setting("nsqlookupd's HTTP address, host:port; may be repeated", ())
     nsqd: tuple[str, ...] = setting("nsqd's HTTP address instead; may be repeated", ())
 

@@ -6,11 +6,11 @@ import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lanes import checkpointed
+from nsqpipe.storage import names_in, replace_text
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import BadOption, NsqError
 from pyspark_nsq.http import Http
@@ -19,6 +19,7 @@ from pyspark_nsq.options import source_options
 
 if TYPE_CHECKING:
     from nsqpipe.sources import From
+    from pyspark_nsqtable.places import Place
 
 _OFFSETS_HEADER: Final = "v1"
 
@@ -43,7 +44,7 @@ class LaneLag:
         return 0 if self.first is None or self.reached is None else max(0, self.first - self.reached)
 
 
-def lags(source: From, checkpoint: str) -> list[LaneLag]:
+def lags(source: From, checkpoint: Place) -> list[LaneLag]:
     _, offsets = checkpointed(checkpoint)
     reached = {lane: place for found in offsets for lane, place in found.items()}
     heads = {str(lane): head for lane, head in heads_of(source).items()}
@@ -66,13 +67,12 @@ def heads_of(source: From) -> dict[Lane, Head]:
         raise PipeFailed(str(error)) from None
 
 
-def set_offsets(checkpoint: str, lanes: Mapping[str, int]) -> Path:
+def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
     """Makes a new checkpoint whose first batch begins there: as if a batch had ended at these offsets.
 
     An existing checkpoint is left alone: its sink has counted its batches, and would take the next ones for known.
     """
-    folder = Path(checkpoint)
-    if folder.exists() and any(folder.iterdir()):
+    if names_in(checkpoint):
         raise PipeFailed(f"{checkpoint} is there already: name a new folder, and a new table or query to go with it")
     for lane, place in lanes.items():
         try:
@@ -81,11 +81,8 @@ def set_offsets(checkpoint: str, lanes: Mapping[str, int]) -> Path:
             raise PipeFailed(str(error)) from None
         if place < 0:
             raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
-    for name in ("offsets", "commits"):
-        (folder / name).mkdir(parents=True)
     offset = json.dumps(Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True).to_json())
     settings = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    (folder / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
-    (folder / "offsets" / "0").write_text(f"{_OFFSETS_HEADER}\n{settings}\n{offset}")
-    (folder / "commits" / "0").write_text(f'{_OFFSETS_HEADER}\n{{"nextBatchWatermarkMs":0}}')
-    return folder
+    replace_text(checkpoint.child("metadata"), json.dumps({"id": str(uuid.uuid4())}))
+    replace_text(checkpoint.child("offsets").child("0"), f"{_OFFSETS_HEADER}\n{settings}\n{offset}")
+    replace_text(checkpoint.child("commits").child("0"), f'{_OFFSETS_HEADER}\n{{"nextBatchWatermarkMs":0}}')

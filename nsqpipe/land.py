@@ -95,12 +95,13 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         writer = writer.options(**{f"{landing.SOURCE}{name}": text for name, text in options.items()})
     _check_tables(job, *schemas)
     if shape.can_fail:
-        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower())
-    return writer.option("path", job.table.path).outputMode("append")
+        store = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.place.access.as_options().items()}
+        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower(), **store)
+    return writer.options(path=job.table.path, **job.table.place.access.as_options()).outputMode("append")
 
 
 def _check_tables(job: Land, good: pa.Schema, bad: pa.Schema) -> None:
     """The sink does it too, but only when it has something to commit."""
-    check_table(job.table.path, good, landing.PARTITIONS)
+    check_table(job.table.place, good, landing.PARTITIONS)
     if job.shape.can_fail:
-        check_table(job.quarantine.path, bad, landing.PARTITIONS)
+        check_table(job.quarantine.place, bad, landing.PARTITIONS)

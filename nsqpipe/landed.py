@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsqpipe.failures import first_cause
 from nsqpipe.kinds import Format
 from nsqpipe.progress import Tally
+
+if TYPE_CHECKING:
+    from nsqpipe.tables import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,8 @@ class Ledger:
         self._tallies: dict[str, Tally] = {}
         self._tables: list[_Watched] = []
 
-    def watch(self, what: str, path: str, format: Format) -> None:
-        self._tables.append(_Watched(what, path, format, _contents(path, format)))
+    def watch(self, what: str, table: Table) -> None:
+        self._tables.append(_Watched(what, table, _contents(table)))
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
         self._tallies.setdefault(query, Tally()).add(report)
@@ -55,12 +58,11 @@ class Ledger:
 @dataclass(frozen=True, slots=True)
 class _Watched:
     what: str
-    path: str
-    format: Format
+    table: Table
     before: Contents | str
 
     def told(self) -> str:
-        after = _contents(self.path, self.format)
+        after = _contents(self.table)
         if isinstance(self.before, str) or isinstance(after, str):
             return f"{self.what}: nobody knows ({after if isinstance(after, str) else self.before})"
         files = len(after.files - self.before.files)
@@ -70,20 +72,17 @@ class _Watched:
         return f"{after.rows - self.before.rows:,} {self.what} {among}"
 
 
-def _contents(path: str, format: Format) -> Contents | str:
+def _contents(table: Table) -> Contents | str:
     """Or why that cannot be said."""
     try:
-        return _delta(path) if format is Format.DELTA else _parquet(path)
+        return _delta(table) if table.format is Format.DELTA else _parquet(table.path)
     except Exception as error:  # whatever storage may raise: the job has ended as it has ended
         return first_cause(error)
 
 
-def _delta(path: str) -> Contents:
+def _delta(table: Table) -> Contents:
     import pyarrow as pa
 
-    from nsqpipe.tables import Table
-
-    table = Table(path, Format.DELTA)
     if not table.exists():
         return Contents(0, frozenset())
     actions = pa.table(table.delta().get_add_actions(flatten=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -9,30 +10,29 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
-from nsqpipe.tables import Table, read_version
+from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
+from nsqpipe.upkeep import Policy
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
     from nsqpipe.shape import Shape
     from nsqpipe.sources import From
+    from nsqpipe.tables import Table
 
 
 def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[str, int]:
-    """Joins small files; with `keep`, files that no version of so long ago needs are removed. Readers notice nothing."""
-    delta = table.delta()
-    metrics = delta.optimize.compact(target_size=target_bytes)
-    removed: list[str] = []
-    if keep is not None:
-        hours = int(keep.total_seconds() // 3600)
-        removed = delta.vacuum(retention_hours=hours, dry_run=False, enforce_retention_duration=False)
-    return {
-        "added": int(metrics["numFilesAdded"]),
-        "removed": int(metrics["numFilesRemoved"]),
-        "vacuumed": len(removed),
-    }
+    """Joins small files; with `keep`, files are removed that no version of so long ago needs, or that a crash has left.
+
+    Readers notice nothing, and neither do streams that write, nor an upkeep of theirs.
+    """
+    table.delta()  # raises when there is none
+    policy = Policy(
+        target_bytes=target_bytes, closed_after=0, vacuum_after=None if keep is None else keep.total_seconds()
+    )
+    done = tend(table, policy, now=time.time(), vacuum_now=True)
+    return {"added": done.made, "removed": done.joined, "vacuumed": done.removed}
 
 
 def dedupe(spark: SparkSession, table: Table) -> dict[str, int]:
@@ -40,13 +40,14 @@ def dedupe(spark: SparkSession, table: Table) -> dict[str, int]:
     rows = table.read(spark)
     repeated = rows.groupBy(*KEY, *PARTITIONS[1:]).count().where("count > 1")
     found = repeated.select(*PARTITIONS).distinct().collect()
-    removed = sum(_dedupe_partition(spark, table.delta(), row.asDict()) for row in found)
+    removed = sum(_dedupe_partition(spark, table, row.asDict()) for row in found)
     return {"partitions": len(found), "removed": removed}
 
 
-def _dedupe_partition(spark: SparkSession, version: DeltaTable, values: dict[str, Any]) -> int:
+def _dedupe_partition(spark: SparkSession, table: Table, values: dict[str, Any]) -> int:
     """Replaces what this version has there. What a stream appends meanwhile is in a later version, and stays."""
-    here = read_version(spark, version)
+    version = table.delta()
+    here = table.read_version(spark, version)
     for name, value in values.items():
         here = here.where(F.col(name) == value)
     before, kept = here.count(), without_repeats(here).toArrow()

@@ -7,9 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from shutil import get_terminal_size
-from typing import Any, Final, Self, TextIO
+from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
 from pyspark_nsq.reports import lag_of, late_rows_of, missing_in, rows_of, seconds_of
+
+if TYPE_CHECKING:
+    from nsqpipe.upkeep import Tended
 
 _ERASE: Final = "\r\x1b[2K"
 _ELSEWHERE: Final = 10.0  # seconds between two lines
@@ -146,6 +149,14 @@ class Progress:
             self._status.since = self._clock()
             self._status.tasks = None
             self._show(is_news=is_first)
+
+    def observe_upkeep(self, done: Tended) -> None:
+        """Only what it did is worth a line, but that is said at once."""
+        with self._lock:
+            if (done.failed or done.joined or done.removed) and not self._ended.is_set():
+                self._write(str(done), is_last=True)
+                if self._is_open:  # the next line does not take its place
+                    self._stream.write("\n")
 
     def finish(self, text: str) -> None:
         """The last word, which comes in any case."""

@@ -11,10 +11,11 @@ another one has just landed.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
@@ -24,9 +25,13 @@ from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
 from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
-from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.files import DataFile, PartitionedWriter
+from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import widen
-from pyspark_nsqtable.sink import BadTable, Target, action, check_table, remove_unnamed
+from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, remove_unnamed
+
+if TYPE_CHECKING:
+    from pyspark_nsqtable.places import Place
 
 PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic
@@ -41,8 +46,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reland:
-    table: str
-    quarantine: str
+    table: Place
+    quarantine: Place
     decoder: Decoder
 
 
@@ -88,10 +93,10 @@ def _check(job: Reland) -> None:
         raise PipeFailed(str(error)) from None
 
 
-def _existing(path: str) -> DeltaTable:
-    if not DeltaTable.is_deltatable(path):
-        raise PipeFailed(f"there is no Delta table at {path}")
-    return DeltaTable(path)
+def _existing(place: Place) -> DeltaTable:
+    if not DeltaTable.is_deltatable(**place.for_delta()):
+        raise PipeFailed(f"there is no Delta table at {place}")
+    return DeltaTable(**place.for_delta())
 
 
 def _row_schema(table: DeltaTable, came: Sequence[pa.Field], decoder: Decoder) -> pa.Schema:
@@ -115,16 +120,15 @@ def _while_others_write(attempt: Callable[[], T], job: Reland) -> T:
 
 
 def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
-    quarantine, table = DeltaTable(job.quarantine), DeltaTable(job.table)
+    quarantine, table = _existing(job.quarantine), _existing(job.table)
     here = _condition(quarantine, values)
     rows = quarantine.to_pyarrow_dataset()
     outcome = _Outcome()
     there = _keys_in(table, values, rows.to_table(columns=["sequence"], filter=here)["sequence"])
-    target = Target(
-        job.table, PARTITIONS, "", _row_schema(table, [it for it in rows.schema if it.name != ERROR], job.decoder)
-    )
+    came = [it for it in rows.schema if it.name != ERROR]
+    target = Target(str(job.table), PARTITIONS, "", _row_schema(table, came, job.decoder), job.table.access)
     filesystem, root = target.filesystem()
-    writer = PartitionedWriter(filesystem, root, PARTITIONS, f"part-reland-{uuid4().hex}")
+    writer = PartitionedWriter(filesystem, root, PARTITIONS, f"part-{uuid4()}")
     try:
         for batch in rows.to_batches(filter=here):
             good = _judged(batch, job.decoder, there, outcome)
@@ -136,11 +140,11 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
         raise
     if files:
         try:
-            _append(table, target, [action(file) for file in files], quarantine.version())
+            _append(table, target, files, quarantine.version())
         except BaseException:
             remove_unnamed(target, files)
             raise
-    _while_others_write(lambda: _settle(DeltaTable(job.quarantine), values, outcome.told), job)
+    _while_others_write(lambda: _settle(_existing(job.quarantine), values, outcome.told), job)
     return outcome.counts
 
 
@@ -192,11 +196,12 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
     return found
 
 
-def _append(table: DeltaTable, target: Target, actions: list[Any], version: int) -> None:
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], version: int) -> None:
     """The version only has to be some number: what counts is that two commits that name the application collide."""
     widen(table, Schema.from_arrow(target.schema))
+    check_leases((file.modified / 1000 for file in files), time.time())
     table.create_write_transaction(
-        actions,
+        [action_of(file) for file in files],
         mode="append",
         schema=target.schema,
         partition_by=list(PARTITIONS),

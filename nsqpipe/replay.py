@@ -11,15 +11,17 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
 from nsqpipe.failures import PipeFailed
+from nsqpipe.storage import read_text, replace_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from pyspark_nsqtable.places import Place
 
 _SLICE: Final = 200_000  # rows, without a rate
 _SLICE_SECONDS: Final = 2.0  # at a rate: so long a slice should take
@@ -50,23 +52,24 @@ class Replay:
 
 
 @dataclass(slots=True)
-class Place:
+class Reached:
     """How far a replay has come, in a file if it is to go on one day."""
 
-    path: Path | None
+    place: Place | None
     name: str
     what: str  # is replayed: another range would find itself sent as far as this one
     reached: dict[str, int] = field(default_factory=dict)  # the sequence before which all is sent, for each origin
     sending: Slice | None = None
 
     @classmethod
-    def load(cls, path: Path | None, name: str, what: str) -> Place:
-        if path is None or not path.exists():
-            return cls(path, name, what)
-        found: dict[str, Any] = json.loads(path.read_text())
+    def load(cls, place: Place | None, name: str, what: str) -> Reached:
+        text = None if place is None else read_text(place)
+        if text is None:
+            return cls(place, name, what)
+        found: dict[str, Any] = json.loads(text)
         if (found.get("name"), found.get("what")) != (name, what):
-            raise PipeFailed(f"{path} is of another replay: {found.get('name')}, {found.get('what')}")
-        return cls(path, name, what, dict(found["reached"]), Slice(**found["sending"]) if found["sending"] else None)
+            raise PipeFailed(f"{place} is of another replay: {found.get('name')}, {found.get('what')}")
+        return cls(place, name, what, dict(found["reached"]), Slice(**found["sending"]) if found["sending"] else None)
 
     def begin(self, part: Slice) -> None:
         self.sending = part
@@ -78,13 +81,11 @@ class Place:
         self._save()
 
     def _save(self) -> None:
-        if self.path is None:
+        if self.place is None:
             return
         sending = asdict(self.sending) if self.sending else None
-        temporary = self.path.with_name(f".{self.path.name}.new")
         written = {"name": self.name, "what": self.what, "reached": self.reached, "sending": sending}
-        temporary.write_text(json.dumps(written))
-        temporary.replace(self.path)
+        replace_text(self.place, json.dumps(written))
 
 
 def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -> DataFrame:
@@ -101,17 +102,17 @@ def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -
     return rows.where(where) if where else rows
 
 
-def plan(rows: DataFrame, rate: float, place: Place) -> list[Slice]:
+def plan(rows: DataFrame, rate: float, reached: Reached) -> list[Slice]:
     """What is left, in the order in which the logs were written; each slice about as large as the rate allows."""
     size = max(1, int(rate * _SLICE_SECONDS)) if rate else _SLICE
-    counted = _left(rows, place).groupBy("node", "topic", F.floor(F.col("sequence") / size).alias("part"))
+    counted = _left(rows, reached).groupBy("node", "topic", F.floor(F.col("sequence") / size).alias("part"))
     found = counted.agg(F.count("*").alias("rows"), F.min("sequence").alias("first"), F.max("sequence").alias("last"))
     slices = [
         Slice(row["node"], row["topic"], row["first"], row["last"] + 1, row["rows"])
         for row in found.orderBy("topic", "node", "part").collect()
     ]
     joined = _joined(slices, size)
-    return [place.sending, *joined] if place.sending else joined
+    return [reached.sending, *joined] if reached.sending else joined
 
 
 def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
@@ -126,26 +127,26 @@ def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
     return found
 
 
-def _left(rows: DataFrame, place: Place) -> DataFrame:
+def _left(rows: DataFrame, reached: Reached) -> DataFrame:
     """What was neither sent nor begun."""
-    ends = dict(place.reached)
-    if place.sending:
-        ends[place.sending.origin] = place.sending.end
+    ends = dict(reached.reached)
+    if reached.sending:
+        ends[reached.sending.origin] = reached.sending.end
     for origin, end in ends.items():
         node, _, topic = origin.partition("/")
         rows = rows.where(~((F.col("node") == node) & (F.col("topic") == topic) & (F.col("sequence") < end)))
     return rows
 
 
-def run(rows: DataFrame, slices: list[Slice], job: Replay, place: Place, told: Callable[[str], None]) -> int:
+def run(rows: DataFrame, slices: list[Slice], job: Replay, reached: Reached, told: Callable[[str], None]) -> int:
     """How many messages were sent."""
     total = sum(part.rows for part in slices)
     sent = 0
     began = time.monotonic()
     for part in slices:
-        place.begin(part)
+        reached.begin(part)
         _send(rows, part, job)
-        place.finish(part)
+        reached.finish(part)
         sent += part.rows
         told(f"{sent:,} of {total:,} messages sent")
         if job.rate:

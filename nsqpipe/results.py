@@ -10,11 +10,14 @@ is that of its part before `updated`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqpipe.storage import read_text, replace_text
+
+if TYPE_CHECKING:
+    from pyspark_nsqtable.places import Place
 
 FORMAT: Final = 1
 _SHORTEST: Final = 1.0  # seconds; the first messages of a window say nothing about its rate
@@ -60,19 +63,15 @@ class Results:
         return results
 
 
-def load(path: Path, window_seconds: int, keep: int) -> Results:
+def load(place: Place, window_seconds: int, keep: int) -> Results:
     try:
-        return Results.from_json(path.read_text(), window_seconds, keep)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Results.from_json(read_text(place) or "", window_seconds, keep)
+    except (ValueError, KeyError, TypeError, AttributeError):
         return Results(window_seconds, keep)
 
 
-def save(path: Path, results: Results, now: datetime) -> None:
-    """Whole or not at all: who reads it meanwhile sees the one before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(results.to_json(now)) + "\n")
-    temporary.replace(path)
+def save(place: Place, results: Results, now: datetime) -> None:
+    replace_text(place, json.dumps(results.to_json(now)) + "\n")
 
 
 def _spelled(moment: datetime) -> str:

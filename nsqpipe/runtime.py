@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from nsqpipe.landed import Ledger
     from nsqpipe.settings import Job
+    from nsqpipe.tables import Table
+    from nsqpipe.upkeep import Policy
 
 
 INCOMPLETE: Final = 3  # the exit status when all is well but for nodes that did not answer
@@ -77,23 +79,28 @@ class Run:
         spark: SparkSession,
         start: Callable[[], Sequence[StreamingQuery]],
         ledger: Ledger,
+        tables: Sequence[Table] = (),
+        policy: Policy | None = None,
         *,
         late: Late = Late.COUNT,
     ) -> None:
-        """Until they end. However that is, what has been done is said."""
+        """Until they end. However that is, what has been done is said. Meanwhile the tables are looked after."""
         from nsqpipe.late import LateRows
         from nsqpipe.metrics import serving
         from nsqpipe.running import run_queries
+        from nsqpipe.tending import tended
 
         job = self._job
         assert isinstance(job, Streaming)
-        observers = [ledger.observe]
-        if self.progress is not None:
-            observers.append(self.progress.observe)
         began = time.monotonic()
-        with serving(spark, job.metrics_address):
+        with serving(spark, job.metrics_address) as page:
+            observers, upkeep_observers = [ledger.observe], [page.observe_upkeep]
+            if self.progress is not None:
+                observers.append(self.progress.observe)
+                upkeep_observers.append(self.progress.observe_upkeep)
             try:
-                run_queries(spark, start, observers=observers, late=LateRows(late))
+                with tended(tables, policy, upkeep_observers):
+                    run_queries(spark, start, observers=observers, late=LateRows(late))
             finally:
                 if self.progress is not None:
                     self.progress.finish(ledger.told(time.monotonic() - began))

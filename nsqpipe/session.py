@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import IO, Any, Final
 
 from pyspark import SparkConf, SparkContext, cloudpickle
@@ -93,6 +95,18 @@ def defaults_for(said: Mapping[str, str]) -> dict[str, str]:
     # Spark would not start without a folder for it, and an endless stream fills one that nobody has chosen.
     event_log = {"spark.eventLog.enabled": "true"} if _EVENT_LOG_FOLDER in said else {}
     return {**_DEFAULTS, "spark.ui.enabled": "true", **event_log}
+
+
+def known_conf(conf: Mapping[str, str]) -> dict[str, str]:
+    """What Spark will be told, as far as can be known before it starts: its file of defaults or spark-submit, then `conf`."""
+    if is_submitted():
+        SparkContext._ensure_initialized()
+        return {**dict(SparkConf().getAll()), **conf}
+    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(os.environ.get("SPARK_HOME", ""), "conf")
+    file = Path(folder) / "spark-defaults.conf"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    pairs = (re.split(r"[\s=:]+", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith("#"))
+    return {**{pair[0]: pair[1] for pair in pairs if len(pair) == 2}, **conf}
 
 
 def is_submitted() -> bool:

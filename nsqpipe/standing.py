@@ -16,10 +16,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from deltalake import DeltaTable
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+from pyarrow.fs import FileSelector, FileType
 
 from nsqpipe.failures import PipeFailed
+from nsqpipe.storage import names_in, place_of, read_text, replace_text
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError, Unreachable
@@ -31,7 +31,10 @@ from pyspark_nsqtable.appending import is_marked, rows_without_ends
 from pyspark_nsqtable.ends import Refused, Span, application, new_end
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
     from nsqpipe.sources import From
+    from pyspark_nsqtable.places import Place
 
 NOTE: Final = "_landed_by.json"  # readers leave out what begins with _
 _STARTS: Final = ("startingoffsets", "startingtimestamp")
@@ -44,12 +47,12 @@ def check_standing(source: From, table: Table) -> From:
     """
     try:
         options = source_options(source.as_options())
-        checkpoint = Checkpoint.at(table.checkpoint)
+        checkpoint = Checkpoint.at(table.checkpoint_place)
         checkpoint.check_topics(options)
         if table.format is Format.PARQUET:
             _check_parquet(table, checkpoint)
             return source
-        delta = DeltaTable(table.path) if table.exists() else None
+        delta = table.delta() if table.exists() else None
         if delta is not None and not is_marked(delta) and delta.file_uris():
             raise PipeFailed(rows_without_ends(table.path))
         if checkpoint.spans:
@@ -62,12 +65,12 @@ def check_standing(source: From, table: Table) -> From:
 
 def claim(table: Table) -> None:
     """Note in a new Parquet table which checkpoint fills it. What `check_standing` lets pass may be claimed."""
-    checkpoint, folder = Checkpoint.at(table.checkpoint), Folder.at(table.path)
+    checkpoint = Checkpoint.at(table.checkpoint_place)
     name = checkpoint.id or str(uuid.uuid4())
     if not checkpoint.id:
-        Folder.at(table.checkpoint).write("metadata", json.dumps({"id": name}))  # Spark takes it for its own
-    if not folder.numbers("_spark_metadata"):
-        folder.write(NOTE, json.dumps({"checkpoint": table.checkpoint, "id": name}))
+        replace_text(checkpoint.place.child("metadata"), json.dumps({"id": name}))  # Spark takes it for its own
+    if not _batches_in(table.place.child("_spark_metadata")):
+        replace_text(table.place.child(NOTE), json.dumps({"checkpoint": table.checkpoint, "id": name}))
 
 
 # Checkpoints
@@ -75,27 +78,26 @@ def claim(table: Table) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    path: str
+    place: Place
     id: str  # of the query that has it; empty: there is none yet
     spans: Mapping[str, Span]  # empty ones: where the next batch begins in each lane
 
     @classmethod
-    def at(cls, path: str) -> Checkpoint:
-        folder = Folder.at(path)
-        metadata = folder.read("metadata")
-        planned, done = folder.numbers("offsets"), folder.numbers("commits")
+    def at(cls, place: Place) -> Checkpoint:
+        name = _id_in(read_text(place.child("metadata")))
+        planned, done = _batches_in(place.child("offsets")), _batches_in(place.child("commits"))
         if not planned:
-            return cls(path, _id_in(metadata), {})
+            return cls(place, name, {})
         last = planned[-1]
-        written = _offset_in(path, folder.read(f"offsets/{last}"))
+        written = _offset_in(place, last)
         places, begins = lanes_of(written), {} if last in done else lanes_of(written, "begins")
         if last in done:
             opens = isinstance(written, dict) and bool(written.get("initial"))
-            return cls(path, _id_in(metadata), {lane: Span(lane, at, at, opens) for lane, at in places.items()})
+            return cls(place, name, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
         # It is run again, from where the batch before it ended.
-        before = lanes_of(_offset_in(path, folder.read(f"offsets/{last - 1}"))) if last - 1 in planned else {}
+        before = lanes_of(_offset_in(place, last - 1)) if last - 1 in planned else {}
         spans = {lane: Span(lane, at, at) for lane, at in before.items()}
-        return cls(path, _id_in(metadata), spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
+        return cls(place, name, spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
 
     def check_topics(self, options: SourceOptions) -> None:
         """Otherwise the source would say that these lanes are lost, and how to do without them."""
@@ -103,7 +105,7 @@ class Checkpoint:
         strange = topics - options.topics.among(topics)
         if strange:
             raise PipeFailed(
-                f"the checkpoint {self.path} is of topic {', '.join(sorted(strange))}, and this job reads "
+                f"the checkpoint {self.place} is of topic {', '.join(sorted(strange))}, and this job reads "
                 f"{', '.join(options.topics.words)}: name the checkpoint that is this job's, or a new one with a new table"
             )
 
@@ -117,10 +119,10 @@ def _id_in(metadata: str | None) -> str:
     return str(json.loads(metadata)["id"]) if metadata else ""
 
 
-def _offset_in(path: str, text: str | None) -> Any:
-    lines = (text or "").splitlines()
+def _offset_in(checkpoint: Place, batch: int) -> Any:
+    lines = (read_text(checkpoint.child("offsets").child(str(batch))) or "").splitlines()
     if len(lines) != 3 or lines[0] != "v1":
-        raise PipeFailed(f"the checkpoint {path} is not one of this job: its offsets are not those of one source")
+        raise PipeFailed(f"the checkpoint {checkpoint} is not one of this job: its offsets are not those of one source")
     return json.loads(lines[2])
 
 
@@ -134,7 +136,7 @@ def _check_joins(table: Table, delta: DeltaTable | None, checkpoint: Checkpoint)
             new_end(span, end)
         except Refused:
             raise PipeFailed(
-                f"the checkpoint {checkpoint.path} goes on at {span.begin} of lane {lane}, and {_told(table, delta, end)}: "
+                f"the checkpoint {checkpoint.place} goes on at {span.begin} of lane {lane}, and {_told(table, delta, end)}: "
                 "it is another table's, or the table was replaced. Name a new checkpoint: landing then begins where the table "
                 "ends"
             ) from None
@@ -181,59 +183,41 @@ def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
 
 
 def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
-    folder = Folder.at(table.path)
-    note = json.loads(folder.read(NOTE) or "null")
-    if not folder.numbers("_spark_metadata"):
-        if note is not None and note["id"] != checkpoint.id and Checkpoint.at(note["checkpoint"]).id == note["id"]:
+    note = json.loads(read_text(table.place.child(NOTE)) or "null")
+    if not _batches_in(table.place.child("_spark_metadata")):
+        if note is not None and note["id"] != checkpoint.id and _goes_on(note, table):
             raise PipeFailed(f"another job, with the checkpoint {note['checkpoint']}, has begun to fill {table.path}")
         if checkpoint.goes_on:
             raise PipeFailed(
-                f"the checkpoint {checkpoint.path} has landed messages, and there is no table at {table.path} that has them: "
+                f"the checkpoint {checkpoint.place} has landed messages, and there is no table at {table.path} that has them: "
                 "to land all of them again name a new checkpoint"
             )
-        if folder.has_files():
+        if _has_files(table.place):
             raise PipeFailed(f"{table.path} has files that no landing has written: name another table")
         return
     if note is None or not checkpoint.id or note["id"] != checkpoint.id:
         filled = f", and {note['checkpoint']} was when it was filled" if note else ""
         raise PipeFailed(
-            f"the checkpoint {checkpoint.path} is not the one that has filled the Parquet table {table.path}{filled}: "
+            f"the checkpoint {checkpoint.place} is not the one that has filled the Parquet table {table.path}{filled}: "
             "such a table does not say which messages it has; name another table, or land into Delta, which does"
         )
+
+
+def _goes_on(note: Mapping[str, str], table: Table) -> bool:
+    """Whether the checkpoint that began to fill a table is still there."""
+    return Checkpoint.at(place_of(note["checkpoint"], table.storage)).id == note["id"]
 
 
 # Files
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    filesystem: FileSystem
-    root: str
+def _batches_in(folder: Place) -> list[int]:
+    """Spark's logs have a file for each batch; some are joined to one `<number>.compact`."""
+    names = [name.removesuffix(".compact") for name in names_in(folder)]
+    return sorted(int(it) for it in names if it.isdigit())
 
-    @classmethod
-    def at(cls, path: str) -> Folder:
-        if "://" in path:
-            return cls(*FileSystem.from_uri(path))
-        return cls(LocalFileSystem(), path)
 
-    def read(self, name: str) -> str | None:
-        try:
-            with self.filesystem.open_input_stream(f"{self.root}/{name}") as file:
-                return bytes(file.read()).decode()
-        except FileNotFoundError:
-            return None
-
-    def write(self, name: str, text: str) -> None:
-        self.filesystem.create_dir(self.root, recursive=True)
-        with self.filesystem.open_output_stream(f"{self.root}/{name}") as file:
-            file.write(text.encode())
-
-    def numbers(self, name: str) -> list[int]:
-        """Spark's logs have a file for each batch; some are joined to one `<number>.compact`."""
-        found = self.filesystem.get_file_info(FileSelector(f"{self.root}/{name}", allow_not_found=True))
-        names = [info.base_name.removesuffix(".compact") for info in found]
-        return sorted(int(it) for it in names if it.isdigit())
-
-    def has_files(self) -> bool:
-        found = self.filesystem.get_file_info(FileSelector(self.root, allow_not_found=True, recursive=True))
-        return any(info.type is FileType.File and info.base_name.endswith(".parquet") for info in found)
+def _has_files(folder: Place) -> bool:
+    filesystem, root = folder.filesystem()
+    found = filesystem.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+    return any(info.type is FileType.File and info.base_name.endswith(".parquet") for info in found)

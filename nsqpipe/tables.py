@@ -1,10 +1,9 @@
-"""Tables on disk: Delta, which commits with its rows, and Parquet as Spark's own file sink writes it."""
+"""Tables, wherever they lie: Delta, which commits with its rows, and Parquet as Spark's own file sink writes it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Format as Format
+from nsqpipe.storage import options_for, place_of
 from nsqpipe.transforms import PARTITIONS
+from pyspark_nsqtable.reading import UNREADABLE, schema_of
 from pyspark_nsqtable.sink import check_table
 
 if TYPE_CHECKING:
@@ -23,17 +24,29 @@ if TYPE_CHECKING:
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from nsqpipe.jobs import Stored
+    from pyspark_nsqtable.places import Place
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
     path: str
     format: Format
     checkpoint_path: str = ""
+    storage: Mapping[str, str] = field(default_factory=dict, repr=False)  # options `storage.*`
+
+    @property
+    def place(self) -> Place:
+        return place_of(self.path, self.storage)
 
     @property
     def checkpoint(self) -> str:
         """Beside the table, unless said otherwise: the rows' place and the stream's belong together."""
-        return self.checkpoint_path or f"{self.path.rstrip('/')}.checkpoint"
+        return self.checkpoint_path or self.place.beside(".checkpoint").for_spark()
+
+    @property
+    def checkpoint_place(self) -> Place:
+        return place_of(self.checkpoint, self.storage)
 
     def stream_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataStreamWriter:
         if self.format is Format.DELTA:
@@ -41,66 +54,75 @@ class Table:
             writer = rows.writeStream.format("nsqtable").option("partitioning", ",".join(partitions))
         else:
             writer = rows.writeStream.format("parquet").option("compression", "zstd").partitionBy(*partitions)
-        return writer.option("path", self.path).outputMode("append")
+            return writer.option("path", self.place.for_spark()).outputMode("append")
+        return writer.options(path=self.path, **self.place.access.as_options()).outputMode("append")
 
     def batch_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataFrameWriter:
         """Of Delta only: what Spark's file sink has not written, its readers do not see."""
         self.need_delta()
         self._check(rows, partitions)
         writer = rows.write.format("nsqtable").option("partitioning", ",".join(partitions))
-        return writer.option("path", self.path).mode("append")
+        return writer.options(path=self.path, **self.place.access.as_options()).mode("append")
 
     def _check(self, rows: DataFrame, partitions: Sequence[str]) -> None:
         """The sink does it too, but only when it has something to commit."""
-        check_table(self.path, to_arrow_schema(rows.schema, timezone="UTC"), tuple(partitions))
+        check_table(self.place, to_arrow_schema(rows.schema, timezone="UTC"), tuple(partitions))
 
     def read(self, spark: SparkSession) -> DataFrame:
         """What is in the table now."""
         if self.format is Format.DELTA:
-            return read_version(spark, self.delta())
-        if not _is_parquet(self.path):
+            return self.read_version(spark, self.delta())
+        path = self.place.for_spark()
+        if self.place.is_local and not _is_parquet(path):  # what lies elsewhere, Spark will say
             raise PipeFailed(f"there is no table at {self.path}")
         # Left alone, Spark takes a folder topic=007 for a number.
-        found = spark.read.parquet(self.path).schema
+        found = spark.read.parquet(path).schema
         schema = StructType([StructField(it.name, StringType() if it.name == "topic" else it.dataType) for it in found])
-        return spark.read.schema(schema).parquet(self.path)
+        return spark.read.schema(schema).parquet(path)
+
+    def read_version(self, spark: SparkSession, table: DeltaTable) -> DataFrame:
+        """Exactly the version that `table` stands for, though Spark here knows nothing of Delta.
+
+        Local files are read by Spark itself, which skips what a query does not need; it has no way into an object store.
+        """
+        if not self.place.is_local:
+            reader = spark.read.format("nsqtable").options(path=self.path, **self.place.access.as_options())
+            return reader.option("version", str(table.version())).load()
+        schema = schema_of(table)
+        files = table.file_uris()
+        if not files:
+            return spark.createDataFrame([], schema)
+        return spark.read.schema(schema).option("basePath", table.table_uri).parquet(*files)
 
     def delta(self) -> DeltaTable:
         self.need_delta()
         try:
-            table = DeltaTable(self.path)
+            table = DeltaTable(**self.place.for_delta())
         except TableNotFoundError:
             raise PipeFailed(f"there is no Delta table at {self.path}") from None
-        features = set(table.protocol().reader_features or ()) & {"deletionVectors", "columnMapping"}
-        if features:
+        if features := UNREADABLE.intersection(table.protocol().reader_features or ()):
             raise PipeFailed(f"the table at {self.path} uses {', '.join(sorted(features))}, which we cannot read")
         return table
 
     def exists(self) -> bool:
         self.need_delta()
-        return DeltaTable.is_deltatable(self.path)
+        return DeltaTable.is_deltatable(**self.place.for_delta())
 
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
             raise PipeFailed(f"this needs a Delta table, and {self.path} is none")
 
 
-def read_version(spark: SparkSession, table: DeltaTable) -> DataFrame:
-    """Exactly the version that `table` stands for, though Spark here knows nothing of Delta."""
-    schema = StructType.fromJson(json.loads(table.schema().to_json()))
-    files = table.file_uris()
-    if not files:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", table.table_uri).parquet(*files)
+def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
+    """The table that a job is told of; where its format is not said, as it is."""
+    return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
 
 
-def table_at(path: str, spelled: Format | None = None) -> Table:
+def table_at(path: str, spelled: Format | None = None, storage: Mapping[str, str] | None = None) -> Table:
     """Delta where there is a Delta log, unless said otherwise."""
-    if spelled is not None:
-        return Table(path, spelled)
-    return Table(path, Format.DELTA if DeltaTable.is_deltatable(path) else Format.PARQUET)
+    table = Table(path, spelled or Format.DELTA, storage=storage or {})
+    return table if spelled is not None or table.exists() else replace(table, format=Format.PARQUET)
 
 
 def _is_parquet(path: str) -> bool:
-    """A local folder must be there; what lies elsewhere, Spark will say."""
-    return "://" in path or (Path(path) / "_spark_metadata").is_dir() or any(Path(path).rglob("*.parquet"))
+    return (Path(path) / "_spark_metadata").is_dir() or any(Path(path).rglob("*.parquet"))

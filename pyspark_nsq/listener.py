@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -237,7 +237,12 @@ class NsqListener(StreamingQueryListener):
         return self._names.get(str(id), str(id))
 
 
-def serve(states: QueryStates, address: str) -> ThreadingHTTPServer:
+class HasPage(Protocol):
+    def page(self) -> bytes:
+        """In Prometheus' text format."""
+
+
+def serve(states: HasPage, address: str) -> ThreadingHTTPServer:
     """Answers `/metrics` until `shutdown()`, in a thread of its own that ends with the process."""
     host, _, port = address.rpartition(":")
 

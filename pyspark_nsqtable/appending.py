@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,8 +12,10 @@ from deltalake.exceptions import CommitFailedError
 
 from pyspark_nsqtable.ends import MARK, Refused, Span, advanced, application, joined
 from pyspark_nsqtable.files import DataFile
+from pyspark_nsqtable.lease import check_leases
+from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.schemas import retried, widen
-from pyspark_nsqtable.sink import Target, action, check_fits, remove_unnamed
+from pyspark_nsqtable.sink import Target, action_of, check_fits, remove_unnamed
 
 
 class AnotherJob(Exception):
@@ -52,10 +55,11 @@ class Commit:
     ends: Mapping[str, int]  # those that change
 
     def make(self, batch: Batch) -> None:
-        """Raises AnotherJob. What the table had before is not added again."""
+        """Raises AnotherJob, or LeaseExpired. What the table had before is not added again."""
         if not self.ends:
             remove_unnamed(self.target, self.files)
             return
+        check_leases((file.modified / 1000 for file in self.files), time.time())
         marks = [] if is_marked(self.table) else [Transaction(MARK, 1)]
         known = [Transaction(application(lane), end) for lane, end in self.ends.items()]
         properties = CommitProperties(
@@ -64,7 +68,7 @@ class Commit:
         )
         try:
             self.table.create_write_transaction(
-                [action(file) for file in self.files],
+                [action_of(file) for file in self.files],
                 mode="append",
                 schema=self.target.schema,
                 partition_by=list(self.target.partitioning) or None,
@@ -112,27 +116,27 @@ def ends_of(target: Target, lanes: Iterable[str], *, beside: Target | None = Non
     To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
     asks only what has come since. Should that miss something, `prepare` finds it.
     """
-    return _ends([_kept_open(one.path) for one in (target, beside) if one is not None], lanes)
+    return _ends([_kept_open(one.place) for one in (target, beside) if one is not None], lanes)
 
 
-def _kept_open(path: str) -> DeltaTable | None:
-    if not DeltaTable.is_deltatable(path):
+def _kept_open(place: Place) -> DeltaTable | None:
+    if not DeltaTable.is_deltatable(**place.for_delta()):
         return None
-    table = _opened(path)
+    table = _opened(place)
     table.update_incremental()
     return table
 
 
 @lru_cache(maxsize=8)
-def _opened(path: str) -> DeltaTable:
-    return DeltaTable(path)
+def _opened(place: Place) -> DeltaTable:
+    return DeltaTable(**place.for_delta())
 
 
 def existing(target: Target | None) -> DeltaTable | None:
     """The table, if there is one."""
-    if target is None or not DeltaTable.is_deltatable(target.path):
+    if target is None or not DeltaTable.is_deltatable(**target.place.for_delta()):
         return None
-    return DeltaTable(target.path)
+    return DeltaTable(**target.place.for_delta())
 
 
 def is_marked(table: DeltaTable) -> bool:

@@ -19,6 +19,7 @@ from pyspark_nsqtable.statistics import Leaf, leaves, statistics
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _MOST_OPEN: Final = 64  # files of a task; rows of a quiet topic may be of as many hours as it has rows
+_WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # there a folder would be an object of its own, for nobody
 _CLIMBING: Final = (pa.types.is_integer, pa.types.is_timestamp)
 _DIFFERENT: Final = ("id",)  # texts of which no two are the same
 
@@ -77,7 +78,8 @@ class PartitionedWriter:
             f"{name}={quote(HIVE_NULL if value is None else value, safe='')}/" for name, value in partition
         )
         path = f"{folders}{self._prefix}-{uuid4().hex}.zstd.parquet"
-        self._filesystem.create_dir(f"{self._root}/{folders}".rstrip("/"), recursive=True)
+        if self._filesystem.type_name not in _WITHOUT_FOLDERS:
+            self._filesystem.create_dir(f"{self._root}/{folders}".rstrip("/"), recursive=True)
         return _OpenFile(self._filesystem, f"{self._root}/{path}", path, partition, schema)
 
 

@@ -34,11 +34,13 @@ from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
+from pyspark_nsqtable.places import is_storage_option
 from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, target_of
 from pyspark_nsqtable.sink import DefaultSource as TableSource
 
 PARTITIONS: Final = ("topic", "date", "hour")
 SOURCE: Final = "source."  # the options of the source follow it
+QUARANTINE: Final = "quarantine."  # and those of the store that the quarantine lies in
 _OWN: Final = ("quarantine", "decoder", "dropbody")
 _HOUR: Final = 3_600_000_000  # microseconds
 
@@ -93,10 +95,14 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         fails = decoder is not None
     if fails and not given.get("quarantine"):
         raise BadOption("landing what may fail needs the option quarantine, a table's folder")
-    rest = {name: text for name, text in given.items() if name not in _OWN and not name.startswith(SOURCE)}
+    rest = {
+        name: text for name, text in given.items() if name not in _OWN and not name.startswith((SOURCE, QUARANTINE))
+    }
+    beside = {name: text for name, text in rest.items() if not is_storage_option(name)}
+    beside |= {name.removeprefix(QUARANTINE): text for name, text in given.items() if name.startswith(QUARANTINE)}
     return Landing(
         _target(rest, table),
-        _target({**rest, "path": given["quarantine"]}, quarantine) if fails else None,
+        _target({**beside, "path": given["quarantine"]}, quarantine) if fails else None,
         source,
         decoder,
     )

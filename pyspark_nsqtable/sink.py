@@ -6,14 +6,15 @@ crash, the table says that it has it, and what was written a second time is remo
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.transaction import AddAction
-from pyarrow.fs import FileSystem, LocalFileSystem
+from pyarrow.fs import FileSystem
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
@@ -25,12 +26,18 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
+from pyspark_nsqtable.lease import check_leases
+from pyspark_nsqtable.places import OPTIONS as STORAGE_OPTIONS
+from pyspark_nsqtable.places import Access, Place, is_storage_option, parse_place
+from pyspark_nsqtable.reading import UNREADABLE, TableReader, schema_of
 from pyspark_nsqtable.schemas import Misfit, additions, retried, widen
 
 OPTIONS: Final[Mapping[str, str]] = {
-    "path": "the table's folder; made when it is missing",
+    "path": "the table's place: a folder, s3://, gs:// or abfss://; made when it is missing",
     "partitioning": "columns that become folders, separated by commas",
+    "version": "reading only: the table's version; without it the newest one",
     "writeId": "batch only: a write with an id that the table knows adds nothing",
+    **STORAGE_OPTIONS,
 }
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 
@@ -49,17 +56,18 @@ class Target:
     partitioning: tuple[str, ...]
     write_id: str
     schema: pa.Schema
+    access: Access = field(default_factory=Access)  # travels to the executors, whose environment may not have it
+
+    @property
+    def place(self) -> Place:
+        return replace(parse_place(self.path, environ={}), access=self.access)
 
     def filesystem(self) -> tuple[FileSystem, str]:
-        if "://" in self.path:
-            found, root = FileSystem.from_uri(self.path)
-            return found, root
-        return LocalFileSystem(), self.path
+        return self.place.filesystem()
 
     def table(self) -> DeltaTable:
-        return DeltaTable.create(
-            self.path, schema=self.schema, mode="ignore", partition_by=list(self.partitioning) or None
-        )
+        partitioning = list(self.partitioning) or None
+        return DeltaTable.create(**self.place.for_delta(), schema=self.schema, mode="ignore", partition_by=partitioning)
 
 
 @dataclass
@@ -74,6 +82,19 @@ class DefaultSource(DataSource):
     @classmethod
     def name(cls) -> str:
         return "nsqtable"
+
+    def schema(self) -> StructType:
+        return schema_of(self._version())
+
+    def reader(self, schema: StructType) -> TableReader:
+        return TableReader(_place(self.options), self._version().version(), schema)
+
+    def _version(self) -> DeltaTable:
+        """The version to read. Raises when the table has what a list of files does not tell."""
+        table = DeltaTable(**_place(self.options).for_delta(), version=_number(self.options, "version"))
+        if features := UNREADABLE.intersection(table.protocol().reader_features or ()):
+            raise BadTable(f"the table uses {', '.join(sorted(features))}, which we cannot read")
+        return table
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         if overwrite:
@@ -114,7 +135,7 @@ class TableWriter(DataSourceArrowWriter):
         remove_unnamed(self._target, _files(_written(messages)))
 
 
-def target_of(options: Mapping[str, str], schema: StructType) -> Target:
+def _given(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower(): text.strip() for name, text in options.items()}
     known = {name.lower() for name in OPTIONS}
     for name in given:
@@ -122,14 +143,30 @@ def target_of(options: Mapping[str, str], schema: StructType) -> Target:
             raise BadOption(f"nsqtable has no option {name}; there are: {', '.join(OPTIONS)}")
     if not given.get("path"):
         raise BadOption("nsqtable needs a path, the table's folder")
+    return given
+
+
+def _place(options: Mapping[str, str]) -> Place:
+    given = _given(options)
+    return parse_place(given["path"], {name: text for name, text in given.items() if is_storage_option(name)})
+
+
+def _number(options: Mapping[str, str], name: str) -> int | None:
+    text = _given(options).get(name, "")
+    if text and not text.isdigit():
+        raise BadOption(f"{name}: expected a number, not {text}")
+    return int(text) if text else None
+
+
+def target_of(options: Mapping[str, str], schema: StructType) -> Target:
+    given = _given(options)
     columns = tuple(word.strip() for word in given.get("partitioning", "").split(",") if word.strip())
     for column in columns:
         if column not in schema.names:
             raise BadOption(f"partitioning: there is no column {column}; there are: {', '.join(schema.names)}")
-    path = given["path"].removeprefix("file://") if given["path"].startswith("file:///") else given["path"]
-    return Target(
-        path.rstrip("/"), columns, given.get("writeid", ""), nullable(to_arrow_schema(schema, timezone="UTC"))
-    )
+    place = _place(options)
+    rows = nullable(to_arrow_schema(schema, timezone="UTC"))
+    return Target(str(place), columns, given.get("writeid", ""), rows, place.access)
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -179,10 +216,11 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
         if known is not None and known >= version:
             remove_unnamed(target, files)
             return
+        check_leases((file.modified / 1000 for file in files), time.time())
         widen(table, Schema.from_arrow(target.schema))
         properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
         table.create_write_transaction(
-            [action(file) for file in files],
+            [action_of(file) for file in files],
             mode="append",
             schema=target.schema,
             partition_by=list(target.partitioning) or None,
@@ -192,10 +230,10 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
     retried(attempt, again=table.update_incremental)
 
 
-def check_table(path: str, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
+def check_table(place: Place, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
     """Raises when there is a table, and rows of this schema are none of its."""
-    if DeltaTable.is_deltatable(path):
-        check_fits(DeltaTable(path), Target(path, partitioning, "", nullable(schema)))
+    if DeltaTable.is_deltatable(**place.for_delta()):
+        check_fits(DeltaTable(**place.for_delta()), Target(str(place), partitioning, "", nullable(schema)))
 
 
 def check_fits(table: DeltaTable, target: Target) -> None:
@@ -209,8 +247,9 @@ def check_fits(table: DeltaTable, target: Target) -> None:
         raise BadTable(f"the table at {target.path} is partitioned by {', '.join(columns) or 'nothing'}")
 
 
-def action(file: DataFile) -> AddAction:
-    return AddAction(file.path, file.size, dict(file.partition), file.modified, True, file.stats)
+def action_of(file: DataFile, *, adds: bool = True) -> AddAction:
+    """The file in a commit; where it `adds` nothing, its rows were in the table before."""
+    return AddAction(file.path, file.size, dict(file.partition), file.modified, adds, file.stats)
 
 
 def remove_unnamed(target: Target, files: Sequence[DataFile]) -> None:
@@ -218,8 +257,8 @@ def remove_unnamed(target: Target, files: Sequence[DataFile]) -> None:
     if not files:
         return
     named: set[str] = set()
-    if DeltaTable.is_deltatable(target.path):
-        named = {uri.rpartition("/")[2] for uri in DeltaTable(target.path).file_uris()}
+    if DeltaTable.is_deltatable(**target.place.for_delta()):
+        named = {uri.rpartition("/")[2] for uri in DeltaTable(**target.place.for_delta()).file_uris()}
     filesystem, root = target.filesystem()
     for file in files:
         if file.path.rpartition("/")[2] not in named:

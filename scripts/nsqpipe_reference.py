@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqpipe.cli import COMMANDS
 from nsqpipe.command_line import ordered
+from nsqpipe.metrics import TABLES
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job, Setting
@@ -82,10 +83,13 @@ The checkpoint is `TABLE.checkpoint` unless said otherwise, and belongs to the t
 | it is of another topic | refused | refused |
 | another job lands into the table at the same time | the one that comes second stops, and says so; no row is there twice | Spark stops one of them |
 
+A table in an [object store](../how-to/spark.md#object-stores) needs a `--checkpoint` on a disk. A table `[storage]` in the file of `--config` says once for all commands what `--storage` says for one.
 A Delta table with rows that no landing has brought says nothing about lanes, and nothing is landed into it; `backfill` may add to a table that has been landed into.
 A Delta table gets the fields that rows bring and it lacks, nested ones too; older rows have null there, and jobs with the older schema go on.
 A field of another type is refused at the start, by its name: `value.price: double is not string`.
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
+
+`land` joins small files of its Delta tables by itself, and removes those that nobody needs: [what there is to set](../how-to/spark.md#before-it-runs-unattended).
 
 ## Rules
 
@@ -140,16 +144,19 @@ What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands abo
 | `spark.sql.session.timeZone` | `UTC` | `UTC` |
 | `spark.sql.streaming.stateStore.providerClass` | RocksDB's | RocksDB's |
 
-`--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream.
+`--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream. Paths are the server's then, so tables are not looked after from here: `nsqpipe compact` does it, where they are.
 
 ## Metrics
 
-`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus: [these](metrics.md#streaming-queries), labelled with the query, `land`, `quarantine`, `aggregate` or `windows`.
+`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus: [these](metrics.md#streaming-queries), labelled with the query, `land`, `quarantine`, `aggregate` or `windows`; and of each table that is looked after, labelled with it:
+
+| Metric | Kind | Meaning |
+| --- | --- | --- |
 """
 
 
 def page() -> str:
-    parts = [ABOUT]
+    parts = [ABOUT, *(f"| `{name}` | {kind} | {meaning} |\n" for name, (kind, meaning) in TABLES.items())]
     parts.append("\n## Commands\n")
     parts += [_section(name, job) for name, (job, _) in COMMANDS.items()]
     return "".join(parts)

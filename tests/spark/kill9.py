@@ -1,6 +1,7 @@
 """Spark and two nsqd are killed again and again while a topic lands in Parquet: nothing is missing, nothing is there twice.
 
-It lands in Parquet by a query of its own, or in Delta by `nsqpipe land`. The table is read all the time, and after each kill.
+It lands in Parquet by a query of its own, or in Delta by `nsqpipe land`, on the disk or in an S3 server that runs here. The
+table is read all the time, and after each kill.
 
 The long version: `python -m tests.spark.kill9 --spark-kills 10 --nsqd-kills 10 --format delta`. It prints its counts and its
 seed.
@@ -18,8 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -30,10 +31,12 @@ import pyarrow.parquet
 from deltalake import DeltaTable
 
 from nsqpipe.tables import Format
+from pyspark_nsqtable.places import parse_place
 from tests.support.process import ROOT, Nsqd, eventually
+from tests.support.s3 import S3Server
 from tests.support.spark import KEPT, address
 
-PATIENCE: Final = 180  # seconds for a session to start and catch up, on a busy machine
+PATIENCE: Final = 300  # seconds for a session to start and catch up, on a busy machine
 PART: Final = 100  # messages of one publish
 WINDOW: Final = "idempotence-window=1h"
 READ_EVERY: Final = 1.0  # seconds between two looks at a table that is written; more when a look takes long
@@ -92,8 +95,9 @@ class Result:
 class Publisher(threading.Thread):
     """Publishes numbers at a rate, each batch with a key until there is an OK: what is published twice is its own fault."""
 
-    def __init__(self, nodes: list[Nsqd], rate: int) -> None:
+    def __init__(self, nodes: list[Nsqd], rate: int, part: int = PART) -> None:
         super().__init__(daemon=True)
+        self._part = part
         self.acknowledged = 0
         self._nodes = nodes
         self._rate = rate
@@ -103,11 +107,11 @@ class Publisher(threading.Thread):
         began = time.monotonic()
         while not self._stop_asked.is_set():
             first = self.acknowledged
-            body = b"\n".join(b"%d" % number for number in range(first, first + PART))
-            node = self._nodes[first // PART % len(self._nodes)]
+            body = b"\n".join(b"%d" % number for number in range(first, first + self._part))
+            node = self._nodes[first // self._part % len(self._nodes)]
             while not self._published(node, first, body):
                 time.sleep(0.01)
-            self.acknowledged += PART
+            self.acknowledged += self._part
             self._stop_asked.wait(max(0.0, began + self.acknowledged / self._rate - time.monotonic()))
 
     def _published(self, node: Nsqd, first: int, body: bytes) -> bool:
@@ -124,9 +128,10 @@ class Publisher(threading.Thread):
 class Application:
     """Whatever runs Spark, in a session of its own, so that all its processes can be found."""
 
-    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+    def __init__(self, folder: Path, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.checkpoint = folder / "checkpoint"  # if it has one
         self._command = command
+        self._environment = environment or {}
         self._log = folder / "spark.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -137,6 +142,7 @@ class Application:
                 cwd=ROOT,
                 env={
                     **os.environ,
+                    **self._environment,
                     "PYTHONPATH": str(ROOT),
                     "PYSPARK_PYTHON": sys.executable,
                     "SPARK_LOCAL_IP": "127.0.0.1",
@@ -183,37 +189,45 @@ class Application:
 class Landing:
     """A table, and the application that fills it."""
 
-    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format) -> None:
+    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format, store: S3Server | None = None) -> None:
         self._kind = kind
-        self._table = folder / "table"
+        self.table = str(folder / "table") if store is None else store.new_uri()
+        self._place = parse_place(self.table, {} if store is None else store.storage)
         self._nodes = nodes
-        self.spark = Application(folder, [sys.executable, "-m", *self._job(str(folder / "checkpoint"))])
+        job = [sys.executable, "-m", *self._job(str(folder / "checkpoint"))]
+        self.spark = Application(folder, job, {} if store is None else store.environment)
 
     def _job(self, checkpoint: str) -> list[str]:
         if self._kind is Format.PARQUET:
-            return ["tests.spark.driver", "land", ",".join(map(address, self._nodes)), checkpoint, str(self._table)]
+            return ["tests.spark.driver", "land", ",".join(map(address, self._nodes)), checkpoint, self.table]
         nodes = [f"--nsqd={address(node)}" for node in self._nodes]
-        places = ["--table", str(self._table), "--checkpoint", checkpoint]
+        places = ["--table", self.table, "--checkpoint", checkpoint]
         pace = [f"--source-option={it}" for it in ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0")]
         return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, *pace]
 
     def landed(self) -> Seen:
         """What the table holds for who reads it now."""
+        filesystem, root = self._place.filesystem()
         return Seen(
             chunk
             for file in sorted(self._committed_files())
-            for chunk in pyarrow.parquet.read_table(file, columns=["body"])["body"].chunks
+            for chunk in pyarrow.parquet.read_table(f"{root}{file}", columns=["body"], filesystem=filesystem)[
+                "body"
+            ].chunks
         )
 
     def _committed_files(self) -> set[str]:
         """Those of Delta's newest version, or as Spark's file sink has written them down: a file for each batch, and now
-        and then one for all before."""
+        and then one for all before. Within the table."""
+        return {uri.removeprefix(self.table) for uri in self._committed_uris()}
+
+    def _committed_uris(self) -> set[str]:
         if self._kind is Format.DELTA:
-            is_there = DeltaTable.is_deltatable(str(self._table))
-            return set(DeltaTable(self._table).file_uris()) if is_there else set()
+            is_there = DeltaTable.is_deltatable(**self._place.for_delta())
+            return set(DeltaTable(**self._place.for_delta()).file_uris()) if is_there else set()
         while True:
             try:
-                lists = [path.read_text() for path in (self._table / "_spark_metadata").glob("[0-9]*")]
+                lists = [path.read_text() for path in (Path(self.table) / "_spark_metadata").glob("[0-9]*")]
             except FileNotFoundError:  # one was joined to others meanwhile
                 continue
             lines = [line for text in lists for line in text.splitlines()[1:]]
@@ -268,14 +282,23 @@ def processes_of_session(session: int) -> list[int]:
     return found
 
 
-def run(folder: Path, *, kind: Format, spark_kills: int, nsqd_kills: int, rate: int, seed: int) -> Result:
+def run(
+    folder: Path,
+    *,
+    kind: Format,
+    spark_kills: int,
+    nsqd_kills: int,
+    rate: int,
+    seed: int,
+    store: S3Server | None = None,
+) -> Result:
     draw, result, lock = random.Random(seed), Result(seed), threading.Lock()
     with Nsqd(folder / "one", KEPT, WINDOW) as one, Nsqd(folder / "two", KEPT, WINDOW) as two:
         nodes = [one, two]
         for node in nodes:
             node.options = (*node.options, f"http-address={address(node)}")
             node.post("/topic/create?topic=orders")
-        publisher, landing = Publisher(nodes, rate), Landing(folder, nodes, kind)
+        publisher, landing = Publisher(nodes, rate), Landing(folder, nodes, kind, store)
         spark = landing.spark
 
         def look() -> None:
@@ -318,19 +341,25 @@ def run(folder: Path, *, kind: Format, spark_kills: int, nsqd_kills: int, rate: 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--format", type=Format, choices=list(Format), default=Format.PARQUET)
+    parser.add_argument(
+        "--store", choices=("disk", "s3"), default="disk", help="where the table lies; s3: with Delta only"
+    )
     parser.add_argument("--spark-kills", type=int, default=10)
     parser.add_argument("--nsqd-kills", type=int, default=10)
     parser.add_argument("--rate", type=int, default=10_000, help="messages a second")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="nsq-kill9-") as folder:
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="nsq-kill9-")))
+        store = opened.enter_context(S3Server(folder)) if given.store == "s3" else None
         result = run(
-            Path(folder),
+            folder,
             kind=given.format,
             spark_kills=given.spark_kills,
             nsqd_kills=given.nsqd_kills,
             rate=given.rate,
             seed=given.seed,
+            store=store,
         )
     sys.stdout.write(f"{result}\n")
     return 1 if result.missing or result.duplicates else 0

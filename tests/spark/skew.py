@@ -26,6 +26,7 @@ from nsqpipe.aggregate import Aggregate, start_aggregating
 from nsqpipe.running import run_queries
 from nsqpipe.session import open_session
 from nsqpipe.sources import From
+from nsqpipe.storage import place_of
 from pyspark_nsq.lanes import Lane
 from pyspark_nsq.reports import late_rows_of
 from pyspark_nsq.sharing import Limit
@@ -132,7 +133,7 @@ def aggregated(
         window_seconds=5,
         watermark_seconds=WATERMARK,
         checkpoint=str(folder / "checkpoint"),
-        results=folder / "results.json",
+        results=place_of(str(folder / "results.json")),
         keep=1000,
         table=None,
         every="",

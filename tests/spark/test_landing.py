@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,9 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from nsqpipe.tables import Format, Table
+from nsqpipe.tending import tend
+from nsqpipe.upkeep import FoundFile, Policy, leftovers
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range
@@ -21,12 +25,14 @@ from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
 from pyspark_nsqtable.decoding import EXTRA, Decoded
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
+from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
 RANGES = from_arrow_schema(COLUMNS)
+QUERY = "9b0c4c1e-7d0e-4c8e-9a57-0f5f0b7a2c11"  # as Spark names one
 VALUE = pa.struct([("n", pa.int64())])
 GROWN = pa.struct([("n", pa.int64()), ("m", pa.int64())])
 
@@ -259,6 +265,40 @@ def test_whoever_takes_messages_while_the_table_grows_is_noticed(
     with pytest.raises(AnotherJob):
         job.commit(tasks)
     assert landed(tmp_path) == list(range(0, 40, 2))
+
+
+def test_what_was_landed_with_fewer_fields_is_joined_and_landing_goes_on(orders: Orders, tmp_path: Path) -> None:
+    old, new = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, "new", decoder=Odd(GROWN))
+    old.batch_of(0, 20, opens=True)
+    new.batch_of(20, 40)
+    for name in ("table", "bad"):
+        table = Table(str(tmp_path / name), Format.DELTA)
+        done = tend(table, Policy(closed_after=0), now=time.time())
+        assert (done.joined, done.made, done.failed) == (2, 1, "")
+    Job(orders, tmp_path, "again", decoder=Odd()).batch_of(0, 20, 60, opens=True)
+    assert landed(tmp_path) == list(range(0, 60, 2))
+    assert landed(tmp_path, "bad") == list(range(1, 60, 2))
+    values = {it["n"]: it["m"] for it in DeltaTable(tmp_path / "table").to_pyarrow_table()["value"].to_pylist()}
+    assert values == {number: number if 20 <= number < 40 else None for number in range(0, 60, 2)}
+
+
+def test_files_that_may_have_been_removed_as_leftovers_are_not_committed(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path, QUERY, decoder=Odd())
+    job.batch_of(0, 20, opens=True)
+    tasks = job.tasks(20, 40)
+    for task in tasks:
+        task.table.files = [replace(file, modified=file.modified - 13 * 3_600_000) for file in task.table.files]
+    with pytest.raises(LeaseExpired):
+        job.commit(tasks)
+    assert landed(tmp_path) == list(range(0, 20, 2))
+    job.batch_of(20, 40)
+    assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 40, 2)), list(range(1, 40, 2)))
+
+
+def test_what_a_killed_task_leaves_is_known_by_its_name(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path, QUERY, decoder=Odd()).tasks(0, 20, opens=True)
+    found = [FoundFile(it.name, 0.0) for it in tmp_path.rglob("*.parquet")]
+    assert len(leftovers(found, named=(), now=ABANDONED_AFTER)) == len(found) == 2
 
 
 def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(

@@ -22,6 +22,7 @@ from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
 from nsqpipe.jobs import Bench, Land
 from nsqpipe.lag import set_offsets
+from nsqpipe.storage import place_of
 from tests.spark.test_missing import three_at
 from tests.support.process import ROOT, Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, lane_of, numbered, publish
@@ -60,7 +61,8 @@ def build(folder: Path, nsqd: Nsqd) -> None:
     write_deltalake(folder / "flat", pa.table({"topic": ["t"], "price": [1.5]}))
     write_deltalake(folder / "words", pa.table({"topic": ["t"], "value": [{"a": "b"}]}), partition_by=["topic"])
     write_deltalake(folder / "new.quarantine", pa.table({"topic": ["t"], "error": [7]}), partition_by=["topic"])
-    set_offsets(str(folder / "foreign.checkpoint"), {lane_of(nsqd, "orders").replace("/orders/", "/clicks/"): 1})
+    foreign = place_of(str(folder / "foreign.checkpoint"))
+    set_offsets(foreign, {lane_of(nsqd, "orders").replace("/orders/", "/clicks/"): 1})
 
 
 @pytest.fixture(scope="module")

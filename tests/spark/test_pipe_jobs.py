@@ -17,6 +17,7 @@ from nsqpipe.lag import lags, set_offsets
 from nsqpipe.lanes import checkpointed
 from nsqpipe.running import run_queries
 from nsqpipe.shape import Shape
+from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import counted
 from tests.support.pipe import Pipeline, source_of
@@ -37,7 +38,7 @@ def test_windows_of_a_stream_are_those_of_a_batch(spark: SparkSession, nsqd: Nsq
         window_seconds=60,
         watermark_seconds=60,
         checkpoint=str(tmp_path / "checkpoint"),
-        results=results,
+        results=place_of(str(results)),
         keep=100,
         table=None,
         every="",
@@ -75,7 +76,7 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
         job = replay.Replay(sink=sink, rate=20, exactly_once=True, name="once")  # slices of 40
 
         def run(told: object = None) -> int:
-            place = replay.Place.load(progress, "once", "orders")
+            place = replay.Reached.load(place_of(str(progress)), "once", "orders")
             rows = replay.chosen(pipeline.rows, topic="orders", since="", until="", where="sequence >= 0")
             slices = replay.plan(rows, job.rate, place)
             return replay.run(rows, slices, job, place, told if callable(told) else lambda text: None)
@@ -95,7 +96,7 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
         assert next_of(nsqd, "again") == 100
         assert run() == 0
         with pytest.raises(PipeFailed, match="is of another replay: once, orders"):
-            replay.Place.load(progress, "once", "other orders")
+            replay.Reached.load(place_of(str(progress)), "once", "other orders")
         copied = Pipeline(spark, source_of(nsqd, "again"), tmp_path / "copied")
         copied.land()
         in_order = [int(bytes(row.body)) for row in copied.rows.orderBy("sequence").collect()]
@@ -104,7 +105,7 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
 
 def test_few_rows_far_apart_are_few_slices(spark: SparkSession) -> None:
     rows = spark.range(2000).selectExpr("if(id < 1000, 'a', 'b') as node", "'t' as topic", "id % 1000 as sequence")
-    place = replay.Place(None, "", "")
+    place = replay.Reached(None, "", "")
     every = replay.plan(rows, 50, place)
     assert [part.rows for part in every] == [100] * 20
     few = replay.plan(rows.where("sequence % 50 = 7"), 5, place)  # a slice of 10 rows would be one of each 50 alone
@@ -158,14 +159,16 @@ def test_a_checkpoint_that_was_made_begins_where_it_says_and_lag_is_what_it_lack
     publish(nsqd, "orders", numbered(100))
     pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
     lane = lane_of(nsqd, "orders")
-    set_offsets(str(pipeline.checkpoint), {lane: 70})
-    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, str(pipeline.checkpoint))] == [(lane, 30)]
+    set_offsets(place_of(str(pipeline.checkpoint)), {lane: 70})
+    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint)))] == [
+        (lane, 30)
+    ]
     pipeline.land()
     assert pipeline.numbers() == list(range(70, 100))
-    assert [(it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, str(pipeline.checkpoint))] == [
-        (100, 0, 0)
-    ]
-    assert checkpointed(str(pipeline.checkpoint))[1] == [{lane: 100}]
+    assert [
+        (it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint)))
+    ] == [(100, 0, 0)]
+    assert checkpointed(place_of(str(pipeline.checkpoint)))[1] == [{lane: 100}]
 
 
 def test_a_version_of_a_table_is_read_though_it_is_empty(spark: SparkSession, tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_gaps_land_too_and_are_no_messages(spark: SparkSession, nsqd: Nsqd, tmp_
     gaps = pipeline.rows.where("gap is not null").collect()
     assert [(row.sequence, row.gap.end, row.gap.reason, row.date) for row in gaps] == [(40, 50, "damaged", None)]
     chosen = replay.chosen(pipeline.rows, topic="orders", since="", until="", where="")
-    assert sum(part.rows for part in replay.plan(chosen, 0, replay.Place(None, "", ""))) == 80
+    assert sum(part.rows for part in replay.plan(chosen, 0, replay.Reached(None, "", ""))) == 80
 
 
 def test_a_topic_that_is_not_there_is_one_clear_error_at_the_start(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from nsqpipe import reland as relanding
 from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
 from nsqpipe.reland import Reland, Relanded, reland
+from nsqpipe.storage import place_of
 from pyspark_nsqtable.ddl import as_nullable, parse_fields
-from pyspark_nsqtable.decoding import RawDecoder, json_decoder
+from pyspark_nsqtable.decoding import Decoder, RawDecoder, json_decoder
 
 CAME = [
     pa.field("topic", pa.string()),
@@ -58,7 +60,10 @@ class Tables:
         )
 
     def reland(self, fields: str = NEW) -> Relanded:
-        return reland(Reland(table=self.table, quarantine=self.quarantine, decoder=json_decoder(parse_fields(fields))))
+        return reland(self.job(json_decoder(parse_fields(fields))))
+
+    def job(self, decoder: Decoder) -> Reland:
+        return Reland(table=place_of(self.table), quarantine=place_of(self.quarantine), decoder=decoder)
 
     def landed(self) -> list[dict[str, Any]]:
         return list(DeltaTable(self.table).to_pyarrow_table().sort_by("sequence").to_pylist())
@@ -212,11 +217,9 @@ def test_a_stream_that_appends_meanwhile_disturbs_nothing(tmp_path: Path, monkey
 def test_what_cannot_be_relanded_is_said_at_once(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     with pytest.raises(PipeFailed, match=r"there is no Delta table at .*nowhere"):
-        reland(
-            Reland(table=tables.table, quarantine=str(tmp_path / "nowhere"), decoder=json_decoder(parse_fields(OLD)))
-        )
+        reland(replace(tables.job(json_decoder(parse_fields(OLD))), quarantine=place_of(str(tmp_path / "nowhere"))))
     with pytest.raises(PipeFailed, match="raw bodies never fail"):
-        reland(Reland(table=tables.table, quarantine=tables.quarantine, decoder=RawDecoder()))
+        reland(tables.job(RawDecoder()))
 
 
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
 from nsqpipe.sources import From
 from nsqpipe.standing import NOTE, Checkpoint, check_standing, claim
+from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.reports import rows_of
 from pyspark_nsqtable.ends import Span
@@ -64,7 +65,7 @@ def test_the_next_batch_of_a_checkpoint_begins_where_the_last_one_was_committed(
     lane = "n/orders/l"
     first = {"lanes": {lane: 40}, "begins": {lane: 5}}
     batches = [first] if done == 0 else [first, {"lanes": {lane: 70}}]
-    found = Checkpoint.at(planned(tmp_path / "checkpoint", *batches, done=done))
+    found = Checkpoint.at(place_of(planned(tmp_path / "checkpoint", *batches, done=done)))
     assert found.spans == {lane: Span(lane, place, place, opens)}
 
 
@@ -118,8 +119,8 @@ def test_a_checkpoint_that_is_behind_the_table_may_go_on(orders: Orders, tmp_pat
 
 
 def test_a_checkpoint_that_was_made_to_begin_somewhere_may_fill_a_new_table(orders: Orders, tmp_path: Path) -> None:
-    checkpoint = set_offsets(str(tmp_path / "made"), {str(orders.head.lane): 40})
-    table = Table(str(tmp_path / "table"), Format.DELTA, str(checkpoint))
+    table = Table(str(tmp_path / "table"), Format.DELTA, str(tmp_path / "made"))
+    set_offsets(table.checkpoint_place, {str(orders.head.lane): 40})
     assert check_standing(source_of(orders), table) == source_of(orders)
 
 

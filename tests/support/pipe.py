@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,29 @@ class Pipeline:
         shape: Shape | None = None,
     ) -> None:
         self.spark = spark
-        self.table = Table(str(folder / "table"), kind)
-        self.quarantine = Table(str(folder / "table.quarantine"), kind)
-        self.checkpoint = Path(self.table.checkpoint)
         self.job = Land(
-            source=source, table=self.table, quarantine=self.quarantine, shape=shape or Shape(), until_now=True
+            source=source,
+            table=Table(str(folder / "table"), kind),
+            quarantine=Table(str(folder / "table.quarantine"), kind),
+            shape=shape or Shape(),
+            until_now=True,
         )
+
+    def move(self, table: Table, quarantine: Table) -> None:
+        """The tables lie there instead."""
+        self.job = replace(self.job, table=table, quarantine=quarantine)
+
+    @property
+    def table(self) -> Table:
+        return self.job.table
+
+    @property
+    def quarantine(self) -> Table:
+        return self.job.quarantine
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.table.checkpoint)
 
     def land(self, *observers: Observer) -> None:
         """What is there now."""

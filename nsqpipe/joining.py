@@ -1,0 +1,104 @@
+"""Small files of a Delta table into one, in a commit that doubles nothing.
+
+`DeltaTable.optimize` is not used: deltalake 1.6 lets two commits remove the same file when neither of them changes data, so
+two compactions at once (one by hand beside the one of a stream) leave each row there twice. Here the commit is made for
+exactly one version, in which all the files that it removes are still named: if anybody was quicker, it looks again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import RemoveAction
+
+from nsqpipe.upkeep import Joining, NamedFile
+from pyspark_nsqtable.files import DataFile, PartitionedWriter
+from pyspark_nsqtable.lease import check_leases
+from pyspark_nsqtable.reading import rows_of
+from pyspark_nsqtable.sink import action_of
+
+if TYPE_CHECKING:
+    from pyspark_nsqtable.places import Place
+
+_TRIES: Final = 20  # commits of others may come between a look and ours
+_ROW_GROUP: Final = 16 << 20  # bytes of Arrow; many small files would otherwise become as many small row groups
+
+
+def named_files(table: DeltaTable) -> list[NamedFile]:
+    actions = pa.table(table.get_add_actions())
+    columns = ("path", "size_bytes", "modification_time", "num_records", "partition")
+    rows = actions.select([name for name in columns if name in actions.schema.names]).to_pylist()
+    return [
+        NamedFile(
+            path=unquote(row["path"]),
+            partition=tuple((row.get("partition") or {}).items()),
+            rows=row["num_records"] or 0,
+            size=row["size_bytes"],
+            added=row["modification_time"] / 1000,
+        )
+        for row in rows
+    ]
+
+
+def join(place: Place, joining: Joining) -> bool:
+    """Whether the files were joined. If not, somebody else has rewritten some of them, and nothing is changed."""
+    table = DeltaTable(**place.for_delta())
+    filesystem, root = place.filesystem()
+    writer = PartitionedWriter(filesystem, root, tuple(table.metadata().partition_columns), "part-00000")
+    try:
+        for rows in _row_groups(place, joining, pa.schema(table.schema().to_arrow())):
+            writer.write(rows)
+        made = writer.finish()
+        if _replaced(place, joining, made):
+            return True
+    except BaseException:
+        writer.discard()
+        raise
+    writer.discard()
+    return False
+
+
+def _row_groups(place: Place, joining: Joining, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    filesystem, root = place.filesystem()
+    batches: list[pa.RecordBatch] = []
+    for file in joining.files:
+        for rows in rows_of(filesystem, f"{root}/{file.path}", schema, dict(joining.partition)):
+            batches.append(rows)
+            if sum(batch.nbytes for batch in batches) >= _ROW_GROUP:
+                yield pa.concat_batches(batches)
+                batches = []
+    if batches:
+        yield pa.concat_batches(batches)
+
+
+def _replaced(place: Place, joining: Joining, made: list[DataFile]) -> bool:
+    for _ in range(_TRIES):
+        table = DeltaTable(**place.for_delta())
+        if not {file.path for file in joining.files} <= {file.path for file in named_files(table)}:
+            return False
+        check_leases((file.modified / 1000 for file in made), time.time())
+        try:
+            table.create_write_transaction(
+                [*(_removal(file, made[0]) for file in joining.files), *(action_of(file, adds=False) for file in made)],
+                mode="append",
+                schema=table.schema(),
+                partition_by=table.metadata().partition_columns or None,
+                commit_properties=CommitProperties(
+                    custom_metadata={"nsq.upkeep": f"{len(joining.files)} files joined"}, max_commit_retries=0
+                ),
+            )
+            return True
+        except CommitFailedError:
+            continue
+    return False
+
+
+def _removal(file: NamedFile, made: DataFile) -> RemoveAction:
+    partition: dict[str, Any] = dict(made.partition)  # as text; all these files are of one
+    return RemoveAction(file.path, False, time.time_ns() // 1_000_000, file.size, partition)

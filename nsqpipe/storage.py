@@ -1,0 +1,200 @@
+"""Places as a job uses them: can they be reached and written, and the small files that lie there.
+
+Everything here is done without Spark, on the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+from pyarrow import ArrowException
+from pyarrow.fs import FileSelector, FileSystem, FileType
+
+from nsqpipe.failures import PipeFailed
+from pyspark_nsqtable.places import BadPlace, Place, Scheme, options_of_conf, parse_place
+
+if TYPE_CHECKING:
+    from nsqpipe.jobs import Stored
+
+_METADATA: Final = "http://169.254.169.254/latest/api/token"  # where an instance of EC2 gets its role's keys
+_METADATA_PATIENCE: Final = 0.5  # seconds; it is a few hops away, or nowhere
+_LONGEST: Final = 300  # characters of a cause; some libraries append all they know
+_KEYS_ELSEWHERE: Final = (  # variables by which the libraries find keys that we do not read ourselves
+    "AWS_PROFILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+_JARS: Final[Mapping[Scheme, str]] = {
+    Scheme.S3: "hadoop-aws",
+    Scheme.GOOGLE: "gcs-connector",
+    Scheme.AZURE: "hadoop-azure",
+}
+_CAUSES: Final = (  # words of a store's answer, and what they mean for the one who runs the job
+    ("NETWORK_CONNECTION", "the store cannot be reached"),
+    ("NO_SUCH_BUCKET", "there is no such bucket"),
+    ("ACCESS_DENIED", "access is denied"),
+    ("INVALID_ACCESS_KEY_ID", "the store does not know this access key"),
+    ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not fit the access key"),
+    ("EXPIRED_TOKEN", "the session token has expired"),
+    ("PermanentRedirect", "the bucket lies in another region: say storage.region"),
+)
+
+
+def place_of(name: str, storage: Mapping[str, str] | None = None) -> Place:
+    try:
+        return parse_place(name, storage)
+    except BadPlace as error:
+        raise PipeFailed(str(error)) from None
+
+
+def place_for(job: Stored, name: str) -> Place:
+    """The place of a table or file that a job is told of."""
+    return place_of(name, options_for(job, name))
+
+
+def options_for(job: Stored, name: str) -> dict[str, str]:
+    """What the command line says of the store, above what Spark's configuration says."""
+    if "://" not in name:
+        return {}
+    from nsqpipe.session import known_conf  # it imports Spark
+
+    try:
+        found = options_of_conf(known_conf(dict(getattr(job, "conf", ()))), name)
+    except BadPlace as error:
+        raise PipeFailed(str(error)) from None
+    return {**found, **{f"storage.{word}": text for word, text in job.storage}}
+
+
+def check_place(place: Place, *, to_write: bool) -> None:
+    """Raises one line that says why a place cannot be read, or written. Leaves nothing behind there."""
+    if place.is_local:
+        _check_folder(Path(place.path), to_write=to_write)
+        return
+    if place.scheme is Scheme.S3:
+        _need_keys(place, os.environ)
+    with _said(place):
+        filesystem, root = place.filesystem(patient=False)
+        filesystem.get_file_info(root)
+        if to_write:
+            probe = f"{root}/_nsqpipe_probe_{uuid4().hex}"
+            with filesystem.open_output_stream(probe) as stream:
+                stream.write(b"")
+            filesystem.delete_file(probe)
+
+
+def _check_folder(folder: Path, *, to_write: bool) -> None:
+    """The folder need not be there to be written, but then it must be possible to make it."""
+    there = next(it for it in (folder, *folder.absolute().parents) if os.path.lexists(it))
+    if not there.is_dir():
+        raise PipeFailed(f"{folder}: {there} is not a folder")
+    if to_write and not os.access(there, os.W_OK | os.X_OK):
+        raise PipeFailed(f"{folder}: no right to write into {there}")
+
+
+def check_checkpoint(place: Place, conf: Mapping[str, str]) -> None:
+    """Raises when Spark has no way to where its checkpoint is to lie: what the wheel brings writes disks and HDFS only."""
+    jar = _JARS.get(place.scheme)
+    if jar is None:
+        return
+    spark = find_spec("pyspark")
+    homes = [os.environ.get("SPARK_HOME"), os.path.dirname(spark.origin) if spark and spark.origin else None]
+    folders = [Path(home) / "jars" for home in homes if home]
+    said = f"{conf.get('spark.jars', '')} {conf.get('spark.jars.packages', '')}"
+    if jar not in said and not any(found for folder in folders for found in folder.glob(f"{jar}*.jar")):
+        raise PipeFailed(
+            f"Spark cannot keep a checkpoint at {place}: it needs the jar {jar}, which pip does not bring. "
+            "Name a --checkpoint on a disk; the table can lie where it does"
+        )
+
+
+def _need_keys(place: Place, environ: Mapping[str, str]) -> None:
+    if place.access.has_keys or place.access.anonymous:
+        return
+    if any(environ.get(name) for name in _KEYS_ELSEWHERE):
+        return
+    home = Path(environ.get("HOME", "/"))
+    files = (environ.get("AWS_SHARED_CREDENTIALS_FILE"), home / ".aws/credentials", home / ".aws/config")
+    if any(file and Path(file).is_file() for file in files):
+        return
+    if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true" or not _has_instance_role():
+        raise PipeFailed(
+            f"{place}: there are no keys: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or --storage accessKey=... and secretKey=..."
+        )
+
+
+def _has_instance_role() -> bool:
+    request = urllib.request.Request(_METADATA, method="PUT", headers={"X-aws-ec2-metadata-token-ttl-seconds": "60"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=_METADATA_PATIENCE):
+            return True
+    except OSError:
+        return False
+
+
+@contextmanager
+def _said(place: Place) -> Iterator[None]:
+    """Turns what a store's library says in many words into one line."""
+    try:
+        yield
+    except (OSError, ValueError, ArrowException) as error:
+        raise PipeFailed(f"{place}: {cause_of(error, place)}") from None
+
+
+def cause_of(error: BaseException, place: Place) -> str:
+    text = re.sub(r"\x1b\[\d*m", "", str(error)).strip()
+    for word, meaning in _CAUSES:
+        if word in text:
+            where = f" at {place.access.endpoint}" if word == "NETWORK_CONNECTION" and place.access.endpoint else ""
+            return meaning + where
+    line = (text.splitlines() or [type(error).__name__])[0]
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}..."
+
+
+# Small files
+
+
+def read_text(place: Place) -> str | None:
+    """The file's text; None where there is none."""
+    with _said(place):
+        filesystem, path = place.filesystem()
+        if not _is_file(filesystem, path):
+            return None
+        with filesystem.open_input_stream(path) as stream:
+            return bytes(stream.read()).decode()
+
+
+def replace_text(place: Place, text: str) -> None:
+    """Whole or not at all: who reads it meanwhile sees the one before."""
+    with _said(place):
+        filesystem, path = place.filesystem()
+        if not place.is_local:  # an object is there when it is complete
+            with filesystem.open_output_stream(path) as stream:
+                stream.write(text.encode())
+            return
+        file = Path(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        temporary.write_text(text)
+        temporary.replace(file)
+
+
+def names_in(place: Place) -> list[str]:
+    """What lies directly in a folder; nothing where there is none."""
+    with _said(place):
+        filesystem, path = place.filesystem()
+        return [it.base_name for it in filesystem.get_file_info(FileSelector(path, allow_not_found=True))]
+
+
+def _is_file(filesystem: FileSystem, path: str) -> bool:
+    return bool(filesystem.get_file_info(path).type is FileType.File)

@@ -1,0 +1,126 @@
+"""Joins a table's small files and removes what nobody needs, as `nsqpipe/upkeep.py` decides: once, or beside a stream.
+
+A stream never waits for it, and never ends because of it: what fails is said, counted, and tried again at the next look.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+from pyarrow.fs import FileSelector, FileType
+
+from nsqpipe.joining import join, named_files
+from nsqpipe.storage import cause_of, read_text, replace_text
+from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, leftovers
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+    from nsqpipe.tables import Table
+    from pyspark_nsqtable.places import Place
+
+_MARK: Final = "_nsqpipe_upkeep.json"  # when the table was last vacuumed; Delta ignores names that begin with _
+_PATIENCE: Final = 60.0  # seconds for a look that the end has come upon
+
+Observer = Callable[[Tended], None]
+
+
+def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) -> Tended:
+    """Looks at the table once. A table that is not there yet needs nothing."""
+    if not table.exists():
+        return Tended(table=table.path)
+    joined, made = join_small(table, policy, now)
+    removed = 0
+    if policy.vacuum_after is not None and (vacuum_now or _is_due(table.place, policy, now)):
+        removed = vacuum(table, policy.vacuum_after, now)
+        replace_text(table.place.child(_MARK), json.dumps({"vacuumed": now}))
+    files = len(table.delta().file_uris())
+    return Tended(table=table.path, files=files, joined=joined, made=made, removed=removed)
+
+
+def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
+    """How many files are gone, and how many came instead."""
+    joined = made = 0
+    for joining in joinings(named_files(table.delta()), policy, now):
+        if join(table.place, joining):
+            joined += len(joining.files)
+            made += 1
+    return joined, made
+
+
+def vacuum(table: Table, keep: float, now: float) -> int:
+    """Removes files that versions older than `keep` seconds needed, and files that a crash has left behind."""
+    filesystem, root = table.place.filesystem()
+    selector = FileSelector(root, recursive=True)
+    found = [
+        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
+        for it in filesystem.get_file_info(selector)
+        if it.type is FileType.File and "/_delta_log/" not in it.path
+    ]
+    delta = table.delta()  # after the list: see leftovers()
+    removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
+    if removed:  # each time it is done, it is two commits
+        delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
+    abandoned = leftovers(found, _names_needed(delta), now)
+    for path in abandoned:
+        filesystem.delete_file(f"{root}/{path}")
+    return len(removed) + len(abandoned)
+
+
+def _names_needed(delta: DeltaTable) -> set[str]:
+    """Of the newest version, and of earlier ones that may still be read."""
+    gone = delta.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
+    return {unquote(path).rpartition("/")[2] for path in [*gone, *delta.file_uris()]}
+
+
+def _is_due(place: Place, policy: Policy, now: float) -> bool:
+    try:
+        last = float(json.loads(read_text(place.child(_MARK)) or "{}").get("vacuumed", 0))
+    except (ValueError, TypeError, AttributeError):
+        last = 0.0
+    return not 0 <= now - last < policy.vacuum_every
+
+
+# Beside a stream
+
+
+@contextmanager
+def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[Observer]) -> Iterator[None]:
+    """Looks after these tables while the block runs, and once more at its end, unless it failed."""
+    if policy is None:
+        yield
+        return
+    stop = threading.Event()
+
+    def look() -> None:
+        for table in tables:
+            done = tend_safely(table, policy, now=time.time())
+            for observe in observers:
+                observe(done)
+
+    def keep_on() -> None:
+        while not stop.wait(policy.every):
+            look()
+
+    thread = threading.Thread(target=keep_on, daemon=True, name="upkeep")
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+    thread.join(_PATIENCE)
+    if not thread.is_alive():
+        look()
+
+
+def tend_safely(table: Table, policy: Policy, *, now: float) -> Tended:
+    try:
+        return tend(table, policy, now=now)
+    except Exception as error:  # of three libraries and ours; the thread has to live, or nobody looks again
+        return Tended(table=table.path, failed=cause_of(error, table.place))

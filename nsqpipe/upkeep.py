@@ -1,0 +1,148 @@
+"""What keeps a landed table tidy: which small files are worth joining, and which files nobody needs any more.
+
+Here it is only decided; `nsqpipe/tending.py` does it.
+
+**Joining.** An hour that gets no new rows for a while is *closed*: its small files become as few as the target size allows.
+An hour that still grows is kept in tiers, by rows: tier 0 has files of less than `fanout` rows, tier 1 of less than
+`fanout²`, and so on. When a tier has `fanout` files, they and all smaller ones become one file, of a higher tier. So an
+hour of n commits never has many more than `fanout * log(n)` files, and each row is rewritten only log(n) times, where
+joining everything with everything each time would rewrite it n times.
+
+Joining is one commit that removes the old names and adds the new one. A commit that appends meanwhile does not mind; of two
+that join the same files, the later one finds them gone, and does nothing.
+
+**Leftovers.** A writer that is killed leaves files that no version names. Nothing tells them from the files of a batch that
+is being written, except time. So each file has a *lease*: a sink refuses to commit a file that was finished longer ago
+than `LEASE`, and nobody removes one before `ABANDONED_AFTER`, which is twice that. What lies in between is for clocks that
+disagree. Only names that our sink or deltalake give to files are ever looked at.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark_nsqtable.lease import ABANDONED_AFTER
+
+DAY: Final = 24 * 3600.0
+_OURS: Final = re.compile(r"part-[0-9a-f-]+-[0-9a-f]{32}\.zstd\.parquet")
+_JOINED: Final = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.\w+\.parquet")  # as deltalake names what it writes
+_FOREIGN_AFTER: Final = 7 * DAY  # Delta's own rule, as its writers know nothing of our lease
+
+Partition = tuple[tuple[str, object], ...]  # columns and values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a table is looked after. Times in seconds."""
+
+    target_bytes: int = 128 << 20
+    closed_after: float = 600.0
+    fanout: int = 8
+    every: float = 30.0  # a look at the table
+    vacuum_after: float | None = 7 * DAY  # keep what versions of so long ago need; None: remove nothing
+    vacuum_every: float = 6 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that the table's newest version names."""
+
+    path: str  # within the table
+    partition: Partition
+    rows: int
+    size: int
+    added: float  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file that lies in the table's folder."""
+
+    path: str  # within the table
+    modified: float  # seconds since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """Files of a partition that are to become one."""
+
+    partition: Partition
+    files: tuple[NamedFile, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tended:
+    """What one look at a table has done."""
+
+    table: str
+    files: int = 0  # that the table names afterwards
+    joined: int = 0  # small files that are gone
+    made: int = 0  # large ones that took their place
+    removed: int = 0  # files that no version needs, or ever named
+    failed: str = ""
+
+    def __str__(self) -> str:
+        if self.failed:
+            return f"upkeep of {self.table} failed, and is tried again: {self.failed}"
+        return (
+            f"upkeep of {self.table}: {self.joined:,} files joined into {self.made:,}, {self.removed:,} removed, "
+            f"{self.files:,} there"
+        )
+
+
+def joinings(files: Iterable[NamedFile], policy: Policy, now: float) -> list[Joining]:
+    partitions: dict[Partition, list[NamedFile]] = defaultdict(list)
+    for file in files:
+        partitions[file.partition].append(file)
+    found = []
+    for partition, here in partitions.items():
+        is_closed = now - max(file.added for file in here) >= policy.closed_after
+        # What has half the size already is left alone, or it would be written again and again for a few rows.
+        small = [file for file in here if file.size < policy.target_bytes // 2]
+        chosen = small if is_closed else _up_to_a_full_tier(small, policy)
+        found += [Joining(partition, files) for files in _packed(chosen, policy)]
+    return found
+
+
+def _up_to_a_full_tier(files: list[NamedFile], policy: Policy) -> list[NamedFile]:
+    counts = Counter(_tier(file, policy) for file in files)
+    highest = max((tier for tier, count in counts.items() if count >= policy.fanout), default=-1)
+    return [file for file in files if _tier(file, policy) <= highest]
+
+
+def _packed(files: list[NamedFile], policy: Policy) -> list[tuple[NamedFile, ...]]:
+    """Neighbours in time, as many as fit into one file each; one alone is not worth it."""
+    packs: list[list[NamedFile]] = []
+    room = 0
+    for file in sorted(files, key=lambda file: (file.added, file.path)):
+        if not packs or file.size > room:
+            packs.append([])
+            room = policy.target_bytes
+        packs[-1].append(file)
+        room -= file.size
+    return [tuple(pack) for pack in packs if len(pack) > 1]
+
+
+def _tier(file: NamedFile, policy: Policy) -> int:
+    return int(math.log(max(1, file.rows), policy.fanout) + 1e-9)
+
+
+def leftovers(found: Iterable[FoundFile], named: Container[str], now: float) -> list[str]:
+    """Paths of files that a crash has left behind. `named` holds the names of all files that any version may still need,
+    and must have been read after `found`: what was committed in between is then named."""
+    return [
+        file.path
+        for file in found
+        if now - file.modified >= _safe_age(file.path.rpartition("/")[2]) and file.path.rpartition("/")[2] not in named
+    ]
+
+
+def _safe_age(name: str) -> float:
+    if _OURS.fullmatch(name):
+        return ABANDONED_AFTER
+    return _FOREIGN_AFTER if _JOINED.fullmatch(name) else math.inf

@@ -1,0 +1,94 @@
+"""A topic that gets a few messages a second lands for ten minutes: how many files does the table have meanwhile?
+
+`python -m tests.spark.trickle --rate 50 --minutes 10 --at-most 20` starts nsqd and `nsqpipe land` with its defaults, prints a
+line now and then, and fails when the table ever names more files, or a message is missing or there twice at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from deltalake import DeltaTable
+
+from nsqpipe.tables import Format
+from tests.spark.kill9 import WINDOW, Landing, Publisher
+from tests.support.process import Nsqd, eventually
+from tests.support.spark import KEPT, address
+
+PATIENCE: Final = 180  # seconds
+_LOOK: Final = 5.0  # seconds
+
+
+@dataclass
+class Result:
+    acknowledged: int = 0
+    missing: int = 0
+    duplicates: int = 0
+    commits: int = 0
+    most_files: int = 0
+    files: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged} acknowledged, {self.missing} missing, {self.duplicates} duplicates; {self.commits} commits, "
+            f"at most {self.most_files} files, {self.files} at the end"
+        )
+
+
+def run(folder: Path, *, rate: int, seconds: float) -> Result:
+    result = Result()
+    with Nsqd(folder / "one", KEPT, WINDOW) as nsqd:
+        nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
+        nsqd.post("/topic/create?topic=orders")
+        publisher, landing = Publisher([nsqd], rate, part=max(1, rate // 10)), Landing(folder, [nsqd], Format.DELTA)
+        landing.spark.start()
+        publisher.start()
+        try:
+            landing.spark.wait_for_commit(0)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                look(landing, result)
+                sys.stdout.write(f"{until - time.monotonic():4.0f} s to go: {result}\n")
+                sys.stdout.flush()
+                time.sleep(_LOOK)
+            publisher.stop()
+            result.acknowledged = publisher.acknowledged
+            eventually(lambda: len(landing.landed()) >= result.acknowledged, timeout=PATIENCE)
+            look(landing, result)
+        finally:
+            publisher.stop()
+            landing.spark.kill()
+        landed = landing.landed()
+        result.missing, result.duplicates = landed.missing(result.acknowledged), landed.duplicates
+    return result
+
+
+def look(landing: Landing, result: Result) -> None:
+    if not DeltaTable.is_deltatable(landing.table):  # the first batch may have no row
+        return
+    table = DeltaTable(landing.table)
+    result.files = len(table.file_uris())
+    result.most_files = max(result.most_files, result.files)
+    result.commits = table.version()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rate", type=int, default=50, help="messages a second")
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--at-most", type=int, default=20, help="files")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="nsq-trickle-") as folder:
+        result = run(Path(folder), rate=given.rate, seconds=given.minutes * 60)
+    sys.stdout.write(f"{result}\n")
+    return 1 if result.missing or result.duplicates or result.most_files > given.at_most else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
