@@ -165,7 +165,7 @@ def backfill(job: jobs.Backfill) -> None:
 
         table, quarantine = (table_for(job, path, Format.DELTA) for path in (job.table, job.quarantine_path))
         found = maintenance.backfill(spark, job.source, _shape(job), table, quarantine)
-        _print(job, found, ", ".join(f"{count:,} {what}" for what, count in found.items()))
+        _print(job, found, ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found.items()))
 
 
 def quality(job: jobs.Quality) -> None:
