@@ -95,8 +95,7 @@ def aggregate(job: jobs.Aggregate) -> None:
         if table is not None:
             ledger.watch("windows", table)
         tables = [table] if table is not None and table.format is Format.DELTA else []
-        policy = None if job.remote else Policy()
-        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, tables, policy, late=job.late)
+        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, tables, Policy(), late=job.late)
 
 
 def replay(job: jobs.Replay) -> None:
@@ -290,7 +289,7 @@ def _policy(job: jobs.Land) -> Policy | None:
     from nsqpipe.tables import Format
     from nsqpipe.upkeep import Policy
 
-    if job.no_upkeep or job.remote or job.format is not Format.DELTA:
+    if job.no_upkeep or job.format is not Format.DELTA:
         return None
     vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
     return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)

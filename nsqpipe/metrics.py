@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
 from common.prometheus import Metric, Sample, exposition
 from nsqpipe.failures import PipeFailed
+from nsqpipe.metric_names import TABLES
+from nsqpipe.quality import UNPARSED
 from pyspark_nsq.errors import BadOption
-from pyspark_nsq.listener import Kind, NsqListener, QueryStates, metrics_of, serve
+from pyspark_nsq.listener import OBSERVED, NsqListener, QueryStates, metrics_of, serve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from nsqpipe.tables import Table
     from nsqpipe.upkeep import Tended
 
-TABLES: Final[Mapping[str, tuple[Kind, str]]] = {  # labelled with the table
-    "nsqpipe_table_files": ("gauge", "Files that the table names."),
-    "nsqpipe_files_joined_total": ("counter", "Small files that became part of a large one."),
-    "nsqpipe_files_removed_total": ("counter", "Files removed that no version needs, or that a crash has left."),
-    "nsqpipe_upkeep_failures_total": ("counter", "Looks at the table that failed; each is tried again."),
-}
+log = logging.getLogger(__name__)
+
+
+class Quarantined:
+    """Counts rows that could not be parsed: where the sink decodes bodies Spark knows of none, and only the table's log does."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._seen = self._version()
+
+    def _version(self) -> int:
+        return self._table.delta().version() if self._table.exists() else -1
+
+    def since_last(self, query: str) -> int:
+        """Of the commits of this query. What cannot be asked now is counted the next time."""
+        try:
+            version = self._version()
+            commits = self._table.delta().history(version - self._seen) if version > self._seen else []
+        except Exception as error:  # of deltalake, or of a store's library
+            log.warning("rows in quarantine are counted later: %s", error)
+            return 0
+        self._seen = max(version, self._seen)
+        return sum(int(it.get("nsq.quarantined", 0)) for it in commits if it.get("nsq.query") == query)
+
+
+class States(QueryStates):
+    def __init__(self, quarantined: Quarantined | None = None) -> None:
+        super().__init__()
+        self._quarantined = quarantined
+
+    def observe(self, query: str, report: Mapping[str, Any]) -> None:
+        if self._quarantined is not None and not report.get("observedMetrics"):
+            count = self._quarantined.since_last(str(report.get("id")))
+            report = {**report, "observedMetrics": {OBSERVED: {UNPARSED: count}}}
+        super().observe(query, report)
 
 
 class Page:
@@ -55,13 +88,13 @@ class Page:
 
 
 @contextmanager
-def serving(spark: SparkSession, address: str) -> Iterator[Page]:
-    """Meanwhile; without an address nobody asks."""
-    listener = NsqListener()
-    page = Page(listener.states)
+def serving(spark: SparkSession, address: str, landed: Table | None = None) -> Iterator[Page]:
+    """Meanwhile; without an address nobody asks. `landed` is a Delta table whose log tells of what fails."""
     if not address:
-        yield page
+        yield Page(QueryStates())
         return
+    listener = NsqListener(States(Quarantined(landed) if landed is not None else None))
+    page = Page(listener.states)
     try:
         server = serve(page, address)
     except BadOption as error:

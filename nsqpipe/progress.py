@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
 
-from pyspark_nsq.reports import lag_of, late_rows_of, missing_in, rows_of, seconds_of
-
 if TYPE_CHECKING:
     from nsqpipe.upkeep import Tended
 
@@ -32,6 +30,14 @@ class Tally:
     missing: dict[str, str] = field(default_factory=dict)  # nodes, and why they count as missing
 
     def add(self, report: Mapping[str, Any]) -> None:
+        from pyspark_nsq.reports import (  # its package imports Spark
+            lag_of,
+            late_rows_of,
+            missing_in,
+            rows_of,
+            seconds_of,
+        )
+
         rows = rows_of(report)
         seconds = seconds_of(report)
         if rows and seconds:

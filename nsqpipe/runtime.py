@@ -13,8 +13,8 @@ from typing import IO, TYPE_CHECKING, Final
 import click
 
 from nsqpipe.failures import PipeFailed, first_cause
-from nsqpipe.jobs import OnSpark, Streaming
-from nsqpipe.kinds import Late
+from nsqpipe.jobs import Decoding, OnSpark, Streaming
+from nsqpipe.kinds import Format, Late
 from nsqpipe.progress import Progress
 
 if TYPE_CHECKING:
@@ -92,14 +92,19 @@ class Run:
 
         job = self._job
         assert isinstance(job, Streaming)
+        assert isinstance(job, OnSpark)
+        here = () if job.remote else tables  # or they are the server's
+        landed = next(
+            (it for it in here if it.format is Format.DELTA and isinstance(job, Decoding) and job.can_fail), None
+        )
         began = time.monotonic()
-        with serving(spark, job.metrics_address) as page:
+        with serving(spark, job.metrics_address, landed) as page:
             observers, upkeep_observers = [ledger.observe], [page.observe_upkeep]
             if self.progress is not None:
                 observers.append(self.progress.observe)
                 upkeep_observers.append(self.progress.observe_upkeep)
             try:
-                with tended(tables, policy, upkeep_observers):
+                with tended(here, policy, upkeep_observers):
                     run_queries(spark, start, observers=observers, late=LateRows(late))
             finally:
                 if self.progress is not None:

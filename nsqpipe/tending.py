@@ -93,7 +93,7 @@ def _is_due(place: Place, policy: Policy, now: float) -> bool:
 @contextmanager
 def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[Observer]) -> Iterator[None]:
     """Looks after these tables while the block runs, and once more at its end, unless it failed."""
-    if policy is None:
+    if policy is None or not tables:
         yield
         return
     stop = threading.Event()

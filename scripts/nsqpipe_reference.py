@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqpipe.cli import COMMANDS
 from nsqpipe.command_line import ordered
-from nsqpipe.metrics import TABLES
+from nsqpipe.metric_names import TABLES
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job, Setting
