@@ -250,17 +250,18 @@ def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> 
         rows = min(rows, limit.rows)
     most = start.bytes + limit.bytes if limit.bytes is not None else None
     for before, after in pairwise(fences):
-        if most is None or after.sequence - start.sequence > rows:
+        if most is None or before.sequence - start.sequence >= rows:
             break
         if after.bytes <= most:
             continue
+        # Where the rows are limited within this stretch, the bytes before that place are not known either.
         if before.bytes - start.bytes >= _ENOUGH * (most - start.bytes):
             rows = before.sequence - start.sequence
         elif before.time < after.time and after.sequence - before.sequence > 1 and not settle:
             return [Question(lane, before.sequence, after.sequence)]
         else:  # one record
             fitting = (most - before.bytes) * (after.sequence - before.sequence) // (after.bytes - before.bytes)
-            rows = before.sequence - start.sequence + fitting
+            rows = min(rows, before.sequence - start.sequence + fitting)
         break
     return {lane: max(1, rows)}
 

@@ -55,6 +55,13 @@ def test_bytes_are_a_limit_too(found: dict[Lane, SimulatedLane], rows: int | Non
         reading.check_level(taken)
 
 
+def test_one_lane_has_no_more_bytes_than_fit_though_its_rows_are_limited_too() -> None:
+    name = Lane("a", "t", "l")
+    reading = Reading({name: SimulatedLane([Record(number, 1, 1000) for number in range(10_000)])}, points=6)
+    taken = reading.take(Limit(1500, 100_000))
+    assert 75 <= len(taken[name]) <= 100
+
+
 @settings(deadline=None)
 @given(lanes(), st.integers(1, 100), st.none() | st.integers(300, 20_000))
 def test_where_times_cannot_be_told_all_lanes_go_on_in_proportion(
