@@ -140,7 +140,7 @@ def backfill(job: jobs.Backfill) -> None:
 
         table, quarantine = Table(job.table, Format.DELTA), Table(job.quarantine_path, Format.DELTA)
         found = maintenance.backfill(spark, job.source, _shape(job), table, quarantine)
-        _print(job, found, ", ".join(f"{count:,} {what}" for what, count in found.items()))
+        _print(job, found, ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found.items()))
 
 
 def quality(job: jobs.Quality) -> None:

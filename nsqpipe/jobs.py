@@ -178,12 +178,12 @@ class Compact(Printed, OfTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Dedupe(Printed, OnSpark, OfTable):
-    """Removes messages that a Delta table has twice, as after landing from two checkpoints."""
+    """Removes messages that a Delta table has twice, as after another writer has added rows that were landed already."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backfill(Printed, OnSpark, Decoding, Reading):
-    """Appends what a Delta table lacks of a time range in the logs. The same range again adds nothing."""
+    """Appends what a Delta table lacks of a time range in the logs, up to where it is landed. The same range again adds nothing."""
 
     since: str = setting("from this time on, as in 2026-03-01T12:00:00Z")  # which the source checks
     until: str = setting("before this time")

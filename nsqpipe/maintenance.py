@@ -9,6 +9,7 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
+from nsqpipe.standing import up_to_the_end
 from nsqpipe.tables import Table, read_version
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
 
@@ -56,12 +57,18 @@ def _dedupe_partition(spark: SparkSession, version: DeltaTable, values: dict[str
 
 
 def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quarantine: Table) -> dict[str, int]:
-    """Appends what the table and its quarantine do not have of a range of the logs; what they have is known by its key."""
-    rows = sources.batch(spark, source)
-    added = {"added": _append_missing(spark, shape.good(rows), table)}
-    if shape.can_fail:
-        added["quarantined"] = _append_missing(spark, shape.bad(rows), quarantine)
-    return added
+    """Appends what the table and its quarantine do not have of a range of the logs; what they have is known by its key.
+
+    What a stream that lands has not come to yet is left to it. Without that, landing would add it a second time.
+    """
+    within, left = up_to_the_end(source, table)  # before the tables are read, which then are as far at least
+    found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
+    if within is not None:
+        rows = sources.batch(spark, within)
+        found["added"] = _append_missing(spark, shape.good(rows), table)
+        if shape.can_fail:
+            found["quarantined"] = _append_missing(spark, shape.bad(rows), quarantine)
+    return found
 
 
 def _append_missing(spark: SparkSession, rows: DataFrame, table: Table) -> int:

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from nsqpipe.sources import From
 
 NOTE: Final = "_landed_by.json"  # readers leave out what begins with _
-_STARTS: Final = ("startingoffsets", "startingtimestamp")
+_STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+_BOUNDS: Final = (*_STARTS, "endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "lanes")
 
 
 def check_standing(source: From, table: Table) -> From:
@@ -68,6 +69,45 @@ def claim(table: Table) -> None:
         Folder.at(table.checkpoint).write("metadata", json.dumps({"id": name}))  # Spark takes it for its own
     if not folder.numbers("_spark_metadata"):
         folder.write(NOTE, json.dumps({"checkpoint": table.checkpoint, "id": name}))
+
+
+def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
+    """Return what a batch may add to a table, and how many of the messages it asks for are left to landing.
+
+    What lies behind the table's ends landing brings, and it would not know that it is there already: nothing but the ends says
+    so. A lane that the table does not know is landing's from its first message on. None: it is all left, or there is nothing.
+    """
+    delta = table.delta() if table.exists() else None
+    if delta is None or not is_marked(delta):
+        return source, 0
+    try:
+        options = source_options(source.as_options())
+        cluster = Cluster(options, Http(options.access))
+        heads = cluster.heads()
+        find, lossless = cluster.sequence_at, options.lossless
+        begins = resolve(options.start, heads, find, option="startingOffsets", lossless=lossless)
+        asked = resolve(options.end, heads, find, option="endingOffsets", lossless=lossless)
+    except NsqError as error:
+        raise PipeFailed(str(error)) from error
+    places: dict[Lane, tuple[int, int]] = {}
+    left = 0
+    for lane, begin in begins.items():
+        end = min(asked[lane], _end_in(delta, lane) or 0)
+        if begin < end:
+            places[lane] = begin, end
+        left += max(0, asked[lane] - max(begin, end))
+    return (_within(source, places) if places else None), left
+
+
+def _within(source: From, places: Mapping[Lane, tuple[int, int]]) -> From:
+    """These messages, and no other lane."""
+    bounds = {
+        "startingOffsets": json.dumps({str(lane): begin for lane, (begin, _) in sorted(places.items())}),
+        "endingOffsets": json.dumps({str(lane): end for lane, (_, end) in sorted(places.items())}),
+        "lanes": ",".join(map(str, sorted(places))),
+    }
+    kept = {name: text for name, text in source.options.items() if name.lower() not in _BOUNDS}
+    return replace(source, topics=tuple(sorted({lane.topic for lane in places})), options={**kept, **bounds})
 
 
 # Checkpoints
@@ -150,7 +190,7 @@ def _going_on(source: From, options: SourceOptions, delta: DeltaTable) -> From:
     """From the table's ends; where it knows none, from where the options say."""
     cluster = Cluster(options, Http(options.access))
     heads = {head.lane: head for head in _heads(cluster, options)}
-    ends = {lane: end for lane in heads if (end := delta.transaction_version(application(str(lane)))) is not None}
+    ends = {lane: end for lane in heads if (end := _end_in(delta, lane)) is not None}
     if not ends:
         return source
     start = options.start
@@ -162,6 +202,11 @@ def _going_on(source: From, options: SourceOptions, delta: DeltaTable) -> From:
     written = json.dumps({str(lane): at for lane, at in sorted(begins.items())})
     kept = {name: text for name, text in source.options.items() if name.lower() not in _STARTS}
     return replace(source, options={**kept, "startingOffsets": written})
+
+
+def _end_in(delta: DeltaTable, lane: Lane) -> int | None:
+    end: int | None = delta.transaction_version(application(str(lane)))
+    return end
 
 
 def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:

@@ -141,14 +141,18 @@ def test_a_backfill_adds_what_is_missing_and_a_dedupe_removes_what_is_there_twic
     )
     pipeline.land()
     assert pipeline.numbers() == list(range(60, 100))
+    publish(nsqd, "orders", numbered(20, start=100))
     whole = source_of(nsqd, "orders")
     for added in (60, 0):
-        assert maintenance.backfill(spark, whole, Shape(), pipeline.table, pipeline.quarantine) == {"added": added}
+        found = maintenance.backfill(spark, whole, Shape(), pipeline.table, pipeline.quarantine)
+        assert found == {"added": added, "left_to_land": 20}
         assert pipeline.numbers() == list(range(100))
+    pipeline.land()
+    assert pipeline.numbers() == list(range(120))
     # What a writer does that knows nothing of lanes.
     pipeline.table.batch_writer(pipeline.rows.where("sequence < 30")).save()
     assert maintenance.dedupe(spark, pipeline.table)["removed"] == 30
-    assert pipeline.numbers() == list(range(100))
+    assert pipeline.numbers() == list(range(120))
     assert maintenance.dedupe(spark, pipeline.table) == {"partitions": 0, "removed": 0}
 
 

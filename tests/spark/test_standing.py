@@ -6,8 +6,10 @@ import json
 import random
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -15,8 +17,10 @@ from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
 from nsqpipe.lanes import rows_of
 from nsqpipe.sources import From
-from nsqpipe.standing import NOTE, Checkpoint, check_standing, claim
+from nsqpipe.standing import NOTE, Checkpoint, check_standing, claim, up_to_the_end
 from nsqpipe.tables import Format, Table
+from pyspark_nsq.batch_source import NsqBatchReader, Task
+from pyspark_nsq.options import source_options
 from pyspark_nsqtable.ends import Span
 from tests.spark import standing
 from tests.spark.test_landing import Job, Orders, landed
@@ -74,8 +78,15 @@ def test_a_table_that_lost_its_checkpoint_is_gone_on_with_where_it_ends(orders: 
     table = Table(str(tmp_path / "table"), Format.DELTA)
     assert check_standing(source_of(orders), table) == source_of(orders), "nothing is there yet"
     job.batch_of(0, 60, opens=True)
-    for options in ({}, {"startingOffsets": "latest"}, {"startingTimestamp": "2026-03-01T12:00:00Z"}):
-        assert begins(check_standing(source_of(orders, **options), table)) == {lane: 60}
+    for options in (
+        {},
+        {"startingOffsets": "latest"},
+        {"startingTimestamp": "2026-03-01T12:00:00Z"},
+        {"startingOffsetsByTimestamp": json.dumps({lane: "2026-03-01T12:00:00Z"})},
+    ):
+        found = check_standing(source_of(orders, **options), table)
+        assert begins(found) == {lane: 60}
+        source_options(found.as_options())  # raises where it says it twice
 
 
 def test_a_lane_that_the_table_does_not_know_begins_where_the_options_say(orders: Orders, tmp_path: Path) -> None:
@@ -85,6 +96,38 @@ def test_a_lane_that_the_table_does_not_know_begins_where_the_options_say(orders
     source = From(topics=(f"{orders.topic}*",), nsqd=(address(orders.nsqd),), options={"startingOffsets": "latest"})
     found = begins(check_standing(source, Table(str(tmp_path / "table"), Format.DELTA)))
     assert sorted(found.values()) == [30, 60]
+
+
+def planned_by(source: From) -> dict[str, tuple[int, int | None]]:
+    """What a batch query would read."""
+    reader = NsqBatchReader(source_options(source.as_options()), pa.schema([("sequence", pa.int64())]))
+    tasks = [task for task in reader.partitions() if isinstance(task, Task)]
+    return {str(it.lane): (it.begin, it.end) for task in tasks for it in task.ranges}
+
+
+def test_a_backfill_stops_where_the_table_ends_and_leaves_the_rest_to_landing(orders: Orders, tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "table"), Format.DELTA)
+    other = f"{orders.topic}2"
+    publish(orders.nsqd, other, numbered(30))
+    source = From(topics=(orders.topic, other), nsqd=(address(orders.nsqd),))
+    assert up_to_the_end(source, table) == (source, 0), "nothing is landed into it"
+    job = Job(orders, tmp_path)
+    lane = str(job.head.lane)
+    job.batch_of(40, 60, opens=True)
+    found, left = up_to_the_end(source, table)
+    assert left == 40 + 30, "the other lane may be landed from its first message on"
+    assert found is not None
+    assert planned_by(found) == {lane: (0, 60)}
+    late = replace(source, options={"startingTimestamp": "2100-01-01T00:00:00Z"})
+    assert up_to_the_end(late, table) == (None, 0)
+    ahead = replace(source, options={"startingOffsets": json.dumps({lane: 70, other_lane(orders, other): 0})})
+    assert up_to_the_end(ahead, table) == (None, 30 + 30)
+    with pytest.raises(PipeFailed, match="there is no topic"):
+        up_to_the_end(replace(source, topics=("nowhere",)), table)
+
+
+def other_lane(orders: Orders, topic: str) -> str:
+    return str(Orders(orders.nsqd, topic).head.lane)
 
 
 def refused(source: From, table: Table) -> str:
