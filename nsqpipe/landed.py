@@ -43,7 +43,8 @@ class Ledger:
         tallies = self._tallies.values()
         parts = [f"{max((it.rows for it in tallies), default=0):,} rows read in {seconds:.1f} s"]
         parts += [table.told() for table in self._tables]
-        parts.append(f"{max((it.late for it in tallies), default=0):,} late")
+        late = max((it.late for it in tallies), default=0)
+        parts.append(f"at least {late:,} late" if late else "0 late")
         parts.append(f"{max((it.behind for it in tallies), default=0):,} behind" if tallies else "no batch was ended")
         if missing := self.missing:
             parts.append(f"without {', '.join(missing)}")

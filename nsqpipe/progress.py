@@ -24,7 +24,7 @@ class Tally:
 
     batch: int = 0  # the last one's number
     rows: int = 0
-    late: int = 0  # that came after their window was closed
+    late: int = 0  # that came after their window was closed; at least so many, see `late`
     behind: int = 0
     speed: float = 0.0  # rows a second, of late
     missing: dict[str, str] = field(default_factory=dict)  # nodes, and why they count as missing
@@ -96,7 +96,7 @@ def _told(query: str, tally: Tally) -> str:
     if left is not None:
         parts.append(f"{_spelled(left)} to go")
     if tally.late:
-        parts.append(f"{tally.late:,} late")
+        parts.append(f"at least {tally.late:,} late")
     if tally.missing:
         parts.append(f"without {', '.join(tally.missing)}")
     return f"{query}: {', '.join(parts)}"

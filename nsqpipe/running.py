@@ -65,7 +65,7 @@ def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
     """Asks how many tasks of the stages that run now are done. Behind Spark Connect nobody can say."""
     try:
         tracker = spark.sparkContext.statusTracker()
-    except Exception:  # PySparkAttributeError or NotImplementedError: Connect has had both
+    except (AttributeError, NotImplementedError):  # PySpark's own are of these kinds, and Connect has had both
         return lambda: None
 
     def look() -> Tasks | None:

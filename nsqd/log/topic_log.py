@@ -632,7 +632,12 @@ class DiskLog:
         return self._settle_synced(job.sequence)
 
     def _error_of_missing(self, job: SyncJob) -> str | None:
-        """Nobody but us may remove what was to be synced: then it is not where it was written, and nothing is durable."""
+        """Nobody but us may remove what was to be synced: then it is not where it was written, and nothing is durable.
+
+        Without a segment nothing was written: the log's folder could not be made yet.
+        """
+        if self._segments.active is None:
+            return None
         segments = {segment.path for segment in self._segments}
         for path in job.missing:
             was_released = path.suffix == LOG_SUFFIX and path not in segments

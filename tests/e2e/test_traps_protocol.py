@@ -279,6 +279,7 @@ def test_trap_19_what_a_sample_leaves_out_is_gone_for_good(nsqd: Nsqd, topic: st
 @pytest.mark.slow
 def test_trap_20_attempts_wrap_and_never_end(nsqd: Nsqd, topic: str) -> None:
     consumer = nsqd.connect()
+    consumer.identify(heartbeat_interval=60_000)  # a slow machine takes longer than the usual 30 s
     consumer.subscribe(topic, ready=1)
     nsqd.connect().publish(topic, b"x")
     message = consumer.message()

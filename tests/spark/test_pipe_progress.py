@@ -137,6 +137,15 @@ def test_nodes_that_are_missing_are_named_while_it_runs_and_at_the_end() -> None
     assert ledger.missing == {}, "it has come back"
 
 
+def test_late_rows_are_a_lower_bound_while_it_runs_and_at_the_end() -> None:
+    late = report(end={"n/t/l": 100}, stateOperators=[{"numRowsDroppedByWatermark": 3}])
+    stream, ledger = Terminal(), Ledger("aggregate", "results r.json")
+    Progress(stream, clock=Clock()).observe("aggregate", late)
+    ledger.observe("aggregate", late)
+    assert "at least 3" in stream.getvalue()  # the line ends where the terminal does
+    assert ", at least 3 late, " in ledger.told(1)
+
+
 def test_a_ledger_that_has_seen_nothing_says_so() -> None:
     assert Ledger("land", "table /t").told(2.0) == "land: 0 rows read in 2.0 s, 0 late, no batch was ended; table /t"
 
