@@ -21,12 +21,16 @@ from pyspark.sql import functions as F
 
 from nsqpipe import sources
 from nsqpipe.decoders import make_decoder
-from nsqpipe.kinds import Kind
 from nsqpipe.land import Land, start_landing
 from nsqpipe.session import open_session
 from nsqpipe.shape import Shape
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import PARTITIONS, with_partitions
+
+try:
+    from nsqpipe.kinds import Kind
+except ImportError:  # an older checkout
+    from nsqpipe.decoders import Kind
 
 FIELDS = "user string, amount double, number bigint"
 _TICKS = os.sysconf("SC_CLK_TCK")
