@@ -21,6 +21,7 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range, gone
+from pyspark_nsq.offsets import find_offsets
 from pyspark_nsq.options import SourceOptions, Topics
 from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
 from pyspark_nsq.worker import spare_imports
@@ -96,7 +97,7 @@ class _RangeReading:
     def _events(self, end: int) -> Iterator[Event]:
         lane = self._range.lane
         target = f"/topic/read?topic={quote(lane.topic)}&log={lane.log}&from={self._position}&to={end}"
-        reader = HistoryReader()
+        reader = HistoryReader(find_offsets)
         with self._http.request("GET", self._address, target, accept=MSGPACK) as response:
             while data := response.read1(_READ_SIZE):
                 reader.receive(data)

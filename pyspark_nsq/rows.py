@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -83,6 +84,10 @@ class RowBuilder:
             start, step = base + offsets[0], offsets.step
             self._begins.add_evenly(start + _SIZE, count, step)
             self._ends.add_evenly(start + step, count, step)
+        elif isinstance(offsets, np.ndarray):
+            moved = (offsets + base).astype(np.int32)
+            self._begins.add_bytes((moved[:-1] + _SIZE).tobytes())
+            self._ends.add_bytes(moved[1:].tobytes())
         else:
             self._begins.add([base + _SIZE + start for start in offsets[:-1]])
             self._ends.add([base + end for end in offsets[1:]])
@@ -153,6 +158,10 @@ class _Numbers:
     def add(self, numbers: Iterable[int]) -> None:
         self._make()
         self._made.extend(numbers)
+
+    def add_bytes(self, numbers: bytes) -> None:
+        self._make()
+        self._made.frombytes(numbers)
 
     def add_evenly(self, start: int, count: int, step: int = 1) -> None:
         if self._count and step == self._step and start == self._start + self._count * step:

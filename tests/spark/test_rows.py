@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from struct import Struct
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.wire.history import StoredBatch
 from common.wire.log_record import message_offsets
 from pyspark_nsq.lanes import Lane
+from pyspark_nsq.offsets import find_offsets
 from pyspark_nsq.rows import ALL_COLUMNS, COLUMNS, MOST_ROWS, RowBuilder
 
 LANE = Lane("node", "orders", "log")
@@ -44,6 +47,42 @@ def test_rows_are_the_messages(drawn: list[tuple[list[bytes], st.DataObject]]) -
     rows.validate(full=True)
     assert rows.drop_columns(["timestamp"]).to_pylist() == expected
     assert builder.rows == 0
+
+
+_sizes = st.sampled_from([0, 1, 2, 3, 4, 60, 254, 255, 256, 257, 511, 512, 65_535, 65_536, 70_000])
+
+
+@given(st.lists(st.tuples(_sizes, st.sampled_from([b"x", b"\0", b"\0\0\x01", b"\0\0\0\x02ab"])), min_size=32, max_size=60))
+@settings(max_examples=60, deadline=None)
+def test_offsets_are_found_as_by_a_walk(drawn: list[tuple[int, bytes]]) -> None:
+    bodies = [(fill * size)[:size] for size, fill in drawn]
+    payload = b"".join(_size(len(body)) + body for body in bodies)
+    for count in (len(bodies), len(bodies) - 1, len(bodies) + 1):
+        for given_ in (payload, payload[:-1], payload + b"\0"):
+            found, expected = find_offsets(given_, count), message_offsets(given_, count)
+            assert (found is None) == (expected is None)
+            assert found is None or expected is None or list(found) == list(expected)
+
+
+def test_offsets_of_texts_are_found_without_a_walk() -> None:
+    bodies = [b"t" * (1 + number * 7 % 600) for number in range(400)]
+    payload = b"".join(_size(len(body)) + body for body in bodies)
+    found = find_offsets(payload, len(bodies))
+    assert isinstance(found, np.ndarray)
+    assert list(found) == message_offsets(payload, len(bodies))
+
+
+def test_bodies_of_different_sizes_behind_those_of_equal_ones() -> None:
+    builder, expected, base = RowBuilder(LANE, SCHEMA), [], 0
+    for sizes in (range(1, 80), [5] * 40, range(1, 3), range(300, 340)):
+        bodies = [b"t" * size for size in sizes]
+        made = stored(bodies, base=base)
+        offsets = find_offsets(made.payload, len(bodies))
+        assert offsets is not None
+        builder.add(replace(made, offsets=offsets))
+        expected += bodies
+        base += len(bodies)
+    assert builder.take()["body"].to_pylist() == expected
 
 
 def test_times_are_microseconds_in_utc() -> None:
