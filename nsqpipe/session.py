@@ -18,6 +18,7 @@ import pyspark_nsq
 import pyspark_nsqtable
 from nsqpipe import worker
 from nsqpipe.failures import PipeFailed
+from nsqpipe.worker_python import worker_python
 
 LOCAL: Final = "local[*]"
 _LOCAL_CHECKPOINTS: Final = (
@@ -61,7 +62,7 @@ def open_session(
         return (builder.remote(remote) if remote else builder).config(map={**given}).getOrCreate()
     if not is_submitted():
         _need_java()
-        _point_workers_here()
+        _point_workers_here(local=is_local(master))
         given = {"spark.master": master, **given}
         if is_local(master):
             # Or Spark looks its own name up, which may have no address.
@@ -123,10 +124,10 @@ def _need_java() -> None:
         raise PipeFailed("Spark needs Java 17 or newer, and there is none: install a JRE, or set JAVA_HOME")
 
 
-def _point_workers_here() -> None:
+def _point_workers_here(*, local: bool) -> None:
     """Spark's Python workers are to be of this environment, and to see this tree: an editable install is an import
     hook, which Spark's look for data sources does not ask."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", worker_python() if local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)

@@ -21,6 +21,8 @@ from tests.support.spark import KEPT
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from nsqpipe.worker_python import worker_python
+
 MISSING = [
     f"{what} ({how})"
     for what, how, found in (
@@ -50,7 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     # What is installed editable is found by an import hook, which Spark's look for sources does not ask.
     os.environ["PYTHONPATH"] = str(ROOT)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"], os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python(), sys.executable
     folder = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

@@ -52,7 +52,9 @@ def test_rows_are_the_messages(drawn: list[tuple[list[bytes], st.DataObject]]) -
 _sizes = st.sampled_from([0, 1, 2, 3, 4, 60, 254, 255, 256, 257, 511, 512, 65_535, 65_536, 70_000])
 
 
-@given(st.lists(st.tuples(_sizes, st.sampled_from([b"x", b"\0", b"\0\0\x01", b"\0\0\0\x02ab"])), min_size=32, max_size=60))
+@given(
+    st.lists(st.tuples(_sizes, st.sampled_from([b"x", b"\0", b"\0\0\x01", b"\0\0\0\x02ab"])), min_size=32, max_size=60)
+)
 @settings(max_examples=60, deadline=None)
 def test_offsets_are_found_as_by_a_walk(drawn: list[tuple[int, bytes]]) -> None:
     bodies = [(fill * size)[:size] for size, fill in drawn]

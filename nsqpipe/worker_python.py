@@ -1,0 +1,36 @@
+"""The Python of Spark's workers on this machine, as a command of its own: `nsqpipe-worker -m pyspark.daemon ...`.
+
+Spark puts `pyspark.zip` before everything else on the path of each Python that it starts. Modules in it have no bytecode, so all
+are compiled anew in each process: 0.9 s of 1.2. They are the same as the installed ones, which have.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+COMMAND: Final = "nsqpipe-worker"
+_PATH: Final = "PYTHONPATH"
+
+
+def main() -> None:
+    os.execve(sys.executable, [sys.executable, *sys.argv[1:]], without_zips(os.environ))
+
+
+def without_zips(environment: Mapping[str, str]) -> dict[str, str]:
+    paths = environment.get(_PATH, "").split(os.pathsep)
+    kept = [path for path in paths if not _is_of_spark(Path(path).name)]
+    return {**environment, _PATH: os.pathsep.join(kept)}
+
+
+def _is_of_spark(name: str) -> bool:
+    return name == "pyspark.zip" or (name.startswith("py4j-") and name.endswith("-src.zip"))
+
+
+def worker_python() -> str:
+    """For PYSPARK_PYTHON. Where we are not installed, as with --py-files, there is no such command."""
+    command = Path(sys.executable).with_name(COMMAND)
+    return str(command if command.exists() else sys.executable)
