@@ -14,6 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,6 @@ from nsqpipe.session import open_session
 from nsqpipe.shape import Shape
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import PARTITIONS, with_partitions
-
-try:
-    from nsqpipe.kinds import Kind
-except ImportError:  # an older checkout
-    from nsqpipe.decoders import Kind
 
 FIELDS = "user string, amount double, number bigint"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -100,9 +97,14 @@ def copy(spark: Any, table: Path, folder: Path) -> None:
     rows.write.option("compression", "zstd").partitionBy(*PARTITIONS).parquet(str(folder / "copy"))
 
 
+def _kinds() -> Any:
+    """An older checkout has them elsewhere."""
+    return import_module("nsqpipe.kinds" if find_spec("nsqpipe.kinds") else "nsqpipe.decoders").Kind
+
+
 def main(way: str, nsqd: str, warm: str, full: str, folder: str) -> None:
     spark = open_session(f"bench {way}", master="local[2]")
-    decoder = make_decoder(Kind.JSON, FIELDS, "")
+    decoder = make_decoder(_kinds().JSON, FIELDS, "")
     ways: dict[str, Callable[[sources.From, Path], None]] = {
         "raw": lambda source, to: land(spark, source, to, Shape()),
         "json": lambda source, to: land(spark, source, to, Shape(decoder=decoder)),
