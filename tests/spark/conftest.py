@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsqpipe.worker_python import worker_python
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from nsqpipe.worker_python import worker_python
 
 MISSING = [
     f"{what} ({how})"
