@@ -15,6 +15,7 @@ from typing import Final
 from bench import (
     admin,
     attack,
+    backlog,
     builds,
     client,
     deferred,
@@ -55,6 +56,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
         streams.BENCHMARK,
         spark.BENCHMARK,
         landing.BENCHMARK,
+        backlog.BENCHMARK,
         storms.BENCHMARK,
         client.BENCHMARK,
         admin.BENCHMARK,
