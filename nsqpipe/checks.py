@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
@@ -104,6 +105,10 @@ def _can_listen(address: str) -> None:
 
 def _paths(job: Job) -> None:
     match job:
+        case Land() if job.is_iceberg:
+            _iceberg(job)
+            _folder("--checkpoint", job.checkpoint)
+            _checkpoint(job, job.checkpoint)
         case Land():
             _new_table("--table", job.table, job.format)
             _folder("--checkpoint", job.checkpoint or _beside(job.table))
@@ -135,6 +140,17 @@ def _paths(job: Job) -> None:
             _old_table(job.table, Format.DELTA)
         case _:
             pass
+
+
+def _iceberg(job: Land) -> None:
+    """The catalog answers, and where there are tables, their ends mean something."""
+    if find_spec("pyiceberg") is None:
+        raise PipeFailed("--format iceberg needs pyiceberg: pip install 'pyiceberg[sql-sqlite]>=0.12'")
+    from nsqpipe.iceberg import standing
+    from nsqpipe.tables import tables_of
+
+    for table in tables_of(job)[: 2 if job.can_fail else 1]:
+        standing(table)
 
 
 def _beside(table: str) -> str:
@@ -331,20 +347,16 @@ def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> N
 
 
 def _rows_fit(job: Land, options: SourceOptions) -> None:
-    """Into Delta tables that are there."""
-    if job.format is not Format.DELTA:
+    """Into tables that are there, of formats that have a schema."""
+    if job.format is Format.PARQUET:
         return
     from nsqpipe.decoders import decoder_of
-    from nsqpipe.storage import place_for
+    from nsqpipe.tables import tables_of
     from pyspark_nsqtable import landing
-    from pyspark_nsqtable.sink import BadTable, check_table
 
-    good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
-    for path, rows in ((job.table, good), (job.quarantine_path, bad)) if job.can_fail else ((job.table, good),):
-        try:
-            check_table(place_for(job, path), rows, landing.PARTITIONS)
-        except BadTable as error:
-            raise PipeFailed(str(error)) from None
+    schemas = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
+    for table, rows in list(zip(tables_of(job), schemas, strict=True))[: 2 if job.can_fail else 1]:
+        table.check_rows(rows)
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:

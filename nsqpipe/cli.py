@@ -44,10 +44,9 @@ def land(job: jobs.Land) -> None:
         from nsqpipe.land import Land, prepare_landing, start_landing
         from nsqpipe.landed import Ledger
         from nsqpipe.summary import show_table
-        from nsqpipe.tables import table_for
+        from nsqpipe.tables import tables_of
 
-        table = table_for(job, job.table, job.format, job.checkpoint)
-        quarantine = table_for(job, job.quarantine_path, job.format)
+        table, quarantine = tables_of(job)
         landing = Land(
             source=job.source,
             table=table,
@@ -289,7 +288,7 @@ def _policy(job: jobs.Land) -> Policy | None:
     from nsqpipe.tables import Format
     from nsqpipe.upkeep import Policy
 
-    if job.no_upkeep or job.format is not Format.DELTA:
+    if job.no_upkeep or job.format is Format.PARQUET:
         return None
     vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
     return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)

@@ -1,6 +1,6 @@
 """`nsqpipe land`: topics into a table, each message exactly once.
 
-Into Delta there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two tables
+Into Delta and Iceberg there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two tables
 (`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules or to decode them, they pass through it between marks.
 
 Into Parquet Spark's own file sink writes. It knows one table, so rows that may fail need two queries, each with a checkpoint of
@@ -22,10 +22,8 @@ from nsqpipe.tables import Format
 from pyspark_nsq.options import source_options
 from pyspark_nsq.schema import default_schema
 from pyspark_nsqtable import landing, marks
-from pyspark_nsqtable.sink import check_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -63,7 +61,7 @@ def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
     """Of a job that is prepared."""
     if not job.every:
         job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
-    if job.table.format is Format.DELTA:
+    if job.table.format is not Format.PARQUET:
         return [_started(_by_ranges(spark, job), job.table, "land", job)]
     writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, job.source))), "land")]
     if job.shape.can_fail:
@@ -93,15 +91,8 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         schemas = landing.schemas(source_options(options), None, drops_body=False)
         writer = ranges.writeStream.format("nsqtable")
         writer = writer.options(**{f"{landing.SOURCE}{name}": text for name, text in options.items()})
-    _check_tables(job, *schemas)
+    good, bad = schemas
     if shape.can_fail:
-        store = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.place.access.as_options().items()}
-        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower(), **store)
-    return writer.options(path=job.table.path, **job.table.place.access.as_options()).outputMode("append")
-
-
-def _check_tables(job: Land, good: pa.Schema, bad: pa.Schema) -> None:
-    """The sink does it too, but only when it has something to commit."""
-    check_table(job.table.place, good, landing.PARTITIONS)
-    if job.shape.can_fail:
-        check_table(job.quarantine.place, bad, landing.PARTITIONS)
+        theirs = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.sink_options(bad).items()}
+        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower(), **theirs)
+    return writer.options(**job.table.sink_options(good)).outputMode("append")

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from pyarrow.fs import FileSelector, FileType
 
 from nsqpipe.joining import join, named_files
+from nsqpipe.kinds import Format
 from nsqpipe.storage import cause_of, read_text, replace_text
 from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, leftovers
 
@@ -33,6 +34,8 @@ Observer = Callable[[Tended], None]
 
 def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) -> Tended:
     """Looks at the table once. A table that is not there yet needs nothing."""
+    if table.format is Format.ICEBERG:
+        return _tend_iceberg(table, policy, now=now)
     if not table.exists():
         return Tended(table=table.path)
     joined, made = join_small(table, policy, now)
@@ -42,6 +45,21 @@ def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) 
         replace_text(table.place.child(_MARK), json.dumps({"vacuumed": now}))
     files = len(table.delta().file_uris())
     return Tended(table=table.path, files=files, joined=joined, made=made, removed=removed)
+
+
+def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
+    """Snapshots expire, and what crashes have left goes. pyiceberg has nothing that joins files."""
+    from nsqpipe import iceberg
+
+    opened = iceberg.existing(table)
+    if opened is None:
+        return Tended(table=table.path)
+    place, removed = iceberg.place_of_files(table, opened), 0
+    if policy.vacuum_after is not None and _is_due(place, policy, now):
+        iceberg.expire(opened, now - policy.vacuum_after)
+        removed = iceberg.remove_leftovers(opened, place, now)
+        replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
+    return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
 
 
 def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:

@@ -6,9 +6,12 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
+import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
+from pyarrow.fs import FileSystem
 
 from pyspark_nsqtable.ends import MARK, Refused, Span, advanced, application, joined
 from pyspark_nsqtable.files import DataFile
@@ -78,6 +81,40 @@ class Commit:
             if "Concurrent transaction" not in str(failure):
                 raise
             raise another_job(self.target, next(iter(self.ends))) from failure
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaDestination:
+    """Where landing adds rows. `beside` is the table to which a quarantine belongs."""
+
+    target: Target
+    beside: Target | None = None
+
+    keeps_columns: ClassVar[bool] = False  # Delta's log has what a file is of
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.target.schema
+
+    @property
+    def partitioning(self) -> tuple[str, ...]:
+        return self.target.partitioning
+
+    def filesystem(self) -> tuple[FileSystem, str]:
+        return self.target.filesystem()
+
+    def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
+        return ends_of(self.target, lanes, beside=self.beside)
+
+    def prepare(self, shares: Sequence[Share]) -> None:
+        prepare(self.target, shares, beside=self.beside)
+
+    def append(self, shares: Sequence[Share], batch: Batch) -> None:
+        append(self.target, shares, batch, beside=self.beside)
+
+    def discard(self, files: Sequence[DataFile], *, was_offered: bool) -> None:
+        """Delta's log says of each file whether a commit has named it, and no commit comes later."""
+        remove_unnamed(self.target, files)
 
 
 def append(target: Target, shares: Sequence[Share], batch: Batch, *, beside: Target | None = None) -> None:

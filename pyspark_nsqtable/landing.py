@@ -15,10 +15,11 @@ import pickle  # nosec B403
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileSystem
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -29,13 +30,14 @@ from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
-from pyspark_nsqtable.appending import Batch, Share, append, ends_of, prepare
+from pyspark_nsqtable import iceberg
+from pyspark_nsqtable.appending import Batch, DeltaDestination, Share
 from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
-from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
 from pyspark_nsqtable.places import is_storage_option
-from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, target_of
+from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of
 from pyspark_nsqtable.sink import DefaultSource as TableSource
 
 PARTITIONS: Final = ("topic", "date", "hour")
@@ -45,10 +47,39 @@ _OWN: Final = ("quarantine", "decoder", "dropbody")
 _HOUR: Final = 3_600_000_000  # microseconds
 
 
+class Destination(Protocol):
+    """A table that rows are added to, whatever its format."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def partitioning(self) -> tuple[str, ...]: ...
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether files are to have the partition columns."""
+
+    def filesystem(self) -> tuple[FileSystem, str]:
+        """Where files are to lie."""
+
+    def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
+        """How far the table goes, as a task can know it; a quarantine goes as far as its table at least."""
+
+    def prepare(self, shares: Sequence[Share]) -> None:
+        """Judge what the tasks have written, and add none of it. Raises NotJoined or AnotherJob."""
+
+    def append(self, shares: Sequence[Share], batch: Batch) -> None:
+        """Add what the tasks have written, with the ends of its lanes, in one commit."""
+
+    def discard(self, files: Sequence[DataFile], *, was_offered: bool) -> None:
+        """Remove files of a batch that has failed; `was_offered`: a commit may have been tried."""
+
+
 @dataclass(frozen=True, slots=True)
 class Landing:
-    table: Target
-    quarantine: Target | None
+    table: Destination
+    quarantine: Destination | None
     source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
     decoder: Decoder | None = None
 
@@ -95,17 +126,26 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         fails = decoder is not None
     if fails and not given.get("quarantine"):
         raise BadOption("landing what may fail needs the option quarantine, a table's folder")
+    of_table, of_quarantine = _apart(given)
+    if iceberg.LOCATION in given:
+        landed = iceberg.of_options(of_table, nullable(table), PARTITIONS)
+        if not fails:
+            return Landing(landed, None, source, decoder)
+        failed = replace(iceberg.of_options(of_quarantine, nullable(quarantine), PARTITIONS), beside=landed)
+        return Landing(landed, failed, source, decoder)
+    target = _target(of_table, table)
+    delta = DeltaDestination(_target(of_quarantine, quarantine), beside=target) if fails else None
+    return Landing(DeltaDestination(target), delta, source, decoder)
+
+
+def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of the table, and those of the quarantine, which lies in a place and a store of its own."""
     rest = {
         name: text for name, text in given.items() if name not in _OWN and not name.startswith((SOURCE, QUARANTINE))
     }
     beside = {name: text for name, text in rest.items() if not is_storage_option(name)}
     beside |= {name.removeprefix(QUARANTINE): text for name, text in given.items() if name.startswith(QUARANTINE)}
-    return Landing(
-        _target(rest, table),
-        _target({**beside, "path": given["quarantine"]}, quarantine) if fails else None,
-        source,
-        decoder,
-    )
+    return rest, {**beside, "path": given.get("quarantine", "")}
 
 
 def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
@@ -150,16 +190,17 @@ class LandingWriter(DataSourceStreamArrowWriter):
         counts = {"rows": rows, "quarantined": quarantined, **_summed(message.counts for message in landed)}
         batch = Batch(landed[0].query, batchId, {f"nsq.{name}": str(count) for name, count in counts.items()})
         if self._landing.quarantine is not None and quarantined:
-            prepare(self._landing.table, good)  # if the table refuses the batch, the quarantine must not have it
-            append(self._landing.quarantine, bad, batch, beside=self._landing.table)
-        append(self._landing.table, good, batch)
+            self._landing.table.prepare(good)  # if the table refuses the batch, the quarantine must not have it
+            self._landing.quarantine.append(bad, batch)
+        self._landing.table.append(good, batch)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        was_offered = None not in messages  # where a task has failed, Spark does not get to a commit
         for message in messages:
             if isinstance(message, Landed):
-                remove_unnamed(self._landing.table, message.table.files)
+                self._landing.table.discard(message.table.files, was_offered=was_offered)
                 if self._landing.quarantine is not None and message.quarantine is not None:
-                    remove_unnamed(self._landing.quarantine, message.quarantine.files)
+                    self._landing.quarantine.discard(message.quarantine.files, was_offered=was_offered)
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
@@ -192,7 +233,7 @@ class _Task:
         self._decoder = landing.decoder
         self._counts: Counter[str] = Counter()
         self._good = _Adding(landing.table, prefix)
-        self._bad = None if landing.quarantine is None else _Adding(landing.quarantine, prefix, beside=landing.table)
+        self._bad = None if landing.quarantine is None else _Adding(landing.quarantine, prefix)
         self._all = [self._good] if self._bad is None else [self._good, self._bad]
 
     def finish(self, query: str) -> Landed:
@@ -260,18 +301,17 @@ def _lacking(part: Part, begin: int) -> Range | None:
 class _Adding:
     """What a task adds to one table, while it does."""
 
-    def __init__(self, target: Target, prefix: str, *, beside: Target | None = None) -> None:
-        self._target = target
-        self._beside = beside
+    def __init__(self, to: Destination, prefix: str) -> None:
+        self._to = to
         self._share = Share()
-        filesystem, root = target.filesystem()
-        self._writer = PartitionedWriter(filesystem, root, target.partitioning, prefix)
+        filesystem, root = to.filesystem()
+        self._writer = PartitionedWriter(filesystem, root, to.partitioning, prefix, keeps_columns=to.keeps_columns)
         self._from: int | None = None
 
     def look(self, lanes: Iterable[str]) -> None:
         new = set(lanes) - self._share.ends.keys()
         if new:
-            self._share.ends.update(ends_of(self._target, new, beside=self._beside))
+            self._share.ends.update(self._to.ends_of(new))
 
     def begin(self, span: Span) -> None:
         self._share.spans.append(span)
@@ -293,7 +333,7 @@ class _Adding:
             rows = rows.filter(pc.greater_equal(sequences, begin))
         if rows.num_rows:
             self._share.rows += rows.num_rows
-            self._writer.write(rows.select(self._target.schema.names))
+            self._writer.write(rows.select(self._to.schema.names))
 
     def finish(self) -> Share:
         self._share.files = self._writer.finish()

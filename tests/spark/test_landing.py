@@ -21,13 +21,14 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
+from pyspark_nsqtable.appending import AnotherJob, Batch, DeltaDestination, NotJoined, prepare
 from pyspark_nsqtable.decoding import EXTRA, Decoded
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.sink import Target
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
@@ -102,6 +103,12 @@ class Job:
 
     def batch_of(self, *borders: int, opens: bool = False) -> None:
         self.commit(self.tasks(*borders, opens=opens))
+
+
+def target_of(job: Job) -> Target:
+    table = job.writer._landing.table
+    assert isinstance(table, DeltaDestination)
+    return table.target
 
 
 def seen_by_sql(job: Job, *more: tuple[str, pa.DataType]) -> pa.Schema:
@@ -259,7 +266,7 @@ def test_whoever_takes_messages_while_the_table_grows_is_noticed(
     def overtake() -> None:
         grown = Schema.from_arrow(another.writer._landing.table.schema)
         widen(DeltaTable(tmp_path / "table"), grown)
-        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+        prepare(target_of(another), [it.table for it in theirs]).make(Batch("another", 0, {}))
 
     overtaken(monkeypatch, overtake)
     with pytest.raises(AnotherJob):
@@ -345,7 +352,7 @@ def test_a_lane_that_begins_without_a_message_is_known_to_the_table(orders: Orde
 def test_a_table_whose_rows_have_no_ends_is_not_added_to(orders: Orders, tmp_path: Path) -> None:
     job = Job(orders, tmp_path)
     tasks = job.tasks(0, 10, opens=True)
-    table = job.writer._landing.table.table()
+    table = target_of(job).table()
     table.create_write_transaction([], "append", table.schema())
     job.commit(tasks)  # it had no row
     rows = DeltaTable(tmp_path / "table").to_pyarrow_table()

@@ -1,0 +1,134 @@
+"""Iceberg tables as jobs see them: where a table stands, what it has, what the sink is told of it, and its upkeep.
+
+It imports pyiceberg, so whoever needs it imports it for jobs with `--format iceberg` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyarrow.fs import FileSelector, FileType
+
+from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.storage import place_of
+from nsqpipe.upkeep import FoundFile, leftovers
+from pyspark_nsqtable import iceberg_commits as commits
+from pyspark_nsqtable.appending import NotJoined
+from pyspark_nsqtable.iceberg import IcebergTable
+from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.sink import BadTable, nullable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as Opened
+
+    from nsqpipe.tables import Table
+    from pyspark_nsqtable.places import Place
+
+
+def standing(table: Table) -> commits.Standing | None:
+    """None: there is no such table. Raises PipeFailed where the table cannot be asked, or where its ends mean nothing."""
+    with _said(table):
+        opened = existing(table)
+        if opened is None:
+            return None
+        found = commits.standing(opened)
+        found.check(table.path)
+        return found
+
+
+def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
+    """Raises PipeFailed when the catalog cannot be asked, or when there is a table and rows of this schema are none of its."""
+    with _said(table):
+        opened = existing(table)
+        if opened is not None:
+            commits.check_fits(opened, _target(table, rows, partitioning))
+
+
+def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
+    """Make the table if it is not there, and return the options by which the sink finds it."""
+    with _said(table):
+        target = _target(table, rows, partitioning)
+        opened = commits.made(_catalog(table), target)
+        commits.check_fits(opened, target)
+        found = commits.standing(opened)
+        found.check(table.path)
+        access = place_of_files(table, opened).access
+        return replace(target, location=commits.location_of(opened), known=found.ends, access=access).as_options()
+
+
+def contents(table: Table) -> tuple[int, frozenset[str]]:
+    """How many rows there are, and in which files."""
+    opened = existing(table)
+    if opened is None:
+        return 0, frozenset()
+    files = opened.inspect.files()
+    return sum(files["record_count"].to_pylist()), frozenset(files["file_path"].to_pylist())
+
+
+def _target(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
+    return IcebergTable(table.path, table.catalog, nullable(rows), partitioning)
+
+
+def _catalog(table: Table) -> Catalog:
+    access = place_of("s3://bucket", table.storage).access if table.storage else Access()
+    return commits.open_catalog(table.catalog, access)
+
+
+def existing(table: Table) -> Opened | None:
+    return commits.existing(_catalog(table), table.path)
+
+
+def place_of_files(table: Table, opened: Opened) -> Place:
+    return place_of(commits.location_of(opened), table.storage)
+
+
+@contextmanager
+def _said(table: Table) -> Iterator[None]:
+    """Turns what pyiceberg and a catalog's client raise, which is anything, into one line."""
+    try:
+        yield
+    except PipeFailed:
+        raise
+    except (NotJoined, BadTable) as error:
+        raise PipeFailed(str(error)) from None
+    except Exception as error:
+        raise PipeFailed(f"the catalog of {table.path} cannot be used: {first_cause(error)}") from error
+
+
+# Upkeep
+
+
+def expire(opened: Opened, before: float) -> None:
+    """Forget snapshots from before this time, in seconds since 1970. The lists of files that only these had stay there."""
+    kept = {ref.snapshot_id for ref in opened.refs().values()}
+    if any(it.timestamp_ms < before * 1000 and it.snapshot_id not in kept for it in opened.snapshots()):
+        opened.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before, UTC)).commit()
+
+
+def remove_leftovers(opened: Opened, place: Place, now: float) -> int:
+    """Remove files that our tasks have written there, and no snapshot names. Returns how many."""
+    filesystem, root = place.filesystem()
+    selector = FileSelector(root, recursive=True, allow_not_found=True)
+    found = [
+        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
+        for it in filesystem.get_file_info(selector)
+        if it.type is FileType.File
+    ]
+    opened.refresh()  # after the list: see leftovers()
+    named = {path.rpartition("/")[2] for path in opened.inspect.all_files()["file_path"].to_pylist()}
+    abandoned = leftovers(found, named, now)
+    for path in abandoned:
+        filesystem.delete_file(f"{root}/{path}")
+    return len(abandoned)
+
+
+def count_files(opened: Opened) -> int:
+    snapshot = opened.current_snapshot()
+    said = snapshot.summary["total-data-files"] if snapshot is not None and snapshot.summary is not None else None
+    return int(said or 0)

@@ -1,0 +1,321 @@
+"""What an Iceberg table says of itself, how far it goes in each lane, and appending that keeps to it: the driver's part.
+
+**Where the ends are.** In the table's properties, which are set in the same commit that adds the snapshot with the rows. The
+snapshot's own summary would be as atomic, but whoever compacts the table makes a snapshot without our words, and once the
+older ones have expired nobody finds them any more. Properties outlive both.
+
+**What keeps two writers apart.** A commit of Iceberg names the snapshot that it follows, and the catalog refuses it when there
+is another one by now. So whatever moves the ends makes a snapshot, even without a row. pyiceberg would make such a commit
+again by itself, on top of the other's snapshot and with the ends that we took the first time: then rows are there twice. So its
+own retries are off, and what was refused is judged anew.
+
+**Rolling back.** Properties stay as they are when somebody sets the table back to an earlier snapshot, and the ends would speak
+of rows that are gone. So the snapshot that set the ends is named with them, and has to be one that the table grew from. Once
+that snapshot has expired nobody can tell.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from deltalake import Schema
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
+from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+
+from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, Share, rows_without_ends
+from pyspark_nsqtable.ends import MARK, Refused, advanced, application, first_lacking, joined
+from pyspark_nsqtable.files import DataFile
+from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
+from pyspark_nsqtable.lease import check_leases
+from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.schemas import Misfit, additions
+from pyspark_nsqtable.sink import BadTable
+
+SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by which the ends were set
+_TRIES: Final = 20  # commits of others may come between a look and ours
+_PAUSE: Final = 0.1  # seconds before a second try; more before each further one
+_LONGEST_PAUSE: Final = 2.0
+_DEFAULT_NAME: Final = "default"
+_PROPERTIES: Final[Mapping[str, str]] = {
+    "format-version": "2",
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit would leave one more file to be read by everybody
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit writes all metadata anew
+    f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # we do not let Parquet count bytes
+}
+_S3: Final[Mapping[str, str]] = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key",
+    "s3.secret-access-key": "secret_key",
+    "s3.session-token": "token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a table says of the messages that it has."""
+
+    ends: Mapping[str, int]
+    is_marked: bool  # all its rows are accounted for by ends
+    has_rows: bool
+    is_set_back: bool  # to a snapshot before the one that set the ends
+
+    def end_of(self, lane: str) -> int | None:
+        return self.ends.get(lane)
+
+    def check(self, path: str) -> None:
+        """Raises NotJoined where the ends do not say which rows there are."""
+        if self.is_set_back:
+            raise NotJoined(
+                f"the table {path} was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
+                "name another table, or set it forward again"
+            )
+        if self.has_rows and not self.is_marked:
+            raise NotJoined(rows_without_ends(path))
+
+
+# Tables
+
+
+def open_catalog(name: CatalogName, access: Access | None = None) -> Catalog:
+    """The catalog, whose files are reached with our own keys where pyiceberg's configuration has none for it."""
+    given = {**_file_io(access or Access()), **name.properties}
+    return load_catalog(name.name or (_DEFAULT_NAME if given else None), **given)
+
+
+def _file_io(access: Access) -> dict[str, str]:
+    """pyiceberg's names for what we know of an S3 store; those of other stores it takes from the environment."""
+    found = {name: str(getattr(access, field)) for name, field in _S3.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def existing(catalog: Catalog, path: str) -> Table | None:
+    try:
+        return catalog.load_table(path)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def made(catalog: Catalog, target: IcebergTable) -> Table:
+    """The table; a new one if there is none."""
+    table = existing(catalog, target.path)
+    if table is not None:
+        return table
+    catalog.create_namespace_if_not_exists(catalog.namespace_from(target.path))
+    schema = _with_iceberg_types(target.schema)
+    try:
+        with (
+            catalog.create_table_transaction(target.path, schema, properties=dict(_PROPERTIES)) as transaction,
+            transaction.update_spec() as update,
+        ):
+            for column in target.partitioning:
+                update.add_identity(column)
+    except (TableAlreadyExistsError, CommitFailedException):
+        pass  # another job was quicker
+    return catalog.load_table(target.path)
+
+
+def location_of(table: Table) -> str:
+    """Where its data files belong."""
+    said = table.properties.get(TableProperties.WRITE_DATA_PATH)
+    return (said or f"{table.location()}/data").rstrip("/")
+
+
+def standing(table: Table) -> Standing:
+    prefix = application("")
+    own = {name: text for name, text in table.properties.items() if name.startswith(prefix)}
+    ends = {name.removeprefix(prefix): int(text) for name, text in own.items() if name not in (MARK, SNAPSHOT)}
+    return Standing(ends, MARK in own, _has_rows(table), _is_set_back(table, own.get(SNAPSHOT)))
+
+
+def _has_rows(table: Table) -> bool:
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return False
+    return snapshot.summary is None or snapshot.summary["total-records"] != "0"
+
+
+def _is_set_back(table: Table, named: str | None) -> bool:
+    if named is None or table.snapshot_by_id(int(named)) is None:
+        return False
+    return int(named) not in {it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)}
+
+
+def check_fits(table: Table, target: IcebergTable) -> None:
+    """Raises BadTable. Fields that the table lacks fit: it gets them with the first rows that have them."""
+    try:
+        _lacking_fields(table, target.schema)
+    except Misfit as misfit:
+        raise BadTable(f"the rows do not fit into the table {target.path}: {misfit}; name another table") from None
+    names = {field.field_id: field.name for field in table.schema().fields}
+    is_identity = all(isinstance(field.transform, IdentityTransform) for field in table.spec().fields)
+    columns = [names.get(field.source_id) for field in table.spec().fields]
+    if not is_identity or columns != list(target.partitioning):
+        found = ", ".join(
+            f"{field.transform}({name})" for field, name in zip(table.spec().fields, columns, strict=True)
+        )
+        raise BadTable(
+            f"the table {target.path} is partitioned by {found or 'nothing'}, and should be by "
+            f"{', '.join(target.partitioning)} themselves"
+        )
+
+
+def _lacking_fields(table: Table, rows: pa.Schema) -> bool:
+    """By the rules that Delta tables grow by. Raises Misfit."""
+    there = Schema.from_arrow(schema_to_pyarrow(table.schema(), include_field_ids=False))
+    return bool(additions(there, Schema.from_arrow(_with_iceberg_types(rows))))
+
+
+def _with_iceberg_types(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column.with_type(_iceberg_type(column.type)) for column in schema])
+
+
+def _iceberg_type(kind: pa.DataType) -> pa.DataType:
+    """Iceberg's smallest whole number has 32 bits."""
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return pa.int32()
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(_iceberg_type(inner.type)) for inner in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_iceberg_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_iceberg_type(kind.key_type), kind.item_field.with_type(_iceberg_type(kind.item_type)))
+    return kind
+
+
+# Commits
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An append that may be made."""
+
+    target: IcebergTable
+    table: Table
+    files: Sequence[DataFile]
+    ends: Mapping[str, int]  # those that change
+
+    def make(self, batch: Batch) -> bool:
+        """Whether it was made; if not, somebody else has committed since it was judged. Raises LeaseExpired."""
+        if not self.ends:
+            self.target.remove(self.files)  # the table has all of it
+            return True
+        check_leases((file.modified / 1000 for file in self.files), time.time())
+        table = self.table
+        # Of this object in memory alone; the catalog is told nothing of it.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        transaction = table.transaction()
+        if _lacking_fields(table, self.target.schema):
+            with transaction.update_schema() as update:
+                update.union_by_name(_with_iceberg_types(self.target.schema))
+        if transaction.table_metadata.name_mapping() is None:  # our files know their columns by name
+            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        told = {"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told}
+        with transaction.update_snapshot(snapshot_properties=told).merge_append() as snapshot:
+            paths = (f"{self.target.location}/{file.path}" for file in self.files)
+            for file in parquet_files_to_data_files(table.io, transaction.table_metadata, paths):
+                snapshot.append_data_file(file)
+        ends = {application(lane): str(end) for lane, end in self.ends.items()}
+        transaction.set_properties({**ends, MARK: "1", SNAPSHOT: str(snapshot.snapshot_id)})
+        table.catalog = cast(Catalog, _Doubting(table.catalog, snapshot.snapshot_id))
+        try:
+            transaction.commit_transaction()
+        except CommitFailedException:
+            return False
+        return True
+
+
+class _Doubting:
+    """A catalog that looks before it believes that a commit was refused.
+
+    An answer that is lost on its way is asked for again by proxies and by clients, and the second time the commit is refused
+    because of itself. pyiceberg would then remove the lists of files that the table by now consists of.
+    """
+
+    def __init__(self, catalog: Catalog, snapshot_id: int) -> None:
+        self._catalog = catalog
+        self._snapshot_id = snapshot_id
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        try:
+            return self._catalog.commit_table(table, requirements, updates)
+        except CommitFailedException:
+            there = self._catalog.load_table(table.name())
+            if there.snapshot_by_id(self._snapshot_id) is None:
+                raise
+            return CommitTableResponse(metadata=there.metadata, metadata_location=there.metadata_location)
+
+
+def append(target: IcebergTable, shares: Sequence[Share], batch: Batch) -> None:
+    """Append what the tasks have written, unless somebody else has moved the ends.
+
+    Raises what `judged` raises, once the files are removed that then are nobody's.
+    """
+    catalog = open_catalog(target.catalog, target.access)
+    pause = _PAUSE
+    for left in reversed(range(_TRIES)):
+        try:
+            if judged(catalog, target, shares).make(batch):
+                return
+            if not left:
+                raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
+        except (NotJoined, AnotherJob, BadTable):
+            target.remove([file for share in shares for file in share.files])
+            raise
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+
+
+def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
+    """Judge what the tasks have written, and add none of it."""
+    judged(open_catalog(target.catalog, target.access), target, shares)
+
+
+def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
+    """The commit that takes what the tasks have written.
+
+    Raises NotJoined where rows would be missing, BadTable where they do not fit, and AnotherJob where the table now lacks
+    something else than what the tasks have written.
+    """
+    spans = joined(span for share in shares for span in share.spans)
+    table = existing(catalog, target.path)
+    if table is None:  # it was made before the query was started
+        raise NotJoined(f"the table {target.path} was removed")
+    check_fits(table, target)
+    there = standing(table)
+    there.check(target.path)
+    beside = existing(catalog, target.beside.path) if target.beside is not None else None
+    ends = _ends(spans, there.ends, standing(beside).ends if beside is not None else {})
+    for share in shares:
+        for span in share.spans:
+            if span.lane not in share.ends:  # nothing was to be added of it
+                continue
+            if first_lacking(span, share.ends[span.lane]) != first_lacking(span, ends[span.lane]):
+                raise AnotherJob(
+                    f"another job lands into the table {target.path}: it took messages of lane {span.lane} meanwhile"
+                )
+    try:
+        after = advanced(spans, ends)
+    except Refused as refused:
+        raise NotJoined(f"{target.path}: {refused}") from None
+    return Commit(target, table, [file for share in shares for file in share.files], after)
+
+
+def _ends(lanes: Mapping[str, object], *tables: Mapping[str, int]) -> dict[str, int | None]:
+    return {lane: max((ends[lane] for ends in tables if lane in ends), default=None) for lane in lanes}

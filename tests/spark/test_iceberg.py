@@ -1,0 +1,379 @@
+"""Landing into Iceberg without Spark: tasks that read a real nsqd, commits of a driver, and what the table says of itself."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from nsqpipe import iceberg
+from nsqpipe.failures import PipeFailed
+from nsqpipe.landed import Ledger
+from nsqpipe.standing import check_standing
+from nsqpipe.tables import Format
+from nsqpipe.tending import tend
+from nsqpipe.upkeep import Policy
+from pyspark_nsq.options import source_options
+from pyspark_nsqtable import landing
+from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined
+from pyspark_nsqtable.ends import MARK, application
+from pyspark_nsqtable.iceberg_commits import SNAPSHOT, open_catalog
+from pyspark_nsqtable.lease import ABANDONED_AFTER
+from tests.spark import standing
+from tests.spark.test_landing import GROWN, QUERY, Job, Odd, Orders, files
+from tests.spark.test_standing import begins, planned, source_of
+from tests.support.iceberg import catalog_at, landed, opened, rows_in, table_at
+from tests.support.process import ROOT, Nsqd
+from tests.support.spark import KEPT, numbered, publish
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table as Opened
+
+BAD = "raw.bad"
+
+
+class IcebergJob(Job):
+    """A query that is started now: it is told how far the tables go."""
+
+    def __init__(self, orders: Orders, folder: Path, query: str = "q", *, decoder: Odd | None = None) -> None:
+        super().__init__(orders, folder, query, decoder=decoder)
+        good, bad = landing.schemas(source_options(self.source), decoder, drops_body=False)
+        theirs = table_at(folder, BAD).sink_options(bad) if decoder else {}
+        self.options |= table_at(folder).sink_options(good)
+        self.options |= {f"quarantine.{name}": text for name, text in theirs.items()} | {"quarantine": BAD}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
+        yield process
+
+
+@pytest.fixture
+def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
+    topic = request.node.name[-60:]
+    publish(node, topic, numbered(100))
+    return Orders(node, topic)
+
+
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], *, times: int = 1) -> None:
+    """Somebody does this just before the next commits to the table, and after they were judged."""
+    commit, left = SqlCatalog.commit_table, times
+
+    def beaten(catalog: SqlCatalog, table: Opened, *arguments: object) -> object:
+        nonlocal left
+        if table.name()[-1] == "table" and left:
+            left -= 1
+            now, left = left, 0  # what is done may be a commit itself
+            act()
+            left = now
+        return commit(catalog, table, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", beaten)
+
+
+def test_ranges_become_rows_with_the_end_of_their_lane_and_outlive_every_snapshot(
+    orders: Orders, tmp_path: Path
+) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 30, 60, opens=True)
+    job.batch_of(60, 100)
+    assert landed(tmp_path) == list(range(100))
+    lane = application(str(job.head.lane))
+    table = opened(tmp_path)
+    assert table.properties[lane] == "100"
+    (file,) = {path.rpartition("/")[0] for path in table.inspect.files()["file_path"].to_pylist()}
+    row = rows_in(tmp_path).slice(0, 1).to_pylist()[0]
+    assert (
+        file
+        == f"{table.location()}/data/topic={orders.topic}/date={row['timestamp'].date()}/hour={row['timestamp'].hour}"
+    )
+    assert (row["date"], row["hour"]) == (row["timestamp"].date(), row["timestamp"].hour)
+    assert table.scan(row_filter=f"topic = '{orders.topic}' and hour = {row['hour']}").count() == 100
+    told = table.metadata.snapshots[-1].summary
+    assert told is not None
+    assert (told["nsq.query"], told["nsq.batch"], told["nsq.rows"]) == ("q", "1", "40")
+    table.append(table.scan().to_arrow().slice(0, 0))  # somebody else's snapshot is the newest
+    table.maintenance.expire_snapshots().older_than(datetime.now(UTC)).commit()
+    assert len(opened(tmp_path).snapshots()) == 1
+    assert opened(tmp_path).properties[lane] == "100"
+    IcebergJob(orders, tmp_path, "again").batch_of(0, 100, opens=True)
+    assert landed(tmp_path) == list(range(100))
+
+
+def test_a_checkpoint_that_is_lost_or_old_adds_what_is_not_there(orders: Orders, tmp_path: Path) -> None:
+    IcebergJob(orders, tmp_path).batch_of(0, 60, opens=True)
+    again = IcebergJob(orders, tmp_path, "another")
+    again.batch_of(0, 20, 40, opens=True)  # all of it is there
+    again.batch_of(40, 50, 80)  # and a part of this
+    again.batch_of(80, 100)
+    assert landed(tmp_path) == list(range(100))
+
+
+def test_a_checkpoint_that_is_ahead_is_refused_and_leaves_nothing_behind(orders: Orders, tmp_path: Path) -> None:
+    IcebergJob(orders, tmp_path).batch_of(0, 60, opens=True)
+    before = files(tmp_path)
+    with pytest.raises(NotJoined, match=r"table ends at 60: messages \[60, 70\) would be missing"):
+        IcebergJob(orders, tmp_path, "another").batch_of(70, 100)
+    assert (landed(tmp_path), files(tmp_path)) == (list(range(60)), before)
+
+
+def test_a_table_that_was_removed_does_not_begin_in_the_middle(orders: Orders, tmp_path: Path) -> None:
+    with pytest.raises(NotJoined, match="the table was removed"):
+        IcebergJob(orders, tmp_path).batch_of(50, 100)
+    job = IcebergJob(orders, tmp_path)
+    open_catalog(catalog_at(tmp_path)).drop_table("raw.table")
+    with pytest.raises(NotJoined, match=r"the table raw\.table was removed"):
+        job.batch_of(0, 100, opens=True)
+
+
+def test_of_two_jobs_the_later_one_says_that_there_is_another(orders: Orders, tmp_path: Path) -> None:
+    first, second = IcebergJob(orders, tmp_path), IcebergJob(orders, tmp_path, "second")
+    first.batch_of(0, 10, opens=True)
+    tasks = second.tasks(10, 50)
+    first.batch_of(10, 50)
+    before = files(tmp_path)
+    with pytest.raises(AnotherJob, match=r"another job lands into the table raw\.table"):
+        second.commit(tasks)
+    assert files(tmp_path) == before - len(tasks)
+    IcebergJob(orders, tmp_path, "third").batch_of(10, 50, 100)
+    assert landed(tmp_path) == list(range(100))
+
+
+def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg by itself would add the rows of both, and say that the table ends at 50."""
+    first, second = IcebergJob(orders, tmp_path), IcebergJob(orders, tmp_path, "second")
+    tasks, rival = first.tasks(0, 50, opens=True), second.tasks(0, 80, opens=True)
+    before_the_commit(monkeypatch, lambda: second.commit(rival))
+    with pytest.raises(AnotherJob):
+        first.commit(tasks)
+    assert landed(tmp_path) == list(range(80))
+    assert opened(tmp_path).properties[application(str(first.head.lane))] == "80"
+
+
+def test_who_commits_something_else_meanwhile_is_no_other_job(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 50, opens=True)
+    nothing = rows_in(tmp_path).slice(0, 0)
+    before_the_commit(monkeypatch, lambda: opened(tmp_path).append(nothing), times=3)
+    job.batch_of(50, 100)
+    assert landed(tmp_path) == list(range(100))
+    assert opened(tmp_path).properties[application(str(job.head.lane))] == "100"
+
+
+def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 50, 100, opens=True)
+    assert landed(tmp_path) == list(range(0, 100, 2))
+    assert landed(tmp_path, BAD) == list(range(1, 100, 2))
+    good, bad = rows_in(tmp_path), rows_in(tmp_path, BAD)
+    assert sorted(value["n"] for value in good["value"].to_pylist()) == list(range(0, 100, 2))
+    assert set(bad["error"].to_pylist()) == {"odd"}
+    assert "value" not in bad.column_names
+    assert "error" not in good.column_names
+
+
+def test_a_table_grows_while_it_is_landed_into_and_who_writes_the_old_fields_goes_on(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = IcebergJob(orders, tmp_path, decoder=Odd())
+    old.batch_of(0, 20, opens=True)
+    new = IcebergJob(orders, tmp_path, "new", decoder=Odd(GROWN))
+    new.batch_of(20, 40)
+    before_the_commit(monkeypatch, lambda: new.batch_of(40, 40))  # which changes nothing
+    old.batch_of(40, 100)
+    assert landed(tmp_path) == list(range(0, 100, 2))
+    assert landed(tmp_path, BAD) == list(range(1, 100, 2))
+    values = rows_in(tmp_path)["value"].to_pylist()
+    assert sorted((it["n"], it["m"]) for it in values if it["m"] is not None) == [(n, n) for n in range(20, 40, 2)]
+
+
+def test_fields_of_another_type_are_refused_before_anything_is_read(orders: Orders, tmp_path: Path) -> None:
+    IcebergJob(orders, tmp_path, decoder=Odd())
+    with pytest.raises(PipeFailed, match=r"do not fit into the table raw\.table: value\.n: string is not bigint"):
+        IcebergJob(orders, tmp_path, decoder=Odd(landing.pa.struct([("n", landing.pa.string())])))
+
+
+def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 10, opens=True)
+    tasks = job.tasks(10, 60)
+
+    def crash() -> None:
+        raise SystemExit
+
+    before_the_commit(monkeypatch, crash)
+    with pytest.raises(SystemExit):
+        job.commit(tasks)
+    monkeypatch.undo()
+    assert (landed(tmp_path), landed(tmp_path, BAD)) == (list(range(0, 10, 2)), list(range(1, 60, 2)))
+    IcebergJob(orders, tmp_path, decoder=Odd()).batch_of(10, 60)
+    assert (landed(tmp_path), landed(tmp_path, BAD)) == (list(range(0, 60, 2)), list(range(1, 60, 2)))
+
+
+def test_a_batch_without_a_row_that_the_table_keeps_still_moves_its_end_and_collides(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(orders.nsqd, orders.topic, [b"1"] * 50)
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 100, opens=True)
+    rival = IcebergJob(orders, tmp_path, "rival", decoder=Odd())
+    tasks, theirs = job.tasks(100, 120), rival.tasks(100, 150)
+    table = rival.writer._landing.table
+    before_the_commit(monkeypatch, lambda: table.append([it.table for it in theirs], Batch("rival", 0, {})))
+    with pytest.raises(AnotherJob):
+        job.commit(tasks)
+    assert opened(tmp_path).properties[application(str(job.head.lane))] == "150"
+    assert len(landed(tmp_path)) == 50
+
+
+def test_a_table_whose_rows_have_no_ends_is_not_added_to(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 10, opens=True)
+    with opened(tmp_path).transaction() as transaction:
+        transaction.remove_properties(MARK, SNAPSHOT)
+    for act in (lambda: job.batch_of(10, 20), lambda: IcebergJob(orders, tmp_path)):
+        with pytest.raises((NotJoined, PipeFailed), match="does not say which messages"):
+            act()
+
+
+def test_a_table_that_was_set_back_is_not_added_to(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 50, opens=True)
+    job.batch_of(50, 80)
+    first = opened(tmp_path).history()[0].snapshot_id
+    opened(tmp_path).manage_snapshots().rollback_to_snapshot(first).commit()
+    assert landed(tmp_path) == list(range(50)), "and the ends say 80"
+    with pytest.raises(NotJoined, match="was set back to a snapshot"):
+        job.batch_of(80, 100)
+    with pytest.raises(PipeFailed, match="was set back to a snapshot"):
+        check_standing(source_of(orders), table_at(tmp_path))
+
+
+def test_files_whose_commit_may_have_been_made_are_left_alone(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 10, opens=True)
+    before = files(tmp_path)
+    tasks = job.tasks(10, 40)
+
+    def lost() -> None:
+        raise CommitStateUnknownException("502")
+
+    before_the_commit(monkeypatch, lost)
+    with pytest.raises(CommitStateUnknownException):
+        job.commit(tasks)
+    job.writer.abort(list(tasks), 1)
+    assert files(tmp_path) == before + 1, "the catalog may still take it"
+    more = job.tasks(10, 60)
+    job.writer.abort([*more, None], 1)  # a task has failed, so there was no commit
+    assert files(tmp_path) == before + 1
+
+
+def test_an_answer_that_was_lost_doubles_nothing(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit was made, and its second try by the client's own transport is refused."""
+    job = IcebergJob(orders, tmp_path)
+    commit = SqlCatalog.commit_table
+
+    def twice(catalog: SqlCatalog, *arguments: object) -> object:
+        commit(catalog, *arguments)  # type: ignore[arg-type]
+        raise CommitFailedException("somebody else has committed")
+
+    tasks = job.tasks(0, 60, opens=True)
+    monkeypatch.setattr(SqlCatalog, "commit_table", twice)
+    job.commit(tasks)
+    monkeypatch.undo()
+    assert landed(tmp_path) == list(range(60))
+
+
+def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: Path) -> None:
+    table = table_at(tmp_path, checkpoint=str(tmp_path / "lost"))
+    assert check_standing(source_of(orders), table) == source_of(orders), "nothing is there yet"
+    job = IcebergJob(orders, tmp_path)
+    lane = str(job.head.lane)
+    job.batch_of(0, 60, opens=True)
+    assert begins(check_standing(source_of(orders), table)) == {lane: 60}
+    ahead = planned(tmp_path / "foreign", {"lanes": {lane: 80}, "begins": {lane: 0}}, done=1)
+    with pytest.raises(PipeFailed, match=rf"goes on at 80 of lane {lane}, and the table raw\.table ends at 60"):
+        check_standing(source_of(orders), table_at(tmp_path, checkpoint=ahead))
+    behind = planned(tmp_path / "old", {"lanes": {lane: 20}, "begins": {lane: 0}}, done=1)
+    assert check_standing(source_of(orders), table_at(tmp_path, checkpoint=behind)) == source_of(orders)
+
+
+def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp_path: Path) -> None:
+    """In a process of its own, as pyiceberg reads its configuration when it is imported."""
+    IcebergJob(orders, tmp_path).batch_of(0, 60, opens=True)
+    code = (
+        "from nsqpipe.iceberg import standing; from nsqpipe.tables import Format, Table; "
+        "from pyspark_nsqtable.iceberg import CatalogName; "
+        "print(list(standing(Table('raw.table', Format.ICEBERG, catalog=CatalogName('default'))).ends.values()))"
+    )
+    said = {
+        f"PYICEBERG_CATALOG__DEFAULT__{name.upper()}": text for name, text in catalog_at(tmp_path).properties.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **said}, cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout.strip(), done.returncode) == ("[60]", 0), done.stderr
+
+
+def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path, QUERY)
+    job.batch_of(0, 20, opens=True)
+    job.batch_of(20, 40)
+    job.tasks(40, 60)  # and the driver dies
+    for path in tmp_path.rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    strange = tmp_path / "lake" / "raw" / "table" / "data" / "strange.parquet"
+    strange.touch()
+    os.utime(strange, (0, 0))
+    before = files(tmp_path)
+    now = time.time() + ABANDONED_AFTER
+    done = tend(table_at(tmp_path), Policy(vacuum_after=60.0), now=now)
+    assert (done.files, done.removed, done.failed) == (2, 1, "")
+    assert files(tmp_path) == before - 1
+    assert strange.exists()
+    assert len(opened(tmp_path).snapshots()) == 1
+    assert landed(tmp_path) == list(range(40))
+    assert tend(table_at(tmp_path), Policy(vacuum_after=60.0), now=now + 1).removed == 0, "and not at each look"
+    job.batch_of(40, 60)
+    assert landed(tmp_path) == list(range(60))
+
+
+def test_the_last_line_says_what_the_table_has_grown_by(orders: Orders, tmp_path: Path) -> None:
+    IcebergJob(orders, tmp_path).batch_of(0, 20, opens=True)
+    ledger = Ledger("land", "table raw.table")
+    ledger.watch("landed", table_at(tmp_path))
+    IcebergJob(orders, tmp_path).batch_of(20, 50, 100)
+    assert "80 landed in 2 files" in ledger.told(1.0)
+
+
+def test_a_catalog_that_does_not_answer_is_said_in_one_line(tmp_path: Path) -> None:
+    table = table_at(tmp_path / "nowhere")
+    with pytest.raises(PipeFailed, match=r"the catalog of raw\.table cannot be used: ") as failed:
+        iceberg.standing(table)
+    assert "\n" not in str(failed.value)
+
+
+def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    results = list(standing.run(tmp_path, engine=standing.Model, kind=Format.ICEBERG, orders=2, steps=6, seed=seed))
+    assert all(result.is_exact for result in results), "\n".join(map(str, results))
+    assert all(result.refused for result in results), "a wrong topic is refused at least"
