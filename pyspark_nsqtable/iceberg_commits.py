@@ -259,7 +259,7 @@ class _Doubting:
             there = self._catalog.load_table(table.name())
             if there.snapshot_by_id(self._snapshot_id) is None:
                 raise
-            return CommitTableResponse(metadata=there.metadata, metadata_location=there.metadata_location)
+            return CommitTableResponse(metadata=there.metadata, **{"metadata-location": there.metadata_location})
 
 
 def append(target: IcebergTable, shares: Sequence[Share], batch: Batch) -> None:

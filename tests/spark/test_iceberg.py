@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -203,7 +204,7 @@ def test_a_table_grows_while_it_is_landed_into_and_who_writes_the_old_fields_goe
 def test_fields_of_another_type_are_refused_before_anything_is_read(orders: Orders, tmp_path: Path) -> None:
     IcebergJob(orders, tmp_path, decoder=Odd())
     with pytest.raises(PipeFailed, match=r"do not fit into the table raw\.table: value\.n: string is not bigint"):
-        IcebergJob(orders, tmp_path, decoder=Odd(landing.pa.struct([("n", landing.pa.string())])))
+        IcebergJob(orders, tmp_path, decoder=Odd(pa.struct([("n", pa.string())])))
 
 
 def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(

@@ -1,0 +1,104 @@
+"""`nsqpipe land --format iceberg` with Spark: each message once, as pyiceberg reads the table, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from nsqpipe.cli import app
+from nsqpipe.decoders import make_decoder
+from nsqpipe.failures import PipeFailed
+from nsqpipe.kinds import Kind
+from nsqpipe.land import prepare_landing, start_landing
+from nsqpipe.quality import Rule, Then
+from nsqpipe.running import run_queries
+from nsqpipe.shape import Shape
+from nsqpipe.sources import From
+from tests.support.iceberg import flags, landed, rows_in, table_at
+from tests.support.pipe import Pipeline, source_of
+from tests.support.process import Nsqd
+from tests.support.spark import address, numbered, publish
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BAD = "raw.bad"
+
+
+def pipeline_of(
+    spark: SparkSession, source: From, folder: Path, *, shape: Shape | None = None, checkpoint: str = ""
+) -> Pipeline:
+    pipeline = Pipeline(spark, source, folder, shape=shape)
+    pipeline.move(table_at(folder, checkpoint=checkpoint), table_at(folder, BAD))
+    return pipeline
+
+
+def test_checkpoints_may_be_forgotten_deleted_and_foreign(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(1000))
+    pipeline = pipeline_of(spark, source_of(nsqd, "orders", maxRowsPerTrigger=400), tmp_path)
+    pipeline.land()
+    assert landed(tmp_path) == list(range(1000))
+    pipeline.forget_commit(pipeline.last_batch())  # as if the driver had died between the two commits
+    pipeline.land()
+    assert landed(tmp_path) == list(range(1000))
+    publish(nsqd, "orders", numbered(500, start=1000))
+    shutil.rmtree(pipeline.checkpoint)
+    pipeline.land()
+    assert landed(tmp_path) == list(range(1500))
+    elsewhere = pipeline_of(spark, source_of(nsqd, "orders"), tmp_path / "elsewhere")
+    publish(nsqd, "orders", numbered(100, start=1500))
+    elsewhere.land()
+    foreign = pipeline_of(spark, source_of(nsqd, "orders"), tmp_path, checkpoint=str(elsewhere.checkpoint))
+    with pytest.raises(PipeFailed, match=r"and the table raw\.table ends at 1500"):
+        foreign.land()
+    assert landed(tmp_path) == list(range(1500))
+
+
+def test_of_two_streams_into_one_table_one_says_that_there_is_another(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", numbered(600))
+    source = source_of(nsqd, "orders", maxRowsPerTrigger=100)
+    pair = [pipeline_of(spark, source, tmp_path, checkpoint=str(tmp_path / name)) for name in ("one", "two")]
+    jobs = [prepare_landing(it.job) for it in pair]
+    with pytest.raises(PipeFailed, match=r"another job lands into the table raw\.table"):
+        run_queries(spark, lambda: [query for job in jobs for query in start_landing(spark, job)])
+    there = landed(tmp_path)
+    assert there == list(range(len(there)))
+    shutil.rmtree(pair[0].checkpoint)
+    pair[0].land()
+    assert landed(tmp_path) == list(range(600))
+
+
+def test_rows_that_fail_lie_in_a_table_of_their_own(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", [*(b'{"n": %d}' % number for number in range(100)), b"{", b'{"n": "x"}'])
+    decoder = make_decoder(Kind.JSON, "n int", "")
+    source = source_of(nsqd, "orders", maxRowsPerTrigger=60)
+    pipeline_of(spark, source, tmp_path, shape=Shape(decoder=decoder)).land()
+    assert sorted(it["n"] for it in rows_in(tmp_path)["value"].to_pylist()) == list(range(100))
+    assert len(rows_in(tmp_path, BAD)) == 2
+    rules = (Rule("small", "value.n < 50", Then.QUARANTINE),)
+    grown = make_decoder(Kind.JSON, "n int, m string", "")
+    publish(nsqd, "orders", [b'{"n": 1, "m": "new"}', b'{"n": 70}'])
+    pipeline_of(spark, source, tmp_path, shape=Shape(decoder=grown, rules=rules)).land()
+    values = rows_in(tmp_path)["value"].to_pylist()
+    assert [it for it in values if it["m"] is not None] == [{"n": 1, "m": "new"}]
+    assert len(values) == 101
+    assert len(rows_in(tmp_path, BAD)) == 3
+
+
+def test_the_command_lands_says_so_and_knows_its_lag(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(120))
+    where = [f"--nsqd={address(nsqd)}", "--topic=orders", f"--checkpoint={tmp_path}/checkpoint"]
+    done = CliRunner().invoke(app, ["land", *where, *flags(tmp_path), "--until-now"])
+    assert done.exit_code == 0, done.output
+    assert "120 landed in 1 file" in done.stderr
+    assert "table raw.table" in done.stderr
+    assert landed(tmp_path) == list(range(120))
+    lag = CliRunner().invoke(app, ["lag", *where, "--json"])
+    assert json.loads(lag.stdout)["behind"] == 0
