@@ -148,7 +148,7 @@ def _has_rows(table: Table) -> bool:
 def _is_set_back(table: Table, named: str | None) -> bool:
     if named is None or table.snapshot_by_id(int(named)) is None:
         return False
-    return int(named) not in {it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)}
+    return all(it.snapshot_id != int(named) for it in ancestors_of(table.current_snapshot(), table.metadata))
 
 
 def check_fits(table: Table, target: IcebergTable) -> None:
@@ -218,7 +218,7 @@ class Commit:
         if _lacking_fields(table, self.target.schema):
             with transaction.update_schema() as update:
                 update.union_by_name(_with_iceberg_types(self.target.schema))
-        if transaction.table_metadata.name_mapping() is None:  # our files know their columns by name
+        if table.name_mapping() is None:  # our files know their columns by name
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         told = {"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told}

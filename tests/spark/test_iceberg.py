@@ -358,6 +358,19 @@ def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Ord
     assert landed(tmp_path) == list(range(60))
 
 
+def test_snapshots_do_not_become_more_and_more(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iceberg, "_MOST_SNAPSHOTS", 4)
+    monkeypatch.setattr(iceberg, "_KEPT_SNAPSHOTS", 2)
+    job = IcebergJob(orders, tmp_path)
+    counts = []
+    for begin in range(0, 100, 20):
+        job.batch_of(begin, begin + 20, opens=begin == 0)
+        tend(table_at(tmp_path), Policy(), now=time.time())
+        counts.append(len(opened(tmp_path).snapshots()))
+    assert counts == [1, 2, 3, 4, 2]
+    assert landed(tmp_path) == list(range(100))
+
+
 def test_the_last_line_says_what_the_table_has_grown_by(orders: Orders, tmp_path: Path) -> None:
     IcebergJob(orders, tmp_path).batch_of(0, 20, opens=True)
     ledger = Ledger("land", "table raw.table")
