@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def test_a_second_job_with_a_checkpoint_of_its_own_adds_nothing(
     pair = [pipeline_of(spark, source, tmp_path, checkpoint=str(tmp_path / name)) for name in ("one", "two")]
     jobs = [prepare_landing(it.job) for it in pair]  # neither knows of the other
     for job in jobs:
-        run_queries(spark, lambda job=job: start_landing(spark, job))
+        run_queries(spark, partial(start_landing, spark, job))
     assert landed(tmp_path) == list(range(600))
     assert all(it.checkpoint.exists() for it in pair)
 
