@@ -41,7 +41,7 @@ def pipeline_of(
 
 def test_checkpoints_may_be_forgotten_deleted_and_foreign(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
     publish(nsqd, "orders", numbered(1000))
-    pipeline = pipeline_of(spark, source_of(nsqd, "orders", maxRowsPerTrigger=400), tmp_path)
+    pipeline = pipeline_of(spark, source_of(nsqd, "orders", maxRowsPerTrigger=600), tmp_path)
     pipeline.land()
     assert landed(tmp_path) == list(range(1000))
     pipeline.forget_commit(pipeline.last_batch())  # as if the driver had died between the two commits
@@ -51,6 +51,7 @@ def test_checkpoints_may_be_forgotten_deleted_and_foreign(spark: SparkSession, n
     shutil.rmtree(pipeline.checkpoint)
     pipeline.land()
     assert landed(tmp_path) == list(range(1500))
+    (tmp_path / "elsewhere").mkdir()
     elsewhere = pipeline_of(spark, source_of(nsqd, "orders"), tmp_path / "elsewhere")
     publish(nsqd, "orders", numbered(100, start=1500))
     elsewhere.land()
@@ -64,7 +65,7 @@ def test_a_second_job_with_a_checkpoint_of_its_own_adds_nothing(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
     publish(nsqd, "orders", numbered(600))
-    source = source_of(nsqd, "orders", maxRowsPerTrigger=250)
+    source = source_of(nsqd, "orders", maxRowsPerTrigger=400)
     pair = [pipeline_of(spark, source, tmp_path, checkpoint=str(tmp_path / name)) for name in ("one", "two")]
     jobs = [prepare_landing(it.job) for it in pair]  # neither knows of the other
     for job in jobs:
