@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from nsqpipe import iceberg
+from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
 from nsqpipe.landed import Ledger
 from nsqpipe.standing import check_standing
@@ -33,9 +35,9 @@ from pyspark_nsqtable.lease import ABANDONED_AFTER
 from tests.spark import standing
 from tests.spark.test_landing import GROWN, QUERY, Job, Odd, Orders, files
 from tests.spark.test_standing import begins, planned, source_of
-from tests.support.iceberg import catalog_at, landed, opened, rows_in, table_at
+from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
 from tests.support.process import ROOT, Nsqd
-from tests.support.spark import KEPT, numbered, publish
+from tests.support.spark import KEPT, address, numbered, publish
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as Opened
@@ -386,8 +388,38 @@ def test_a_catalog_that_does_not_answer_is_said_in_one_line(tmp_path: Path) -> N
     assert "\n" not in str(failed.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--format=iceberg", "--table=/data/t", "--checkpoint=c"], "an Iceberg table is named NAMESPACE.TABLE"),
+        (["--format=iceberg", "--table=raw.t"], "--format iceberg needs a --checkpoint"),
+        (["--format=iceberg", "--table=raw.t", "--checkpoint=c", "--remote=sc://h:1"], "does not go with --remote"),
+        (["--format=iceberg", "--table=raw.t", "--checkpoint=c", "--show"], "--show"),
+        (["--table=t", "--catalog=lake"], "need --format iceberg"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, ["land", "--nsqd=127.0.0.1:1", "--topic=orders", *words])
+    assert done.exit_code == 2
+    assert said in done.stderr
+
+
+def test_a_table_and_a_catalog_that_are_wrong_are_said_before_spark_is_started(orders: Orders, tmp_path: Path) -> None:
+    IcebergJob(orders, tmp_path, decoder=Odd())
+    land = ["land", f"--nsqd={address(orders.nsqd)}", f"--topic={orders.topic}", f"--checkpoint={tmp_path}/checkpoint"]
+    other_type = CliRunner().invoke(app, [*land, *flags(tmp_path), "--decoder=json", "--schema=n string"])
+    assert (other_type.exit_code, "value.n: string is not bigint" in other_type.stderr) == (1, True), other_type.stderr
+    nowhere = CliRunner().invoke(app, [*land, *flags(tmp_path / "nowhere")])
+    assert nowhere.exit_code == 1
+    assert "the catalog of raw.table cannot be used" in nowhere.stderr
+    assert len(nowhere.stderr.splitlines()) == 1
+    others = CliRunner().invoke(app, ["quality", "--format=iceberg", "--table=raw.table", "--rules=r"])
+    assert others.exit_code == 2
+    assert "`land` alone knows Iceberg tables" in others.stderr
+
+
 def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
-    results = list(standing.run(tmp_path, engine=standing.Model, kind=Format.ICEBERG, orders=2, steps=6, seed=seed))
+    results = list(standing.run(tmp_path, engine=standing.Model, kind=Format.ICEBERG, orders=1, steps=6, seed=seed))
     assert all(result.is_exact for result in results), "\n".join(map(str, results))
     assert all(result.refused for result in results), "a wrong topic is refused at least"
