@@ -1,7 +1,7 @@
 """Where a table stands, and whether a checkpoint belongs to it: asked before Spark is started, and answered in one line.
 
-A Delta or Iceberg table says itself how far it goes in each lane. So a checkpoint that was lost is no harm, as landing goes on from the
-table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
+A Delta or Iceberg table says itself how far it goes in each lane. So a checkpoint that was lost is no harm, as landing goes on
+from the table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
 
 A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches, and takes a batch whose number it has for
 one that it has: a new checkpoint would begin with number 0 again, and nothing would land. So a note in the table's folder names

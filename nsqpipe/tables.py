@@ -1,4 +1,4 @@
-"""Tables, wherever they lie: Delta and Iceberg, which commit with their rows, and Parquet as Spark's own file sink writes it."""
+"""Tables: Delta and Iceberg, which commit with their rows, and Parquet as Spark's own file sink writes it, wherever they lie."""
 
 from __future__ import annotations
 

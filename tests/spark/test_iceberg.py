@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,16 +28,20 @@ from nsqpipe.standing import check_standing
 from nsqpipe.tables import Format
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import Policy
+from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
+from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
 from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined
 from pyspark_nsqtable.ends import MARK, application
+from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_commits import SNAPSHOT, open_catalog
 from pyspark_nsqtable.lease import ABANDONED_AFTER
 from tests.spark import standing
 from tests.spark.test_landing import GROWN, QUERY, Job, Odd, Orders, files
 from tests.spark.test_standing import begins, planned, source_of
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
+from tests.support.iceberg_rest import rest_catalog
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
@@ -423,3 +429,39 @@ def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
     results = list(standing.run(tmp_path, engine=standing.Model, kind=Format.ICEBERG, orders=1, steps=6, seed=seed))
     assert all(result.is_exact for result in results), "\n".join(map(str, results))
     assert all(result.refused for result in results), "a wrong topic is refused at least"
+
+
+def test_a_rest_catalog_refuses_what_a_rival_was_quicker_with(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rest_catalog(tmp_path) as uri:
+        table = replace(table_at(tmp_path), catalog=CatalogName("", {"uri": uri, "type": "rest"}))
+        good, _ = landing.schemas(source_options(orders.source), None, drops_body=False)
+        job, rival = Job(orders, tmp_path), Job(orders, tmp_path, "rival")
+        for it in (job, rival):
+            it.options |= table.sink_options(good)
+        job.batch_of(0, 30, opens=True)
+        tasks, theirs = job.tasks(30, 50), rival.tasks(30, 80)
+        before_the_commit(monkeypatch, lambda: rival.commit(theirs))
+        with pytest.raises(AnotherJob):
+            job.commit(tasks)
+        assert landed(tmp_path) == list(range(80))
+        assert begins(check_standing(source_of(orders), table)) == {str(job.head.lane): 80}
+
+
+def test_executors_need_neither_pyiceberg_nor_the_catalog(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    ranges = as_rows([Range(job.head.lane, job.head.address, 0, 100)], frozenset([(job.head.lane, 0)]))
+    given, written = tmp_path / "given", tmp_path / "written"
+    given.write_bytes(pickle.dumps((job.writer._landing, ranges)))
+    code = (
+        "import pickle, sys; sys.modules['pyiceberg'] = None\n"
+        "from pyspark_nsqtable.landing import land\n"
+        "landing, ranges = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "pickle.dump(land(landing, iter([ranges]), query='q', name='q-0-0'), open(sys.argv[2], 'wb'))\n"
+    )
+    (tmp_path / "catalog.db").rename(tmp_path / "away")
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code, given, written], cwd=ROOT, timeout=60, check=True)
+    (tmp_path / "away").rename(tmp_path / "catalog.db")
+    job.commit([pickle.loads(written.read_bytes())])
+    assert landed(tmp_path) == list(range(100))
