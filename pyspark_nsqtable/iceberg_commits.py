@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -154,7 +155,7 @@ def _is_set_back(table: Table, named: str | None) -> bool:
 def check_fits(table: Table, target: IcebergTable) -> None:
     """Raises BadTable. Fields that the table lacks fit: it gets them with the first rows that have them."""
     try:
-        _lacking_fields(table, target.schema)
+        _lacks_fields(table, target.schema)
     except Misfit as misfit:
         raise BadTable(f"the rows do not fit into the table {target.path}: {misfit}; name another table") from None
     names = {field.field_id: field.name for field in table.schema().fields}
@@ -170,7 +171,7 @@ def check_fits(table: Table, target: IcebergTable) -> None:
         )
 
 
-def _lacking_fields(table: Table, rows: pa.Schema) -> bool:
+def _lacks_fields(table: Table, rows: pa.Schema) -> bool:
     """By the rules that Delta tables grow by. Raises Misfit."""
     there = Schema.from_arrow(schema_to_pyarrow(table.schema(), include_field_ids=False))
     return bool(additions(there, Schema.from_arrow(_with_iceberg_types(rows))))
@@ -215,7 +216,7 @@ class Commit:
         # Of this object in memory alone; the catalog is told nothing of it.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         transaction = table.transaction()
-        if _lacking_fields(table, self.target.schema):
+        if _lacks_fields(table, self.target.schema):
             with transaction.update_schema() as update:
                 update.union_by_name(_with_iceberg_types(self.target.schema))
         if table.name_mapping() is None:  # our files know their columns by name
@@ -265,26 +266,33 @@ class _Doubting:
 def append(target: IcebergTable, shares: Sequence[Share], batch: Batch) -> None:
     """Append what the tasks have written, unless somebody else has moved the ends.
 
-    Raises what `judged` raises, once the files are removed that then are nobody's.
+    Raises what `judged` raises.
     """
     catalog = open_catalog(target.catalog, target.access)
     pause = _PAUSE
-    for left in reversed(range(_TRIES)):
-        try:
+    with _removing_if_refused(target, shares):
+        for _ in range(_TRIES):
             if judged(catalog, target, shares).make(batch):
                 return
-            if not left:
-                raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
-        except (NotJoined, AnotherJob, BadTable):
-            target.remove([file for share in shares for file in share.files])
-            raise
-        time.sleep(pause * random.uniform(0.5, 1.0))
-        pause = min(2 * pause, _LONGEST_PAUSE)
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
 
 
 def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
     """Judge what the tasks have written, and add none of it."""
-    judged(open_catalog(target.catalog, target.access), target, shares)
+    with _removing_if_refused(target, shares):
+        judged(open_catalog(target.catalog, target.access), target, shares)
+
+
+@contextmanager
+def _removing_if_refused(target: IcebergTable, shares: Sequence[Share]) -> Iterator[None]:
+    """Whatever else is raised may have left a commit behind that names the files."""
+    try:
+        yield
+    except (NotJoined, AnotherJob, BadTable):
+        target.remove([file for share in shares for file in share.files])
+        raise
 
 
 def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
