@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import click
+import typer
 
 from nsqpipe import command_line, jobs
 from nsqpipe.runtime import running
@@ -176,7 +176,7 @@ def quality(job: jobs.Quality) -> None:
         counts = broken_counts(table_for(job, job.table, job.format).read(spark), load_rules(job.rules))
         _print(job, counts, "\n".join(f"{count:>12,}  {name}" for name, count in counts.items()))
         if any(count for name, count in counts.items() if name != ROWS):
-            raise click.exceptions.Exit(FOUND_SOMETHING)
+            raise typer.Exit(FOUND_SOMETHING)
 
 
 def lag(job: jobs.Lag) -> None:
@@ -202,7 +202,7 @@ def lag(job: jobs.Lag) -> None:
             "\n".join([*lines, f"{behind:,} behind, {lost:,} lost"]),
         )
         if job.at_most is not None and behind > job.at_most:
-            raise click.exceptions.Exit(FOUND_SOMETHING)
+            raise typer.Exit(FOUND_SOMETHING)
 
 
 def offsets_show(job: jobs.OffsetsShow) -> None:
@@ -222,7 +222,7 @@ def offsets_set(job: jobs.OffsetsSet) -> None:
         from nsqpipe.storage import place_for
 
         set_offsets(place_for(job, job.checkpoint), dict(job.lane))
-        click.echo(f"made {job.checkpoint}")
+        typer.echo(f"made {job.checkpoint}")
 
 
 def doctor(job: jobs.Doctor) -> None:
@@ -234,7 +234,7 @@ def doctor(job: jobs.Doctor) -> None:
         lines = [f"{'ok ' if it.is_good else 'BAD'}  {it.text}" for it in findings]
         _print(job, [{"ok": it.is_good, "text": it.text} for it in findings], "\n".join(lines))
         if not all(it.is_good for it in findings):
-            raise click.exceptions.Exit(FOUND_SOMETHING)
+            raise typer.Exit(FOUND_SOMETHING)
 
 
 def bench(job: jobs.Bench) -> None:
@@ -255,10 +255,10 @@ def submit(job: jobs.Submit) -> None:
             archive = Path(folder) / "nsqpipe.zip"
             command = command_for(job, archive)
             if job.dry_run:
-                click.echo(shlex.join(command))
+                typer.echo(shlex.join(command))
                 return
             pack(archive)
-            raise click.exceptions.Exit(subprocess.run(command, env=environment(job, archive), check=False).returncode)
+            raise typer.Exit(subprocess.run(command, env=environment(job, archive), check=False).returncode)
 
 
 Runner = Callable[[Any], None]
@@ -316,7 +316,7 @@ def _shape(job: jobs.Decoding) -> Shape:
 
 
 def _print(job: jobs.Printed, found: object, text: str) -> None:
-    click.echo(json.dumps(found) if job.as_json else text)
+    typer.echo(json.dumps(found) if job.as_json else text)
 
 
 def _or_dash(number: int | None) -> str:

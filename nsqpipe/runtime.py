@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Final
 
-import click
+import typer
 
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.jobs import Decoding, OnSpark, Streaming
@@ -110,8 +110,8 @@ class Run:
                 if self.progress is not None:
                     self.progress.finish(ledger.told(time.monotonic() - began))
         if job.until_now and ledger.missing:
-            click.echo(f"nsqpipe: what these have is not in it: {'; '.join(ledger.missing.values())}", err=True)
-            raise click.exceptions.Exit(INCOMPLETE)
+            typer.echo(f"nsqpipe: what these have is not in it: {'; '.join(ledger.missing.values())}", err=True)
+            raise typer.Exit(INCOMPLETE)
 
     def told(self, text: str) -> None:
         """How far it is."""
@@ -129,14 +129,14 @@ def running(job: Job) -> Iterator[Run]:
         except PipeFailed as error:
             failed = error
             _keep_traceback(job)
-        except (click.exceptions.Exit, click.UsageError):
+        except typer.Exit:
             raise
         except Exception as error:
             failed = PipeFailed(first_cause(error))
             _keep_traceback(job)
     if failed is not None:
-        click.echo(f"nsqpipe: {failed}", err=True)
-        raise click.exceptions.Exit(failed.exit_status)
+        typer.echo(f"nsqpipe: {failed}", err=True)
+        raise typer.Exit(failed.exit_status)
 
 
 def _keep_traceback(job: Job) -> None:

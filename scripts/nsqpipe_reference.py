@@ -31,6 +31,7 @@ It needs `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 
 `nsqpipe --config FILE COMMAND` takes options from a TOML file, a table for each command; the command line stands above it.
 A name that no command knows is an error.
+`nsqpipe --install-completion` lets your shell complete commands and options.
 
 ```toml
 [land]

@@ -14,8 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import write_deltalake
+from typer.testing import CliRunner
 
 from nsqpipe import checks
 from nsqpipe.cli import app

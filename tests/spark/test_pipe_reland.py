@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
+from typer.testing import CliRunner
 
 from nsqpipe import reland as relanding
 from nsqpipe.cli import app

@@ -8,13 +8,14 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 from nsqpipe import jobs
 from nsqpipe.cli import COMMANDS, app
+from nsqpipe.command_line import root
 from nsqpipe.kinds import DeployMode
 from nsqpipe.session import defaults_for
-from nsqpipe.settings import interval, moment, pair, place, settings_of
+from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
 from tests.support.process import ROOT
 
@@ -50,10 +51,18 @@ def test_the_command_line_and_its_reference_need_no_spark() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def parsed(name: str, words: list[str]) -> Job:
+    """What a command's runner would get."""
+    job, made = COMMANDS[name][0], list[Job]()
+    done = CliRunner().invoke(root("", "", {}, {name: (job, made.append)}), [name, *words])
+    assert done.exit_code == 0, done.stderr
+    return made[0]
+
+
 def test_what_the_words_of_a_command_line_become() -> None:
     words = ["--topic=a", "--topic=b.*", "--nsqd=x:1", "--table=t/", "--conf=a=b=c", "--until-now", "--log=spark.log"]
-    with app.commands["land"].make_context("land", words) as context:
-        job = jobs.Land(**context.params)
+    job = parsed("land", words)
+    assert isinstance(job, jobs.Land)
     assert job == jobs.Land(
         topic=("a", "b.*"), nsqd=("x:1",), table="t/", conf=(("a", "b=c"),), until_now=True, log=Path("spark.log")
     )
@@ -67,10 +76,9 @@ def test_who_has_to_be_there_is_an_option_of_the_source(command: str) -> None:
     words = ["--topic=a", "--lookupd=x:1", "--require-all", "--nodes=3", "--source-option=requireNodes=2"]
     words += {"land": ["--table=t"], "aggregate": ["--table=t"]}.get(command, [])
     words += ["--table=t", "--since=0", "--until=9"] if command == "backfill" else []
-    job, _ = COMMANDS[command]
-    assert issubclass(job, jobs.Reading)
-    with app.commands[command].make_context(command, words) as context:
-        options = job(**context.params).source.as_options()
+    job = parsed(command, words)
+    assert isinstance(job, jobs.Reading)
+    options = job.source.as_options()
     assert (options["requireAllNodes"], options["requireNodes"]) == ("true", "3")
 
 
