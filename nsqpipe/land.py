@@ -1,7 +1,7 @@
 """`nsqpipe land`: topics into a table, each message exactly once.
 
 Into Delta there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two tables
-(`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules or to decode them, they pass through it between marks.
+(`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules, they pass through it between marks.
 
 Into Parquet Spark's own file sink writes. It knows one table, so rows that may fail need two queries, each with a checkpoint of
 its own.
@@ -90,9 +90,12 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         schemas = landing.seen_by_sql(to_arrow_schema(rows.schema, timezone="UTC"), drops_body=shape.drops_body)
         writer = rows.writeStream.format("nsqtable")
     else:
-        schemas = landing.schemas(source_options(options), None, drops_body=False)
+        decoder = shape.decoder if shape.can_fail else None
+        schemas = landing.schemas(source_options(options), decoder, drops_body=shape.drops_body)
         writer = ranges.writeStream.format("nsqtable")
         writer = writer.options(**{f"{landing.SOURCE}{name}": text for name, text in options.items()})
+        if decoder is not None:
+            writer = writer.option("decoder", landing.packed(decoder))
     _check_tables(job, *schemas)
     if shape.can_fail:
         store = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.place.access.as_options().items()}
