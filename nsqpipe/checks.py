@@ -313,7 +313,7 @@ def _checkpoints(job: AtCluster) -> Sequence[str]:
 
 def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
     """Otherwise the source would say that the lanes of the other topic are lost, and how to throw their places away."""
-    from nsqpipe.lanes import checkpointed
+    from nsqpipe.checkpoints import checkpointed
     from nsqpipe.storage import place_of
 
     for path in checkpoints:

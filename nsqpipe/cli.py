@@ -207,7 +207,7 @@ def lag(job: jobs.Lag) -> None:
 
 def offsets_show(job: jobs.OffsetsShow) -> None:
     with running(job):
-        from nsqpipe.lanes import checkpointed
+        from nsqpipe.checkpoints import checkpointed
         from nsqpipe.storage import place_for
 
         number, sources = checkpointed(place_for(job, job.checkpoint))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from nsqpipe.checkpoints import add_first_batch, checkpointed, make_checkpoint
 from nsqpipe.failures import PipeFailed
-from nsqpipe.lanes import checkpointed
-from nsqpipe.storage import names_in, replace_text
+from nsqpipe.storage import names_in
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import BadOption, NsqError
 from pyspark_nsq.http import Http
@@ -20,8 +19,6 @@ from pyspark_nsq.options import source_options
 if TYPE_CHECKING:
     from nsqpipe.sources import From
     from pyspark_nsqtable.places import Place
-
-_OFFSETS_HEADER: Final = "v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +78,6 @@ def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
             raise PipeFailed(str(error)) from None
         if place < 0:
             raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
-    offset = json.dumps(Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True).to_json())
-    settings = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    replace_text(checkpoint.child("metadata"), json.dumps({"id": str(uuid.uuid4())}))
-    replace_text(checkpoint.child("offsets").child("0"), f"{_OFFSETS_HEADER}\n{settings}\n{offset}")
-    replace_text(checkpoint.child("commits").child("0"), f'{_OFFSETS_HEADER}\n{{"nextBatchWatermarkMs":0}}')
+    offset = Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True)
+    make_checkpoint(checkpoint, str(uuid.uuid4()))
+    add_first_batch(checkpoint, offset.to_json())

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyarrow.fs import FileSelector, FileType
 
+from nsqpipe.checkpoints import batches_in, committed_in, from_json, make_checkpoint, offsets_of, planned_in, query_in
 from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import names_in, place_of, read_text, replace_text
+from nsqpipe.storage import place_of, read_text, replace_text
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError, Unreachable
@@ -69,8 +70,8 @@ def claim(table: Table) -> None:
     checkpoint = Checkpoint.at(table.checkpoint_place)
     name = checkpoint.id or str(uuid.uuid4())
     if not checkpoint.id:
-        replace_text(checkpoint.place.child("metadata"), json.dumps({"id": name}))  # Spark takes it for its own
-    if not _batches_in(table.place.child("_spark_metadata")):
+        make_checkpoint(checkpoint.place, name)
+    if not batches_in(table.place.child("_spark_metadata")):
         replace_text(table.place.child(NOTE), json.dumps({"checkpoint": table.checkpoint, "id": name}))
 
 
@@ -124,20 +125,20 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: Place) -> Checkpoint:
-        name = _id_in(read_text(place.child("metadata")))
-        planned, done = _batches_in(place.child("offsets")), _batches_in(place.child("commits"))
+        query, planned = query_in(place), planned_in(place)
         if not planned:
-            return cls(place, name, {})
+            return cls(place, query, {})
         last = planned[-1]
         written = _offset_in(place, last)
-        places, begins = lanes_of(written), {} if last in done else lanes_of(written, "begins")
-        if last in done:
+        places = lanes_of(written)
+        if last in committed_in(place):
             opens = isinstance(written, dict) and bool(written.get("initial"))
-            return cls(place, name, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
+            return cls(place, query, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
         # It is run again, from where the batch before it ended.
+        begins = lanes_of(written, "begins")
         before = lanes_of(_offset_in(place, last - 1)) if last - 1 in planned else {}
         spans = {lane: Span(lane, at, at) for lane, at in before.items()}
-        return cls(place, name, spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
+        return cls(place, query, spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
 
     def check_topics(self, options: SourceOptions) -> None:
         """Otherwise the source would say that these lanes are lost, and how to do without them."""
@@ -155,15 +156,11 @@ class Checkpoint:
         return any(not span.opens for span in self.spans.values())
 
 
-def _id_in(metadata: str | None) -> str:
-    return str(json.loads(metadata)["id"]) if metadata else ""
-
-
 def _offset_in(checkpoint: Place, batch: int) -> Any:
-    lines = (read_text(checkpoint.child("offsets").child(str(batch))) or "").splitlines()
-    if len(lines) != 3 or lines[0] != "v1":
+    offsets = offsets_of(checkpoint, batch)
+    if len(offsets) != 1:
         raise PipeFailed(f"the checkpoint {checkpoint} is not one of this job: its offsets are not those of one source")
-    return json.loads(lines[2])
+    return offsets[0]
 
 
 # Delta
@@ -228,8 +225,8 @@ def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
 
 
 def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
-    note = json.loads(read_text(table.place.child(NOTE)) or "null")
-    if not _batches_in(table.place.child("_spark_metadata")):
+    note = _note_in(table)
+    if not batches_in(table.place.child("_spark_metadata")):
         if note is not None and note["id"] != checkpoint.id and _goes_on(note, table):
             raise PipeFailed(f"another job, with the checkpoint {note['checkpoint']}, has begun to fill {table.path}")
         if checkpoint.goes_on:
@@ -248,18 +245,19 @@ def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
         )
 
 
+def _note_in(table: Table) -> Any:
+    """None: no landing has begun to fill the table."""
+    file = table.place.child(NOTE)
+    text = read_text(file)
+    return None if text is None else from_json(text, file)
+
+
 def _goes_on(note: Mapping[str, str], table: Table) -> bool:
     """Whether the checkpoint that began to fill a table is still there."""
     return Checkpoint.at(place_of(note["checkpoint"], table.storage)).id == note["id"]
 
 
 # Files
-
-
-def _batches_in(folder: Place) -> list[int]:
-    """Spark's logs have a file for each batch; some are joined to one `<number>.compact`."""
-    names = [name.removesuffix(".compact") for name in names_in(folder)]
-    return sorted(int(it) for it in names if it.isdigit())
 
 
 def _has_files(folder: Place) -> bool:

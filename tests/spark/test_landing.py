@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,9 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import FoundFile, Policy, leftovers
-from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Range
+from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
 from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
@@ -28,8 +26,8 @@ from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, pa
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
-from tests.support.process import Nsqd
-from tests.support.spark import KEPT, address, numbered, publish
+from tests.support.orders import Orders
+from tests.support.spark import numbered, publish
 
 RANGES = from_arrow_schema(COLUMNS)
 QUERY = "9b0c4c1e-7d0e-4c8e-9a57-0f5f0b7a2c11"  # as Spark names one
@@ -48,24 +46,6 @@ class Odd:
         values = [None if number % 2 else {it.name: number for it in self.value_type} for number in numbers]
         errors = ["odd" if number % 2 else None for number in numbers]
         return Decoded(pa.array(values, self.value_type), pa.array(errors, pa.string()), {EXTRA: len(numbers)})
-
-
-@dataclass(frozen=True)
-class Orders:
-    """A topic of a node that all tests share."""
-
-    nsqd: Nsqd
-    topic: str
-
-    @property
-    def source(self) -> dict[str, str]:
-        return {"nsqd": address(self.nsqd), "topic": self.topic}
-
-    @property
-    def head(self) -> Head:
-        options = source_options(self.source)
-        (head,) = Cluster(options, Http(options.access)).heads().values()
-        return head
 
 
 class Job:
@@ -115,19 +95,6 @@ def landed(folder: Path, name: str = "table") -> list[int]:
 
 def files(folder: Path) -> int:
     return len(list(folder.rglob("*.parquet")))
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture
-def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    topic = request.node.name[-60:]
-    publish(node, topic, numbered(100))
-    return Orders(node, topic)
 
 
 def test_ranges_become_rows_of_topic_day_and_hour_with_the_end_of_their_lane(orders: Orders, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from nsqpipe import maintenance, replay, sources
 from nsqpipe.aggregate import Aggregate, start_aggregating
+from nsqpipe.checkpoints import checkpointed
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import lags, set_offsets
-from nsqpipe.lanes import checkpointed
 from nsqpipe.running import run_queries
 from nsqpipe.shape import Shape
 from nsqpipe.storage import place_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from nsqpipe.checkpoints import checkpointed
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
 from nsqpipe.sources import From
@@ -24,22 +25,9 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import rows_of
 from pyspark_nsqtable.ends import Span
 from tests.spark import standing
-from tests.spark.test_landing import Job, Orders, landed
-from tests.support.process import Nsqd
-from tests.support.spark import KEPT, address, numbered, publish
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture
-def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    topic = request.node.name.partition("[")[0][-60:]
-    publish(node, topic, numbered(100))
-    return Orders(node, topic)
+from tests.spark.test_landing import Job, landed
+from tests.support.orders import Orders
+from tests.support.spark import address, numbered, publish
 
 
 def planned(folder: Path, *batches: Mapping[str, object], done: int) -> str:
@@ -71,6 +59,30 @@ def test_the_next_batch_of_a_checkpoint_begins_where_the_last_one_was_committed(
     batches = [first] if done == 0 else [first, {"lanes": {lane: 70}}]
     found = Checkpoint.at(place_of(planned(tmp_path / "checkpoint", *batches, done=done)))
     assert found.spans == {lane: Span(lane, place, place, opens)}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"id"', "[]", '{"id": 7}'])
+def test_a_torn_file_of_a_checkpoint_is_named(text: str, tmp_path: Path) -> None:
+    place = place_of(planned(tmp_path / "checkpoint", {"lanes": {"n/orders/l": 40}}, done=1))
+    offsets, metadata = tmp_path / "checkpoint" / "offsets" / "0", tmp_path / "checkpoint" / "metadata"
+    whole = offsets.read_text()
+    for torn in (whole[:-3], whole.splitlines()[0], ""):
+        offsets.write_text(torn)
+        for read in (Checkpoint.at, checkpointed):
+            with pytest.raises(PipeFailed, match=f"^{offsets} is torn"):
+                read(place)
+    offsets.write_text(whole)
+    metadata.write_text(text)
+    with pytest.raises(PipeFailed, match=f"^{metadata} is torn"):
+        Checkpoint.at(place)
+
+
+def test_a_torn_note_of_a_parquet_table_is_named(tmp_path: Path) -> None:
+    table = Table(str(tmp_path / "table"), Format.PARQUET)
+    (tmp_path / "table").mkdir()
+    (tmp_path / "table" / NOTE).write_text('{"checkpoint": "')
+    with pytest.raises(PipeFailed, match=f"^{tmp_path}/table/{NOTE} is torn"):
+        check_standing(From(topics=("orders",), nsqd=("127.0.0.1:1",)), table)
 
 
 def test_a_table_that_lost_its_checkpoint_is_gone_on_with_where_it_ends(orders: Orders, tmp_path: Path) -> None:

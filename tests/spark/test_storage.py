@@ -14,10 +14,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
+from nsqpipe.checkpoints import checkpointed
 from nsqpipe.doctor import Finding, writable
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
-from nsqpipe.lanes import checkpointed
 from nsqpipe.sources import From
 from nsqpipe.standing import check_standing, claim
 from nsqpipe.storage import check_checkpoint, check_place, names_in, place_of, read_text, replace_text
@@ -26,7 +26,8 @@ from pyspark_nsqtable.appending import NotJoined
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
-from tests.spark.test_landing import Job, Odd, Orders
+from tests.spark.test_landing import Job, Odd
+from tests.support.orders import Orders
 from tests.support.process import Nsqd
 from tests.support.s3 import SECRET, S3Server
 from tests.support.spark import KEPT, address, numbered, publish
