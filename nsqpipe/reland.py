@@ -198,7 +198,8 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
 
 def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], version: int) -> None:
     """The version only has to be some number: what counts is that two commits that name the application collide."""
-    widen(table, Schema.from_arrow(target.schema))
+    # A table that this widens has a version that `table` is not of: the append then fails, and is prepared again.
+    widen(DeltaTable(**target.place.for_delta()), Schema.from_arrow(target.schema))
     check_leases((file.modified / 1000 for file in files), time.time())
     table.create_write_transaction(
         [action_of(file) for file in files],

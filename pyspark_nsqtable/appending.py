@@ -14,7 +14,7 @@ from pyspark_nsqtable.ends import MARK, Refused, Span, advanced, application, jo
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Place
-from pyspark_nsqtable.schemas import retried, widen
+from pyspark_nsqtable.schemas import additions, retried, widen
 from pyspark_nsqtable.sink import Target, action_of, check_fits, remove_unnamed
 
 
@@ -54,6 +54,14 @@ class Commit:
     files: Sequence[DataFile]
     ends: Mapping[str, int]  # those that change
 
+    def widens(self) -> bool:
+        """Give the table the fields that the rows bring and it lacks, and return whether it lacked some."""
+        rows = Schema.from_arrow(self.target.schema)
+        if not (self.ends and self.files and additions(self.table.schema(), rows)):
+            return False
+        widen(self.table, rows)
+        return True
+
     def make(self, batch: Batch) -> None:
         """Raises AnotherJob, or LeaseExpired. What the table had before is not added again."""
         if not self.ends:
@@ -82,20 +90,24 @@ class Commit:
 
 def append(target: Target, shares: Sequence[Share], batch: Batch, *, beside: Target | None = None) -> None:
     """Append what the tasks have written. Whenever somebody has changed the schema meanwhile, it is judged anew."""
-    retried(lambda: prepare(target, shares, beside=beside).make(batch), again=lambda: None)
+
+    def attempt() -> None:
+        commit = prepare(target, shares, beside=beside)
+        if commit.widens():  # a commit of its own, during which others may have added messages
+            commit = prepare(target, shares, beside=beside)
+        commit.make(batch)
+
+    retried(attempt, again=lambda: None)
 
 
 def prepare(target: Target, shares: Sequence[Share], *, beside: Target | None = None) -> Commit:
     """Judges what the tasks have written, and adds none of it. `beside` is the table to which a quarantine belongs.
-
-    A table gets the fields that the rows bring and it lacks, which is a commit of its own.
 
     Raises NotJoined where rows would be missing, and AnotherJob where the table is no longer what the tasks saw.
     """
     spans = joined(span for share in shares for span in share.spans)
     table = target.table()
     check_fits(table, target)
-    widen(table, Schema.from_arrow(target.schema))  # before ends are read: it looks at a newer version
     if not is_marked(table) and table.file_uris():
         raise NotJoined(rows_without_ends(target.path))
     ends = _ends([table, existing(beside)], spans)

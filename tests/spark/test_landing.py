@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.table import TableAlterer
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from nsqpipe.tables import Format, Table
@@ -229,6 +230,37 @@ def test_whoever_takes_messages_while_the_table_grows_is_noticed(
         prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
 
     overtaken(monkeypatch, overtake)
+    with pytest.raises(AnotherJob):
+        job.commit(tasks)
+    assert landed(tmp_path) == list(range(0, 40, 2))
+
+
+def test_a_batch_that_is_refused_or_adds_nothing_leaves_the_schema_alone(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path, decoder=Odd()).batch_of(0, 20, opens=True)
+    before = DeltaTable(tmp_path / "table").version()
+    ahead, again = (Job(orders, tmp_path, name, decoder=Odd(GROWN)) for name in ("ahead", "again"))
+    with pytest.raises(NotJoined):
+        ahead.batch_of(30, 60)
+    again.batch_of(0, 20, opens=True)
+    table = DeltaTable(tmp_path / "table")
+    assert table.version() == before
+    assert "m" not in [it.name for it in pa.schema(table.schema().to_arrow()).field("value").type]
+
+
+def test_whoever_takes_messages_while_this_batch_widens_the_table_is_noticed(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, another = Job(orders, tmp_path, decoder=Odd(GROWN)), Job(orders, tmp_path, "another", decoder=Odd())
+    another.batch_of(0, 20, opens=True)
+    tasks, theirs = job.tasks(20, 40), another.tasks(20, 40)
+    add_columns = TableAlterer.add_columns
+
+    def beaten(alterer: TableAlterer, fields: list[Field]) -> None:
+        monkeypatch.undo()
+        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+        add_columns(alterer, fields)
+
+    monkeypatch.setattr(TableAlterer, "add_columns", beaten)
     with pytest.raises(AnotherJob):
         job.commit(tasks)
     assert landed(tmp_path) == list(range(0, 40, 2))
