@@ -21,10 +21,16 @@ _NO_OFFSET: Final = "-"  # of a source that had none yet
 
 def checkpointed(checkpoint: Place) -> tuple[int, list[dict[str, int]]]:
     """Return the last planned batch of a checkpoint, and where each of its sources stands then. Raises PipeFailed."""
+    batch, offsets = last_offsets(checkpoint)
+    return batch, [lanes_of(offset) for offset in offsets]
+
+
+def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
+    """Return the last planned batch, and the offset of each source as it wrote it. Raises PipeFailed."""
     batches = planned_in(checkpoint)
     if not batches:
         raise PipeFailed(f"there is no checkpoint with offsets at {checkpoint}")
-    return batches[-1], [lanes_of(offset) for offset in offsets_of(checkpoint, batches[-1])]
+    return batches[-1], offsets_of(checkpoint, batches[-1])
 
 
 def query_in(checkpoint: Place) -> str:

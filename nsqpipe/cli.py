@@ -33,7 +33,7 @@ ABOUT: Final = (
 )
 EPILOG: Final = (
     "Exit status: 0 done, or stopped as asked; 1 it failed, and one line says why; 2 the command line is wrong; "
-    "3 doctor or quality found something, lag is above --at-most, or --until-now ended without nodes that are missing."
+    "3 doctor or quality found something, lag is above --at-most, or nodes were missing for lag or --until-now."
 )
 OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin where you say."
 
@@ -184,24 +184,23 @@ def lag(job: jobs.Lag) -> None:
         from nsqpipe.lag import lags
         from nsqpipe.storage import place_for
 
-        options = {"requireRetention": "false"}
-        found = lags(
-            From(topics=job.topic, lookupd=job.lookupd, nsqd=job.nsqd, options=options), place_for(job, job.checkpoint)
-        )
-        behind, lost = sum(lane.behind for lane in found), sum(lane.lost for lane in found)
+        found = lags(job.source, place_for(job, job.checkpoint))
         lanes = [
             {"lane": it.lane, "reached": it.reached, "first": it.first, "next": it.next, "behind": it.behind}
-            for it in found
+            for it in found.lanes
         ]
         lines = [
-            f"{it.lane}  reached {_or_dash(it.reached)} of {_or_dash(it.next)}, {it.behind:,} behind" for it in found
+            f"{it.lane}  reached {_or_dash(it.reached)} of {_or_dash(it.next)}, "
+            f"{'nobody knows how much' if it.behind is None else f'{it.behind:,}'} behind"
+            for it in found.lanes
         ]
-        _print(
-            job,
-            {"behind": behind, "lost": lost, "lanes": lanes},
-            "\n".join([*lines, f"{behind:,} behind, {lost:,} lost"]),
-        )
-        if job.at_most is not None and behind > job.at_most:
+        least = "at least " if found.missing else ""
+        lines.append(f"{least}{found.behind:,} behind, {least}{found.lost:,} lost")
+        told = {"behind": found.behind, "lost": found.lost, "missing": dict(found.missing), "lanes": lanes}
+        _print(job, told, "\n".join(lines))
+        if found.missing:
+            typer.echo(f"nsqpipe: what these have is not in it: {'; '.join(found.missing.values())}", err=True)
+        if found.missing or (job.at_most is not None and found.behind > job.at_most):
             raise typer.Exit(FOUND_SOMETHING)
 
 

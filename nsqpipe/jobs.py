@@ -56,26 +56,36 @@ class OfTopics(AtCluster):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(OfTopics):
+class OfAllNodes(OfTopics):
+    """Jobs that may insist on nodes."""
+
+    require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
+    nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
+
+    def required_nodes(self) -> dict[str, str]:
+        """As options of the source."""
+        options = {}
+        if self.require_all:
+            options["requireAllNodes"] = "true"
+        if self.nodes:
+            options["requireNodes"] = str(self.nodes)
+        return options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(OfAllNodes):
     """Jobs that read topics through the source."""
 
     source_option: tuple[tuple[str, str], ...] = setting(
         "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated", (), parse=pair
     )
-    require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
-    nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
 
     @property
     def source(self) -> From:
         return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=self.source_options())
 
     def source_options(self) -> dict[str, str]:
-        options = dict(self.source_option)
-        if self.require_all:
-            options["requireAllNodes"] = "true"
-        if self.nodes:
-            options["requireNodes"] = str(self.nodes)
-        return options
+        return dict(self.source_option) | self.required_nodes()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,11 +267,16 @@ class Quality(Printed, OnSpark, AsItIs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lag(Printed, OfTopics, Stored):
-    """How many messages a stream has not read yet, and how many it never will. Starts no Spark."""
+class Lag(Printed, OfAllNodes, Stored):
+    """How many messages a stream has not read yet, and how many it never will; exit status 3 when a node that may have some is missing. Starts no Spark."""
 
     checkpoint: str = setting("the stream's checkpoint, as in TABLE.checkpoint")
     at_most: int | None = setting("exit status 3 when more messages are behind", None, at_least=0)
+
+    @property
+    def source(self) -> From:
+        options = {"requireRetention": "false"} | self.required_nodes()
+        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=options)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,14 +55,7 @@ class Cluster:
 
         A stream may begin without nodes that are not registered any more: it reads them when they are back.
         """
-        heads = [head for place in self.places() if isinstance(head := self.head(place), Head)]
-        silent: dict[str, str] = {}
-        for departed, found in self.visit(self.departed):
-            if isinstance(found, Unreachable):
-                silent[departed.address] = str(found)
-            else:
-                heads += [head for _, head in found if isinstance(head, Head)]
-        there = presence(self._seen(silent, heads), Offsets({}))
+        heads, there = self._look(Offsets({}), left_out=None)
         self.check_nodes(there)
         if there.missing:
             if self._options.lossless and not for_stream:
@@ -71,6 +64,37 @@ class Cluster:
         self.check_kept(heads)
         self.check_found(heads, there.missing)
         return {head.lane: head for head in heads}
+
+    def look(self, offsets: Offsets) -> tuple[dict[Lane, Head], Presence]:
+        """Return the lanes of all nodes that answer, and which nodes do not, for a query that stands at these offsets.
+
+        Raises when a node is missing that the options require, or a topic is nowhere.
+        """
+        heads, there = self._look(offsets, left_out=[])
+        self.check_nodes(there)
+        self.check_found(heads, there.missing)
+        return {head.lane: head for head in heads}, there
+
+    def _look(self, offsets: Offsets, left_out: list[Unreachable] | None) -> tuple[list[Head], Presence]:
+        """Nodes that are registered and do not answer are put into `left_out`, if given; otherwise this raises."""
+        heads: list[Head] = []
+        for place in self.places(left_out=left_out):
+            try:
+                head = self.head(place)
+            except Unreachable as failure:
+                if left_out is None:
+                    raise
+                left_out.append(failure)
+                continue
+            if isinstance(head, Head):
+                heads.append(head)
+        silent = {failure.address: str(failure) for failure in left_out or ()}
+        for departed, found in self.visit(self.departed):
+            if isinstance(found, Unreachable):
+                silent[departed.address] = str(found)
+            else:
+                heads += [head for _, head in found if isinstance(head, Head)]
+        return heads, presence(self._seen(silent, heads), offsets)
 
     def missing(self, offsets: Offsets | None = None) -> dict[str, str]:
         """Who is known and does not answer, by address, and why; nodes of the offsets whose address nobody knows, too."""

@@ -25,7 +25,7 @@ It needs `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 | 0 | all is done, or the first SIGINT or SIGTERM came |
 | 1 | it failed: the last line on standard error says why; `--log FILE` keeps what Spark logs, and the traceback |
 | 2 | the command line or the file of `--config` is wrong: one line says what |
-| 3 | `doctor` or `quality` found something, `lag` is above `--at-most`, or `--until-now` has ended without nodes that are missing |
+| 3 | `doctor` or `quality` found something, `lag` is above `--at-most`, or nodes were missing for `lag` or `--until-now` |
 
 ## Configuration
 

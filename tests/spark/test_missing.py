@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,7 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from typer.testing import CliRunner
 
+from nsqpipe.cli import app
+from nsqpipe.lag import set_offsets
+from nsqpipe.storage import place_of
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError
 from pyspark_nsq.http import Http
@@ -20,7 +25,7 @@ from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told,
 from pyspark_nsq.options import source_options
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.process import Nsqd, Nsqlookupd
-from tests.support.spark import KEPT, address, numbered, patiently, publish
+from tests.support.spark import KEPT, address, lane_of, numbered, patiently, publish
 
 A, B = Lane("a", "orders", "log"), Lane("b", "orders", "log")
 DOWN = {"b:1": "b:1 cannot be reached"}
@@ -209,3 +214,29 @@ def test_a_retired_node_may_go_when_its_lane_was_read_and_not_before(three: Thre
     assert [*three.cluster().missing(unread)] == [address(two)]
     with pytest.raises(DataLoss, match=rf"lane {lane}: 5 messages \[5, 10\) cannot be read"):
         next_offsets(three.reader(), unread)
+
+
+def test_lag_says_what_it_does_not_know_while_a_node_is_missing(three: Three, tmp_path: Path) -> None:
+    one, two = three.nodes
+    lanes = {address(node): lane_of(node, "orders") for node in (one, two)}
+    words = ("--lookupd", three.where, "--topic=orders", "--checkpoint", str(tmp_path / "checkpoint"))
+    set_offsets(place_of(str(tmp_path / "checkpoint")), dict.fromkeys(lanes.values(), 4))
+    assert json.loads(CliRunner().invoke(app, ["lag", *words, "--json"]).stdout)["behind"] == 12
+    two.kill()
+    three.wait_for(1)
+    found = CliRunner().invoke(app, ["lag", *words, "--at-most=100"])
+    assert found.exit_code == 3, "nobody knows whether it is so little"
+    assert "at least 6 behind" in found.stdout
+    assert f"{lanes[address(two)]}  reached 4 of -, nobody knows how much behind" in found.stdout
+    assert f"{address(two)} cannot be reached" in found.stderr
+    told = json.loads(CliRunner().invoke(app, ["lag", *words, "--json"]).stdout)
+    assert [*told["missing"]] == [address(two)]
+    assert {it["lane"]: it["behind"] for it in told["lanes"]} == {lanes[address(one)]: 6, lanes[address(two)]: None}
+    for option, says in {
+        "--require-all": "all nodes have to be there",
+        "--nodes=2": "2 nodes have to be there",
+    }.items():
+        refused = CliRunner().invoke(app, ["lag", *words, option])
+        assert refused.exit_code == 1
+        assert says in refused.stderr
+        assert refused.stderr.count("\n") == 1

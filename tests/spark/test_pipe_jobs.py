@@ -164,13 +164,13 @@ def test_a_checkpoint_that_was_made_begins_where_it_says_and_lag_is_what_it_lack
     pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
     lane = lane_of(nsqd, "orders")
     set_offsets(place_of(str(pipeline.checkpoint)), {lane: 70})
-    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint)))] == [
+    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint))).lanes] == [
         (lane, 30)
     ]
     pipeline.land()
     assert pipeline.numbers() == list(range(70, 100))
     assert [
-        (it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint)))
+        (it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint))).lanes
     ] == [(100, 0, 0)]
     assert checkpointed(place_of(str(pipeline.checkpoint)))[1] == [{lane: 100}]
 
