@@ -93,7 +93,10 @@ class Stored(Job):
     """Jobs whose tables and files may lie in an object store."""
 
     storage: tuple[tuple[str, str], ...] = setting(
-        "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated", (), parse=pair
+        "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated",
+        (),
+        parse=pair,
+        is_secret=True,
     )
 
 
@@ -114,7 +117,7 @@ class Bodies(OfTable):
     decoder: Kind = setting("what bodies are: raw, json, msgpack, avro or protobuf", Kind.RAW)
     schema: str = setting("fields of a body, as in 'user string, amount double'", "")
     avro_schema: str = setting("file with the schema that Avro bodies were written by", "")
-    registry: str = setting("schema registry by which Avro bodies are read, http://host:8081", "")
+    registry: str = setting("schema registry by which Avro bodies are read, http://host:8081", "", is_secret=True)
     descriptors: str = setting("file that protoc --include_imports --descriptor_set_out writes, for Protobuf", "")
     message: str = setting("full name of the Protobuf message, as in shop.Order", "")
     confluent: bool = setting("Confluent's five bytes come before each body", False)

@@ -31,6 +31,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
+    # Spark's pages and its event log show the options of sources and sinks; a decoder may hold a registry's password.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|decoder",
 }
 _LOCAL_ONLY: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",

@@ -65,11 +65,17 @@ class Setting:
 
 
 def setting(
-    help: str, default: Any = MISSING, *, flag: str = "", at_least: float | None = None, parse: Parse | None = None
+    help: str,
+    default: Any = MISSING,
+    *,
+    flag: str = "",
+    at_least: float | None = None,
+    parse: Parse | None = None,
+    is_secret: bool = False,
 ) -> Any:
-    """`flag` is the field's name unless it is given; `parse` makes the value of the word."""
+    """`flag` is the field's name unless it is given; `parse` makes the value of the word. No `repr` has a secret."""
     about = {"help": help, "flag": flag, "at_least": at_least, "parse": parse}
-    return field(default=default, metadata={_SETTING: about})
+    return field(default=default, repr=not is_secret, metadata={_SETTING: about})
 
 
 def rest(help: str) -> Any:

@@ -6,7 +6,7 @@ import base64
 import http.client
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -24,7 +24,7 @@ class RegistryFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    url: str  # http://user:secret@host:8081/prefix
+    url: str = field(repr=False)  # http://user:secret@host:8081/prefix
 
     def avro_schema(self, number: int) -> str:
         """Return the schema of this number. Raises Unfit if there is none, and RegistryFailed if nobody can say."""

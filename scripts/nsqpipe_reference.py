@@ -144,6 +144,7 @@ What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands abo
 | `spark.log.level` | `ERROR` | `ERROR` |
 | `spark.sql.session.timeZone` | `UTC` | `UTC` |
 | `spark.sql.streaming.stateStore.providerClass` | RocksDB's | RocksDB's |
+| `spark.sql.redaction.options.regex` | also passwords, keys and decoders | the same |
 
 `--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream. Paths are the server's then, so tables are not looked after from here: `nsqpipe compact` does it, where they are.
 

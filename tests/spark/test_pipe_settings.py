@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
@@ -13,10 +14,13 @@ from typer.testing import CliRunner
 from nsqpipe import jobs
 from nsqpipe.cli import COMMANDS, app
 from nsqpipe.command_line import root
-from nsqpipe.kinds import DeployMode
+from nsqpipe.decoders import make_decoder
+from nsqpipe.failures import PipeFailed
+from nsqpipe.kinds import DeployMode, Kind
 from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
+from pyspark_nsqtable.registry import Registry
 from tests.support.process import ROOT
 
 ARCHIVE = Path("/tmp/nsqpipe.zip")
@@ -120,6 +124,27 @@ def test_the_display_and_the_number_of_tasks_are_ours_on_one_machine_only() -> N
     assert "spark.sql.shuffle.partitions" not in there
     assert "spark.eventLog.enabled" not in there, "Spark would not start without a folder"
     assert defaults_for({"spark.master": "yarn", "spark.eventLog.dir": "x"})["spark.eventLog.enabled"] == "true"
+
+
+def test_a_password_is_in_no_repr_and_hidden_in_what_spark_shows() -> None:
+    url = "http://me:hidden@registry:8081"
+    words = ["--topic=a", "--nsqd=x:1", "--table=t", f"--registry={url}", "--storage=secretKey=hidden"]
+    job = parsed("land", [*words, "--decoder=avro", "--schema=a int"])
+    assert isinstance(job, jobs.Land)
+    assert (job.registry, job.storage) == (url, (("secretKey", "hidden"),))
+    assert "hidden" not in repr(job)
+    assert "hidden" not in repr(Registry(url))
+    for master in ("local[*]", "spark://host:7077"):
+        shown = re.compile(defaults_for({"spark.master": master})["spark.sql.redaction.options.regex"])
+        for name in ("decoder", "storage.secretKey", "quarantine.storage.token", "storage.accessKey"):
+            assert shown.search(name)
+
+
+@pytest.mark.parametrize("url", ["http://me:hid/den@host:8081", "http://me:1/hidden@host", "http://me:hid#den@host"])
+def test_an_address_of_a_registry_that_cannot_be_is_not_repeated(url: str) -> None:
+    with pytest.raises(PipeFailed, match="expected an address") as failed:
+        make_decoder(Kind.AVRO, "a int", registry=url)
+    assert "den" not in str(failed.value)
 
 
 def test_a_job_is_submitted_with_our_interpreter_unless_somebody_says_otherwise() -> None:
