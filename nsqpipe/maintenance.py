@@ -14,6 +14,7 @@ from nsqpipe.standing import up_to_the_end
 from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
 from nsqpipe.upkeep import Policy
+from pyspark_nsqtable.sink import turn_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,13 +74,18 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
 
 
 def _append_missing(spark: SparkSession, rows: DataFrame, table: Table) -> int:
+    """Raises Overtaken where another backfill, or a reland, has added rows while this one looked for what is missing."""
+    turn = 0
     if table.exists():
-        rows = rows.join(table.read(spark).select(*KEY), list(KEY), "left_anti").select(*rows.columns)
+        version = table.delta()
+        turn = turn_of(version)
+        there = table.read_version(spark, version).select(*KEY)
+        rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)
     missing = rows.cache()  # what is counted is what is written, though a stream goes on beside us
     try:
         count = missing.count()
         if count:
-            table.batch_writer(missing).save()
+            table.batch_writer(missing).option("turn", str(turn)).save()
         return count
     finally:
         missing.unpersist()

@@ -5,8 +5,8 @@ says of the others why they fail now. Killed in between, the table has rows that
 knows them by their keys, which it looks for in the table in any case, and only takes them out. Whoever appended the
 messages to the table in another way, as by `backfill`, is noticed the same way.
 
-Two runs at once collide in the table's log, as their commits name the same application; so does one that lands rows that
-another one has just landed.
+Two runs at once collide in the table's log, as their commits end the same turn; so does one that lands rows that another one,
+or a backfill, has just landed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
@@ -28,7 +28,7 @@ from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import widen
-from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, remove_unnamed
+from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, remove_unnamed, taken_turn, turn_of
 
 if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
@@ -37,7 +37,6 @@ PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic
 _BY_RULE: Final = "rule: "  # how the error of a row begins that a rule has sent to the quarantine
 _TRIES: Final = 10  # of a commit, while others change the same table
-_APPLICATION: Final = "nsq/reland"
 _SAID: Final = "said"
 
 Key = tuple[Any, ...]
@@ -140,7 +139,7 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
         raise
     if files:
         try:
-            _append(table, target, files, quarantine.version())
+            _append(table, target, files)
         except BaseException:
             remove_unnamed(target, files)
             raise
@@ -196,8 +195,7 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
     return found
 
 
-def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], version: int) -> None:
-    """The version only has to be some number: what counts is that two commits that name the application collide."""
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile]) -> None:
     # A table that this widens has a version that `table` is not of: the append then fails, and is prepared again.
     widen(DeltaTable(**target.place.for_delta()), Schema.from_arrow(target.schema))
     check_leases((file.modified / 1000 for file in files), time.time())
@@ -206,7 +204,7 @@ def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], versio
         mode="append",
         schema=target.schema,
         partition_by=list(PARTITIONS),
-        commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, version)]),
+        commit_properties=CommitProperties(app_transactions=[taken_turn(turn_of(table))]),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem
 from pyspark import TaskContext
@@ -37,8 +38,10 @@ OPTIONS: Final[Mapping[str, str]] = {
     "partitioning": "columns that become folders, separated by commas",
     "version": "reading only: the table's version; without it the newest one",
     "writeId": "batch only: a write with an id that the table knows adds nothing",
+    "turn": "batch only: the turn that `turn_of` has told of the version by which the rows were chosen; refused when it is over",
     **STORAGE_OPTIONS,
 }
+TURNS: Final = "nsq/turns"  # the application under which a table counts writes of rows that were chosen by what it had
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 
 
@@ -50,6 +53,13 @@ class BadTable(Exception):
     """The table and the rows that are to be added differ in a field or in their partitioning."""
 
 
+class Overtaken(Exception):
+    """Since the rows were chosen by what the table lacks, somebody else has added rows chosen in the same way."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"another backfill or reland has added rows to {path} meanwhile: run this one again")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     path: str
@@ -57,6 +67,7 @@ class Target:
     write_id: str
     schema: pa.Schema
     access: Access = field(default_factory=Access)  # travels to the executors, whose environment may not have it
+    turn: int | None = None  # None: the rows do not depend on what the table has
 
     @property
     def place(self) -> Place:
@@ -166,7 +177,7 @@ def target_of(options: Mapping[str, str], schema: StructType) -> Target:
             raise BadOption(f"partitioning: there is no column {column}; there are: {', '.join(schema.names)}")
     place = _place(options)
     rows = nullable(to_arrow_schema(schema, timezone="UTC"))
-    return Target(str(place), columns, given.get("writeid", ""), rows, place.access)
+    return Target(str(place), columns, given.get("writeid", ""), rows, place.access, _number(options, "turn"))
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -203,6 +214,16 @@ def _files(written: list[Written]) -> list[DataFile]:
     return [file for message in written for file in message.files]
 
 
+def turn_of(table: DeltaTable) -> int:
+    """Return which turn it is in this version to write rows that were chosen by what the table has."""
+    return table.transaction_version(TURNS) or 0
+
+
+def taken_turn(turn: int) -> Transaction:
+    """Return what a commit has to name to end this turn. Delta lets one of two such commits at once fail."""
+    return Transaction(TURNS, turn + 1)
+
+
 def _append_once(target: Target, written: list[Written], writer: str, version: int) -> None:
     """Adds the files, unless this writer's version is in the table. An empty batch is none of the table's business."""
     files = _files(written)
@@ -216,18 +237,30 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
         if known is not None and known >= version:
             remove_unnamed(target, files)
             return
+        if target.turn is not None and turn_of(table) != target.turn:
+            raise Overtaken(target.path)
         check_leases((file.modified / 1000 for file in files), time.time())
-        widen(table, Schema.from_arrow(target.schema))
-        properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
+        # If this widens the table, `table` is of an older version: the append fails, and all of this is looked at again.
+        widen(target.table(), Schema.from_arrow(target.schema))
+        _append(table, target, files, [Transaction(writer, version)] if writer else [])
+
+    retried(attempt, again=table.update_incremental)
+
+
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], transactions: list[Transaction]) -> None:
+    turns = [] if target.turn is None else [taken_turn(target.turn)]
+    try:
         table.create_write_transaction(
             [action_of(file) for file in files],
             mode="append",
             schema=target.schema,
             partition_by=list(target.partitioning) or None,
-            commit_properties=properties,
+            commit_properties=CommitProperties(app_transactions=[*turns, *transactions]),
         )
-
-    retried(attempt, again=table.update_incremental)
+    except CommitFailedError as failure:
+        if turns and "Concurrent transaction" in str(failure):
+            raise Overtaken(target.path) from failure
+        raise
 
 
 def check_table(place: Place, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:

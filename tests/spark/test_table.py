@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem
 
 from pyspark_nsqtable.files import PartitionedWriter
-from pyspark_nsqtable.sink import BadTable, TableStreamWriter, Target, Written
+from pyspark_nsqtable.sink import BadTable, Overtaken, TableStreamWriter, TableWriter, Target, Written, turn_of
 
 SCHEMA = pa.schema([("hour", pa.int32()), ("body", pa.binary())])
 
@@ -55,6 +56,34 @@ def test_an_abort_after_a_commit_that_failed_too_late_removes_nothing_of_the_tab
     writer.abort([second, None], 1)
     assert landed(tmp_path) == [1, 2]
     assert len(list(tmp_path.rglob("*.parquet"))) == 2
+
+
+def test_of_writes_that_were_chosen_by_the_same_version_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def turn(number: int) -> TableWriter:
+        return TableWriter(replace(target(tmp_path), turn=number))
+
+    def commit(writer: TableWriter, *hours: int) -> None:
+        writer.commit([written(tmp_path, rows(*hours)), None])
+
+    commit(turn(0), 1)
+    with pytest.raises(Overtaken, match="run this one again"):
+        commit(turn(0), 2)
+    assert turn_of(DeltaTable(tmp_path)) == 1
+    make = DeltaTable.create_write_transaction
+
+    def beaten(table: DeltaTable, *arguments: object, **more: object) -> None:
+        monkeypatch.undo()
+        commit(turn(1), 3)
+        make(table, *arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", beaten)
+    with pytest.raises(Overtaken):
+        commit(turn(1), 4)
+    TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(5))], 0)
+    commit(turn(2), 6)
+    assert landed(tmp_path) == [1, 3, 5, 6]
 
 
 def test_rows_of_another_shape_are_refused_instead_of_hidden(tmp_path: Path) -> None:
