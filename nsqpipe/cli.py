@@ -151,7 +151,10 @@ def reland(job: jobs.Reland) -> None:
         table, quarantine = place_for(job, job.table), place_for(job, job.quarantine_path)
         settings = relanding.Reland(table=table, quarantine=quarantine, decoder=decoder_of(job))
         found = relanding.reland(settings)
-        text = f"{found.landed:,} rows landed; {found.failing:,} still fail, {found.by_rule:,} broke a rule"
+        text = (
+            f"{found.landed:,} rows landed, {found.missing_fields:,} fields missing and {found.extra_fields:,} passed over; "
+            f"{found.failing:,} still fail, {found.by_rule:,} broke a rule"
+        )
         _print(job, asdict(found), text)
 
 

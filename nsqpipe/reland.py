@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
@@ -24,7 +24,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
-from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
+from pyspark_nsqtable.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import widen
@@ -57,11 +57,12 @@ class Relanded:
     landed: int = 0
     failing: int = 0
     by_rule: int = 0  # they were understood, and a rule refused them; they stay as they are
+    missing_fields: int = 0  # of the schema, in bodies that this run has added to the table
+    extra_fields: int = 0  # of these bodies, which the schema lacks
 
     def add(self, other: Relanded) -> None:
-        self.landed += other.landed
-        self.failing += other.failing
-        self.by_rule += other.by_rule
+        for it in fields(self):
+            setattr(self, it.name, getattr(self, it.name) + getattr(other, it.name))
 
 
 @dataclass(slots=True)
@@ -139,7 +140,7 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
         raise
     if files:
         try:
-            _append(table, target, files)
+            _append(table, target, files, outcome.counts)
         except BaseException:
             remove_unnamed(target, files)
             raise
@@ -150,7 +151,8 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
 def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _Outcome) -> pa.RecordBatch:
     """Return the rows that are to be landed, decoded. `there` gets their keys: none is landed twice."""
     before = batch.column(ERROR).to_pylist()
-    found = with_decoded(batch.drop_columns([ERROR]), decoder.decode(batch.column("body")))
+    decoded = decoder.decode(batch.column("body"))
+    found = with_decoded(batch.drop_columns([ERROR]), decoded)
     after = found.column(ERROR).to_pylist()
     chosen = []
     for key, was, now in zip(_keys_of(batch), before, after, strict=True):
@@ -170,7 +172,11 @@ def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _
             if now != was:
                 outcome.told[key] = now
         chosen.append(is_new)
-    return found.filter(pa.array(chosen, pa.bool_())).drop_columns([ERROR])
+    good = found.filter(pa.array(chosen, pa.bool_())).drop_columns([ERROR])
+    counts = decoded.counts if all(chosen) else decoder.decode(good.column("body")).counts
+    outcome.counts.missing_fields += counts.get(MISSING, 0)
+    outcome.counts.extra_fields += counts.get(EXTRA, 0)
+    return good
 
 
 def _keys_in(table: DeltaTable, values: Mapping[str, object], sequences: pa.ChunkedArray) -> set[Key]:
@@ -195,7 +201,8 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
     return found
 
 
-def _append(table: DeltaTable, target: Target, files: Sequence[DataFile]) -> None:
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts: Relanded) -> None:
+    told = {f"nsq.{name}": str(getattr(counts, name)) for name in (MISSING, EXTRA)}
     # A table that this widens has a version that `table` is not of: the append then fails, and is prepared again.
     widen(DeltaTable(**target.place.for_delta()), Schema.from_arrow(target.schema))
     check_leases((file.modified / 1000 for file in files), time.time())
@@ -204,7 +211,7 @@ def _append(table: DeltaTable, target: Target, files: Sequence[DataFile]) -> Non
         mode="append",
         schema=target.schema,
         partition_by=list(PARTITIONS),
-        commit_properties=CommitProperties(app_transactions=[taken_turn(turn_of(table))]),
+        commit_properties=CommitProperties(custom_metadata=told, app_transactions=[taken_turn(turn_of(table))]),
     )
 
 

@@ -30,7 +30,7 @@ from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
 from pyspark_nsqtable.appending import Batch, Share, append, ends_of, prepare
-from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
+from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
@@ -123,10 +123,10 @@ def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool)
 
 def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
     """The columns of both, where rows come between marks."""
-    not_good = {MARK, ERROR, *(["body"] if drops_body else [])}
+    not_good = {MARK, COUNTS, ERROR, *(["body"] if drops_body else [])}
     return (
         pa.schema([column for column in rows if column.name not in not_good]),
-        pa.schema([column for column in rows if column.name not in (MARK, VALUE)]),
+        pa.schema([column for column in rows if column.name not in (MARK, COUNTS, VALUE)]),
     )
 
 
@@ -215,6 +215,8 @@ class _Task:
     def take_rows(self, batches: Iterator[pa.RecordBatch]) -> None:
         is_begun = False
         for batch in batches:
+            if COUNTS in batch.schema.names:
+                self._counts.update(_summed(batch.column(COUNTS).drop_null().to_pylist()))
             for span, rows in between_marks(batch):
                 if span is not None:
                     self._begin(span)

@@ -21,7 +21,7 @@ from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
 from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
-from pyspark_nsqtable.decoding import EXTRA, Decoded
+from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
@@ -47,6 +47,16 @@ class Odd:
         values = [None if number % 2 else {it.name: number for it in self.value_type} for number in numbers]
         errors = ["odd" if number % 2 else None for number in numbers]
         return Decoded(pa.array(values, self.value_type), pa.array(errors, pa.string()), {EXTRA: len(numbers)})
+
+
+class Ones:
+    """A decoder to which each message is a one, with a field too many and two too few."""
+
+    value_type = VALUE
+
+    def decode(self, bodies: pa.Array) -> Decoded:
+        count = len(bodies) - bodies.null_count
+        return Decoded(pa.array([{"n": 1}] * len(bodies), VALUE), None, {EXTRA: count, MISSING: 2 * count})
 
 
 class Job:
@@ -378,6 +388,26 @@ def test_rows_between_marks_land_as_ranges_do(orders: Orders, tmp_path: Path) ->
     assert [n for n in landed(tmp_path) if n >= 7] == [n for n in range(7, 100) if n % 3 and n % 5]
     assert landed(tmp_path, "bad") == [n for n in range(7, 100) if n % 3 and n % 5 == 0]
     assert DeltaTable(tmp_path / "table").transaction_version(application(str(job.head.lane))) == 100
+
+
+def test_fields_are_counted_between_marks_as_where_the_sink_decodes(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    found = [("value", VALUE), ("error", pa.string()), (COUNTS, COUNTS_TYPE)]
+    options = {name: text for name, text in job.options.items() if not name.startswith("source.")}
+    landing = landing_of(options, from_arrow_schema(seen_by_sql(job, *found)))
+    parts = [Range(job.head.lane, job.head.address, *span) for span in ((0, 30), (30, 100))]
+    marked = Marking(source_options(job.source))(iter([as_rows(parts, frozenset([(job.head.lane, 0)]))]))
+
+    def after_sql() -> pa.RecordBatch:
+        for rows in Decoding(Ones(), counts=True)(marked):
+            when = [pa.nulls(rows.num_rows, kind) for kind in (pa.date32(), pa.int32())]
+            yield rows.append_column("date", when[0]).append_column("hour", when[1])
+
+    joined = pa.Table.from_batches(after_sql()).combine_chunks().to_batches(max_chunksize=37)
+    LandingWriter(landing).commit([land(landing, iter(joined), query="q", name="q-0-0")], 0)
+    told = DeltaTable(tmp_path / "table").history(1)[0]
+    assert [told[f"nsq.{name}"] for name in ("rows", EXTRA, MISSING)] == ["100", "100", "200"]
+    assert COUNTS not in DeltaTable(tmp_path / "table").to_pyarrow_table().column_names
 
 
 def test_rows_that_lost_their_mark_are_an_error(orders: Orders, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_what_is_understood_now_is_in_the_table_and_the_rest_says_why_it_fails(t
         3: "wrong type: value.user: expected string, found integer 3",
         4: "not JSON: ends too early at byte 1",
     }
-    assert tables.reland("user string, note string") == Relanded(landed=1, failing=2)
+    assert tables.reland("user string, note string") == Relanded(landed=1, failing=2, extra_fields=1)
     assert [(row["sequence"], row["body"], row["value"]) for row in tables.landed()] == [
         (1, b"{}", {"user": "a", "amount": 1, "note": None}),
         (2, b'{"user": "b", "amount": 2.5, "note": "n"}', {"user": "b", "amount": None, "note": "n"}),
@@ -101,6 +101,15 @@ def test_what_is_understood_now_is_in_the_table_and_the_rest_says_why_it_fails(t
         date(2026, 3, 1),
         12,
     )
+
+
+def test_fields_that_are_missing_or_passed_over_are_counted_in_the_rows_that_land(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    tables.fail(message(1, b'{"user": "a", "more": 1}'), message(2, b'{"user": 2, "other": 3}'))
+    found = tables.reland(OLD)
+    assert (found.landed, found.missing_fields, found.extra_fields) == (1, 1, 1)
+    told = DeltaTable(tables.table).history(1)[0]
+    assert (told["nsq.missing_fields"], told["nsq.extra_fields"]) == ("1", "1")
 
 
 def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
@@ -167,7 +176,7 @@ def test_a_message_that_is_quarantined_twice_lands_once(tmp_path: Path) -> None:
 def test_rows_that_a_rule_refused_stay(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     tables.fail(message(1, b'{"user": "a"}', error="rule: amount is positive"), message(2, b'{"user": "b"}'))
-    assert tables.reland(OLD) == Relanded(landed=1, by_rule=1)
+    assert tables.reland(OLD) == Relanded(landed=1, by_rule=1, missing_fields=1)
     assert tables.failing() == {1: "rule: amount is positive"}
 
 
@@ -193,7 +202,7 @@ def test_two_at_once_do_not_both_land_a_row(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(relanding, "_append", late)
     tables.reland(OLD)
-    assert others == [Relanded(landed=1, failing=1)]
+    assert others == [Relanded(landed=1, failing=1, missing_fields=1)]
     assert [row["sequence"] for row in tables.landed()] == [1]
     assert list(tables.failing()) == [2]
 
@@ -227,6 +236,9 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     tables.fail(message(1, b'{"user": "a"}'), message(2, b"{"))
     words = ["reland", "--table", tables.table, "--decoder", "json", "--schema", OLD]
     found = CliRunner().invoke(app, words)
-    assert (found.exit_code, found.stdout) == (0, "1 rows landed; 1 still fail, 0 broke a rule\n")
+    assert (found.exit_code, found.stdout) == (
+        0,
+        "1 rows landed, 1 fields missing and 0 passed over; 1 still fail, 0 broke a rule\n",
+    )
     again = CliRunner().invoke(app, [*words, "--json"])
-    assert json.loads(again.stdout) == {"landed": 0, "failing": 1, "by_rule": 0}
+    assert json.loads(again.stdout) == {"landed": 0, "failing": 1, "by_rule": 0, "missing_fields": 0, "extra_fields": 0}
