@@ -32,6 +32,7 @@ class Aggregate:
     table: Table | None  # windows that are closed, each once
     every: str
     until_now: bool
+    prefix: str = ""  # of its queries' names
 
 
 def start_aggregating(spark: SparkSession, job: Aggregate) -> list[StreamingQuery]:
@@ -57,13 +58,13 @@ def _start_results(windows: DataFrame, job: Aggregate, place: Place) -> Streamin
         known.add(row.asDict() for row in batch.collect())
         results.save(place, known, datetime.now(UTC))
 
-    writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName("aggregate")
+    writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName(f"{job.prefix}aggregate")
     return _started(writer, f"{job.checkpoint}/results", job)
 
 
 def _start_table(windows: DataFrame, job: Aggregate, table: Table) -> StreamingQuery:
-    writer = table.stream_writer(windows.withColumn("date", F.to_date("start")), ("topic", "date")).queryName("windows")
-    return _started(writer, f"{job.checkpoint}/table", job)
+    writer = table.stream_writer(windows.withColumn("date", F.to_date("start")), ("topic", "date"))
+    return _started(writer.queryName(f"{job.prefix}windows"), f"{job.checkpoint}/table", job)
 
 
 def _started(writer: DataStreamWriter, checkpoint: str, job: Aggregate) -> StreamingQuery:

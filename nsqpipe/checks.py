@@ -26,11 +26,11 @@ from nsqpipe.jobs import (
     Decoding,
     Dedupe,
     Land,
+    OfStreams,
     OnSpark,
     Quality,
     Replay,
     Stored,
-    Streaming,
 )
 from nsqpipe.kinds import Format
 
@@ -44,10 +44,20 @@ _TCP_PORT: Final = "E_BAD_PROTOCOL"  # what the port of the TCP protocol says to
 
 
 def check(job: Job) -> None:
+    check_session(job)
+    check_work(job)
+
+
+def check_session(job: Job) -> None:
+    """What several jobs may have in common."""
     if isinstance(job, OnSpark):
         _spark(job)
-    if isinstance(job, Streaming) and job.metrics_address:
+    if isinstance(job, OfStreams) and job.metrics_address:
         _can_listen(job.metrics_address)
+
+
+def check_work(job: Job) -> None:
+    """What a job reads, and where it writes."""
     if not getattr(job, "remote", ""):  # or paths are the server's
         _paths(job)
     if isinstance(job, (Decoding, Quality)) and job.rules is not None:
@@ -269,7 +279,7 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
     def look() -> None:
         # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
         if options.lossless:
-            cluster.heads(for_stream=isinstance(job, Streaming))
+            cluster.heads(for_stream=isinstance(job, OfStreams))
         else:
             cluster.places(left_out=[])
 

@@ -17,13 +17,12 @@ from uuid import uuid4
 import typer
 
 from nsqpipe import command_line, jobs
+from nsqpipe.kinds import Format, OnFailure
 from nsqpipe.runtime import running
 from nsqpipe.sources import From
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
-    from nsqpipe.shape import Shape
-    from nsqpipe.upkeep import Policy
     from pyspark_nsqtable.places import Place
 
 FOUND_SOMETHING: Final = 3
@@ -41,61 +40,44 @@ OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin wher
 def land(job: jobs.Land) -> None:
     with running(job) as run:
         run.check()
-        from nsqpipe.land import Land, prepare_landing, start_landing
-        from nsqpipe.landed import Ledger
+        from nsqpipe.streams import landing
         from nsqpipe.summary import show_table
-        from nsqpipe.tables import table_for
 
-        table = table_for(job, job.table, job.format, job.checkpoint)
-        quarantine = table_for(job, job.quarantine_path, job.format)
-        landing = Land(
-            source=job.source,
-            table=table,
-            quarantine=quarantine,
-            shape=_shape(job),
-            every=job.every,
-            until_now=job.until_now,
-            is_remote=bool(job.remote),
-        )
-        landing = prepare_landing(landing)
+        streams = landing(job)
         spark = run.session("land")
-        ledger = Ledger("land", f"table {table.path}")
-        ledger.watch("landed", table)
-        if job.can_fail:
-            ledger.watch("quarantined", quarantine)
-        tables = [table, quarantine] if job.can_fail else [table]
-        run.queries(spark, lambda: start_landing(spark, landing), ledger, tables, _policy(job))
-        if job.show:
-            show_table(table.read(spark), sys.stdout)
+        run.queries(spark, [streams])
+        if job.show and streams.table is not None:
+            show_table(streams.table.read(spark), sys.stdout)
 
 
 def aggregate(job: jobs.Aggregate) -> None:
     with running(job) as run:
-        spark = run.session("aggregate")
-        from nsqpipe.aggregate import Aggregate, start_aggregating
-        from nsqpipe.landed import Ledger
-        from nsqpipe.storage import place_for
-        from nsqpipe.tables import Format, table_for
-        from nsqpipe.upkeep import Policy
+        run.check()
+        from nsqpipe.streams import aggregating
 
-        table = table_for(job, job.table, job.format) if job.table else None
-        aggregating = Aggregate(
-            source=job.source,
-            window_seconds=job.window,
-            watermark_seconds=job.watermark,
-            checkpoint=job.checkpoint,
-            results=place_for(job, job.results) if job.results else None,
-            keep=job.keep,
-            table=table,
-            every=job.every,
-            until_now=job.until_now,
-        )
-        places = {"results": job.results, "table": job.table}
-        ledger = Ledger("aggregate", ", ".join(f"{what} {path}" for what, path in places.items() if path))
-        if table is not None:
-            ledger.watch("windows", table)
-        tables = [table] if table is not None and table.format is Format.DELTA else []
-        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, tables, Policy(), late=job.late)
+        streams = aggregating(job)
+        run.queries(run.session("aggregate"), [streams])
+
+
+def run_file(job: jobs.Run) -> None:
+    with running(job):
+        from nsqpipe.pipeline import read_pipeline
+
+        pipeline = read_pipeline(job)
+    with running(pipeline.run) as run:
+        run.check()
+        from nsqpipe.checks import check_work
+        from nsqpipe.pipeline import for_each
+
+        for_each(pipeline, lambda _, job: check_work(job))
+        from nsqpipe.streams import streams_of
+
+        streams = for_each(pipeline, lambda name, job: streams_of(job, name))
+        if job.dry_run:
+            typer.echo(f"{len(streams)} jobs can run: {', '.join(map(pipeline.section, streams))}")
+            return
+        goes_on = pipeline.run.on_failure is OnFailure.GO_ON
+        run.queries(run.session("run"), list(streams.values()), goes_on=goes_on)
 
 
 def replay(job: jobs.Replay) -> None:
@@ -162,11 +144,11 @@ def backfill(job: jobs.Backfill) -> None:
     with running(job) as run:
         spark = run.session("backfill")
         from nsqpipe import maintenance
-        from nsqpipe.kinds import Format
+        from nsqpipe.streams import shape_of
         from nsqpipe.tables import table_for
 
         table, quarantine = (table_for(job, path, Format.DELTA) for path in (job.table, job.quarantine_path))
-        found = maintenance.backfill(spark, job.source, _shape(job), table, quarantine)
+        found = maintenance.backfill(spark, job.source, shape_of(job), table, quarantine)
         _print(job, found, ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found.items()))
 
 
@@ -267,6 +249,7 @@ Runner = Callable[[Any], None]
 COMMANDS: Final[Mapping[str, tuple[type[Job], Runner]]] = {
     "land": (jobs.Land, land),
     "aggregate": (jobs.Aggregate, aggregate),
+    "run": (jobs.Run, run_file),
     "replay": (jobs.Replay, replay),
     "compact": (jobs.Compact, compact),
     "dedupe": (jobs.Dedupe, dedupe),
@@ -287,34 +270,12 @@ def main() -> None:
     app(prog_name="nsqpipe")
 
 
-def _policy(job: jobs.Land) -> Policy | None:
-    from nsqpipe.tables import Format
-    from nsqpipe.upkeep import Policy
-
-    if job.no_upkeep or job.format is not Format.DELTA:
-        return None
-    vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
-    return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)
-
-
 def _places(job: jobs.Doctor) -> list[Place]:
     if not job.table:
         return []  # where pyarrow is missing, doctor is to say so
     from nsqpipe.storage import place_for
 
     return [place_for(job, path) for path in job.table]
-
-
-def _shape(job: jobs.Decoding) -> Shape:
-    from nsqpipe.decoders import decoder_of
-    from nsqpipe.quality import load_rules
-    from nsqpipe.shape import Shape
-
-    return Shape(
-        decoder=decoder_of(job),
-        rules=tuple(load_rules(job.rules)) if job.rules else (),
-        drops_body=job.drop_body,
-    )
 
 
 def _print(job: jobs.Printed, found: object, text: str) -> None:

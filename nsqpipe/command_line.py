@@ -121,7 +121,7 @@ def _add(to: typer.Typer, name: str, job: type[Job], run: Callable[[Any], None])
     own = inspect.signature(start).parameters["context"]
     parameters = [own.replace(annotation=typer.Context), *map(_parameter, settings)]
     start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer asks inspect, which asks here
-    takes_words = any(not it.flag for it in settings)
+    takes_words = any(not it.flag and it.repeats for it in settings)
     extra = {"allow_interspersed_args": False} if takes_words else {}
     to.command(name, help=job.__doc__, context_settings=extra)(start)
 

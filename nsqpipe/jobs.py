@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsqpipe.kinds import DeployMode, Format, Kind, Late
-from nsqpipe.settings import Job, interval, listening, moment, pair, place, rest, setting
+from nsqpipe.kinds import DeployMode, Format, Kind, Late, OnFailure
+from nsqpipe.settings import Job, argument, interval, listening, moment, pair, place, rest, setting
 from nsqpipe.sources import From
 
 NO_ADDRESS = "either --lookupd or --nsqd is needed, the HTTP address, as in 127.0.0.1:4161"
@@ -33,10 +33,14 @@ class Printed(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Streaming(Job):
-    every: str = setting("a batch so often, as in '10 seconds'; empty: as fast as it goes", "", parse=interval)
+class OfStreams(Job):
     until_now: bool = setting("take what is there, and end", False)
     metrics_address: str = setting("serve Prometheus metrics of the streams here, host:port", "", parse=listening)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(OfStreams):
+    every: str = setting("a batch so often, as in '10 seconds'; empty: as fast as it goes", "", parse=interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +194,18 @@ class Aggregate(OnSpark, Streaming, Reading, Stored):
         yield from super().problems()
         if not self.results and not self.table:
             yield "nothing to do: --results, --table or both are needed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(OnSpark, OfStreams):
+    """All jobs that a TOML file names, tables and counts, in one Spark session. What is said here stands above its [run]."""
+
+    file: Path = argument("TOML file with [land.NAME] and [aggregate.NAME]")
+    master: str = setting("Spark's master (default: what the file says, or local[*])", "")
+    on_failure: OnFailure | None = setting(
+        "what becomes of the other jobs when one fails: stop or go-on (default: what the file says, or stop)", None
+    )
+    dry_run: bool = setting("only check the file and all that it names; start no Spark", False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,7 @@ class Land:
     every: str = ""  # a trigger's interval; empty: as fast as it goes
     until_now: bool = False  # what is there, and end
     is_remote: bool = False  # by Spark Connect: paths are the server's, and nothing can be looked at from here
+    prefix: str = ""  # of its queries' names
 
 
 def prepare_landing(job: Land) -> Land:
@@ -75,7 +76,7 @@ def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
 
 
 def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> StreamingQuery:
-    writer = writer.queryName(name).option("checkpointLocation", table.checkpoint)
+    writer = writer.queryName(f"{job.prefix}{name}").option("checkpointLocation", table.checkpoint)
     return sources.triggered(writer, every=job.every, until_now=job.until_now).start()
 
 

@@ -47,13 +47,14 @@ class Quarantined:
 
 
 class States(QueryStates):
-    def __init__(self, quarantined: Quarantined | None = None) -> None:
+    def __init__(self, quarantined: Mapping[str, Quarantined]) -> None:
         super().__init__()
         self._quarantined = quarantined
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
-        if self._quarantined is not None and not report.get("observedMetrics"):
-            count = self._quarantined.since_last(str(report.get("id")))
+        quarantined = self._quarantined.get(query)
+        if quarantined is not None and not report.get("observedMetrics"):
+            count = quarantined.since_last(str(report.get("id")))
             report = {**report, "observedMetrics": {OBSERVED: {UNPARSED: count}}}
         super().observe(query, report)
 
@@ -88,12 +89,12 @@ class Page:
 
 
 @contextmanager
-def serving(spark: SparkSession, address: str, landed: Table | None = None) -> Iterator[Page]:
-    """Meanwhile; without an address nobody asks. `landed` is a Delta table whose log tells of what fails."""
+def serving(spark: SparkSession, address: str, landed: Mapping[str, Table] | None = None) -> Iterator[Page]:
+    """Meanwhile; without an address nobody asks. `landed` are Delta tables whose logs tell of what fails, by query."""
     if not address:
         yield Page(QueryStates())
         return
-    listener = NsqListener(States(Quarantined(landed) if landed is not None else None))
+    listener = NsqListener(States({query: Quarantined(table) for query, table in (landed or {}).items()}))
     page = Page(listener.states)
     try:
         server = serve(page, address)

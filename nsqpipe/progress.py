@@ -79,7 +79,8 @@ class Status:
     def line(self, now: float) -> str:
         """Of several queries that which is furthest behind says how far the job is."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
-        parts = [self.stage if query is None else _told(query, self.tallies[query])]
+        others = f" (of {len(self.tallies)} streams)" if len(self.tallies) > 1 else ""
+        parts = [self.stage if query is None else _told(f"{query}{others}", self.tallies[query])]
         since = now - self.since
         if self.tasks is not None and self.tasks.all:
             parts.append(self.tasks.told(since))
@@ -158,9 +159,14 @@ class Progress:
 
     def observe_upkeep(self, done: Tended) -> None:
         """Only what it did is worth a line, but that is said at once."""
+        if done.failed or done.joined or done.removed:
+            self.note(str(done))
+
+    def note(self, text: str) -> None:
+        """A line that stays, while the job goes on."""
         with self._lock:
-            if (done.failed or done.joined or done.removed) and not self._ended.is_set():
-                self._write(str(done), is_last=True)
+            if not self._ended.is_set():
+                self._write(text, is_last=True)
                 if self._is_open:  # the next line does not take its place
                     self._stream.write("\n")
 

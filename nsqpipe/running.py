@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.failures import PipeFailed, SeveralFailed, first_cause, of_job
 from nsqpipe.late import LateRows
 from nsqpipe.progress import Tasks
 
@@ -32,6 +33,15 @@ _LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Spark's report on a batch
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One job's queries, which end together."""
+
+    start: Callable[[], Sequence[StreamingQuery]]
+    late: LateRows = field(default_factory=LateRows)
+    prefix: str = ""  # how their names begin, where there are several jobs
+
+
 def run_queries(
     spark: SparkSession,
     start: Callable[[], Sequence[StreamingQuery]],
@@ -39,26 +49,112 @@ def run_queries(
     observers: Sequence[Observer] = (),
     late: LateRows | None = None,
 ) -> None:
-    """Until they end by themselves, one of them fails, rows are late and must not be, or a signal comes; then all are stopped.
+    """Of a job that is alone."""
+    run_groups(spark, [Group(start=start, late=late or LateRows())], observers=observers)
+
+
+def run_groups(
+    spark: SparkSession,
+    groups: Sequence[Group],
+    *,
+    observers: Sequence[Observer] = (),
+    goes_on: bool = False,
+    on_failure: Callable[[PipeFailed], None] = lambda _: None,
+) -> None:
+    """Until all end by themselves, or a signal comes; then those that still run are stopped.
+
+    A group ends when one of its queries fails, or rows are late and must not be. The others go on if `goes_on` says so, and
+    end with it otherwise. Raises PipeFailed at the end, with a line for each group that failed; `on_failure` is told at once.
 
     A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
     """
-    late = late or LateRows()
-    with _signals() as asked, _listening(spark, [*observers, late.observe]) as listener:
-        queries: Sequence[StreamingQuery] = ()
+    running = [_Running(spark, group) for group in groups]
+    with _signals() as asked, _listening(spark, [*observers, *(it.observe for it in running)]) as listener:
         try:
-            queries = start()
-            while any(query.isActive for query in queries) and not any(query.exception() for query in queries):
-                if asked.wait(_LOOK_EVERY) or late.is_error:
-                    break
+            _watch(running, asked, goes_on=goes_on, on_failure=on_failure)
         finally:
-            for query in queries:
-                query.stop()
-        listener.wait_for_end(len(queries))
-        for query in queries:
+            for it in running:
+                it.stop()
+        listener.wait_for_end(sum(len(it.queries) for it in running))
+    failures = [it.failure for it in running if it.has_failed() and it.failure is not None]
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise SeveralFailed(failures) from failures[0]
+
+
+def _watch(
+    running: Sequence[_Running],
+    asked: threading.Event,
+    *,
+    goes_on: bool,
+    on_failure: Callable[[PipeFailed], None],
+) -> None:
+    for it in running:
+        it.start()
+        if asked.is_set() or (it.failure is not None and not goes_on):
+            return
+    active = list(running)
+    while True:
+        for it in [it for it in active if it.has_failed()]:
+            it.stop()
+            if not goes_on:
+                return
+            assert it.failure is not None
+            on_failure(it.failure)
+            active.remove(it)
+        active = [it for it in active if it.is_active]
+        if not active or asked.wait(_LOOK_EVERY):
+            return
+
+
+class _Running:
+    """A group while it runs. Observed in the listener's thread, asked in the job's."""
+
+    def __init__(self, spark: SparkSession, group: Group) -> None:
+        self._spark = spark
+        self._group = group
+        self.queries: Sequence[StreamingQuery] = ()
+        self.failure: PipeFailed | None = None
+
+    def start(self) -> None:
+        try:
+            self.queries = self._group.start()
+        except Exception as error:
+            if not self._group.prefix:
+                raise
+            self.failure = of_job(f"{self._group.prefix.rstrip('.')}:", error)
+            self.failure.__cause__ = error
+
+    def observe(self, query: str, report: dict[str, Any]) -> None:
+        if query.startswith(self._group.prefix):
+            self._group.late.observe(query, report)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is something to wait for. A group whose first query has ended goes on with the second."""
+        return any(query.isActive for query in self.queries)
+
+    def has_failed(self) -> bool:
+        """Why, is in `failure` from then on."""
+        if self.failure is None:
+            self.failure = next(self._failures(), None)
+        return self.failure is not None
+
+    def _failures(self) -> Iterator[PipeFailed]:
+        for query in self.queries:
             if error := query.exception():
-                raise PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
-        late.check()
+                yield PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
+        try:
+            self._group.late.check()
+        except PipeFailed as error:
+            yield error
+
+    def stop(self) -> None:
+        """Also a query whose sister could not be started."""
+        started = self._spark.streams.active if self._group.prefix else ()
+        for query in (*self.queries, *(it for it in started if (it.name or "").startswith(self._group.prefix))):
+            query.stop()
 
 
 def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:

@@ -20,7 +20,7 @@ def test_rows_that_the_sink_could_not_parse_are_counted_by_the_table_s_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(str(tmp_path / "table"), Format.DELTA)
-    states = States(Quarantined(table))
+    states = States({"land": Quarantined(table)})
     with Nsqd(tmp_path / "data", KEPT) as nsqd:
         publish(nsqd, "orders", numbered(100))
         job = Job(Orders(nsqd, "orders"), tmp_path, QUERY, decoder=Odd())
@@ -40,6 +40,6 @@ def test_rows_that_the_sink_could_not_parse_are_counted_by_the_table_s_log(
 
 
 def test_what_spark_has_counted_is_not_counted_again(tmp_path: Path) -> None:
-    states = States(Quarantined(Table(str(tmp_path / "table"), Format.DELTA)))
+    states = States({"land": Quarantined(Table(str(tmp_path / "table"), Format.DELTA))})
     states.observe("land", {"id": QUERY, "observedMetrics": {"quality": {"not parsed": 3, "positive": 1}}})
     assert states.snapshot()["land"].broken == {"not parsed": 3, "positive": 1}
