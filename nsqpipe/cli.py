@@ -74,7 +74,8 @@ def run_file(job: jobs.Run) -> None:
 
         streams = for_each(pipeline, lambda name, job: streams_of(job, name))
         if job.dry_run:
-            typer.echo(f"{len(streams)} jobs can run: {', '.join(map(pipeline.section, streams))}")
+            jobs_ = "1 job" if len(streams) == 1 else f"{len(streams)} jobs"
+            typer.echo(f"{jobs_} can run: {', '.join(map(pipeline.section, streams))}")
             return
         goes_on = pipeline.run.on_failure is OnFailure.GO_ON
         run.queries(run.session("run"), list(streams.values()), goes_on=goes_on)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_EVERY: Final = 0.2  # seconds
+_STARTING: Final = 10.0  # seconds after which the next job is started in any case
+_PLANNING: Final = ("Initializing", "Getting offsets")  # how Spark's status begins until a query knows what to read
 _LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 
 Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Spark's report on a batch
@@ -92,6 +95,7 @@ def _watch(
 ) -> None:
     for it in running:
         it.start()
+        it.wait_for_plans(asked)
         if asked.is_set() or (it.failure is not None and not goes_on):
             return
     active = list(running)
@@ -125,6 +129,14 @@ class _Running:
                 raise
             self.failure = of_job(f"{self._group.prefix.rstrip('.')}:", error)
             self.failure.__cause__ = error
+
+    def wait_for_plans(self, asked: threading.Event) -> None:
+        """Each source starts a Python worker for its plans, to which Spark gives ten seconds: many at once may need more."""
+        deadline = time.monotonic() + _STARTING
+        while self._group.prefix and time.monotonic() < deadline:
+            messages = [str(query.status["message"]) for query in self.queries if query.isActive]
+            if not any(it.startswith(_PLANNING) for it in messages) or asked.wait(_LOOK_EVERY):
+                return
 
     def observe(self, query: str, report: dict[str, Any]) -> None:
         if query.startswith(self._group.prefix):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -49,10 +49,10 @@ results = "/data/results.json"
 """
 
 
-def pipeline_of(text: str, folder: Path, **said: object) -> Pipeline:
+def pipeline_of(text: str, folder: Path, **said: Any) -> Pipeline:
     file = folder / "pipeline.toml"
     file.write_text(text)
-    return read_pipeline(Run(file=file, **said))  # type: ignore[arg-type]  # each test says what it needs
+    return read_pipeline(Run(file=file, **said))
 
 
 def complaints(text: str, folder: Path) -> list[str]:
@@ -67,8 +67,15 @@ def complaints(text: str, folder: Path) -> list[str]:
 
 def test_a_section_is_the_command_line_of_its_job(tmp_path: Path) -> None:
     found = pipeline_of(WHOLE, tmp_path, until_now=True)
-    session = {"master": "local[2]", "conf": (("spark.driver.memory", "2g"), ("spark.speculation", "true"))}
-    shared = {"nsqd": ("127.0.0.1:4151",), "storage": (("endpoint", "https://minio:9000"),), "until_now": True}
+    session: dict[str, Any] = {
+        "master": "local[2]",
+        "conf": (("spark.driver.memory", "2g"), ("spark.speculation", "true")),
+    }
+    shared: dict[str, Any] = {
+        "nsqd": ("127.0.0.1:4151",),
+        "storage": (("endpoint", "https://minio:9000"),),
+        "until_now": True,
+    }
     assert found.run == Run(file=tmp_path / "pipeline.toml", on_failure=OnFailure.GO_ON, until_now=True, **session)
     assert found.jobs == {
         "orders": Land(
