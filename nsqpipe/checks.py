@@ -350,7 +350,8 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
     from pyspark_nsqtable.sink import BadTable, check_table
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
-    for path, rows in ((job.table, good), (job.quarantine_path, bad)) if job.can_fail else ((job.table, good),):
+    tables = [] if job.select else [(job.table, good)]  # what is selected, Spark will say
+    for path, rows in [*tables, (job.quarantine_path, bad)] if job.can_fail else tables:
         try:
             check_table(place_for(job, path), rows, landing.PARTITIONS)
         except BadTable as error:

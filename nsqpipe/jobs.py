@@ -145,6 +145,10 @@ class Bodies(OfTable):
 @dataclass(frozen=True, kw_only=True)
 class Decoding(Bodies):
     rules: Path | None = setting("TOML file with rules that rows must keep", None)
+    select: str = setting(
+        "what the table gets beside where a message came from, as SQL: 'sha2(value.email, 256) as email, value.amount'",
+        "",
+    )
     drop_body: bool = setting("keep only what bodies mean; such a table cannot be replayed", False)
 
     @property
@@ -155,6 +159,8 @@ class Decoding(Bodies):
         yield from super().problems()
         if self.decoder is Kind.RAW and self.drop_body:
             yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
+        if self.select and self.drop_body:
+            yield "--select says already what the table gets: leave --drop-body out"
 
 
 # One for each command

@@ -24,6 +24,7 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
+from pyspark_nsqtable.appending import SELECTS
 from pyspark_nsqtable.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
@@ -86,6 +87,11 @@ def reland(job: Reland, progress: Callable[[Relanded], None] = lambda _: None) -
 def _check(job: Reland) -> None:
     if job.decoder.value_type is None:
         raise PipeFailed("raw bodies never fail: choose the --decoder that the quarantined rows need")
+    if _existing(job.table).transaction_version(SELECTS) is not None:
+        raise PipeFailed(
+            f"the table {job.table} has what --select has made of messages, and reland knows no SQL: "
+            "`nsqpipe backfill` with the corrected --schema and the same --select adds what it lacks"
+        )
     came = [it for it in pa.schema(_existing(job.quarantine).schema().to_arrow()) if it.name != ERROR]
     try:
         check_table(job.table, _row_schema(_existing(job.table), came, job.decoder), PARTITIONS)

@@ -116,6 +116,7 @@ def shape_of(job: jobs.Decoding) -> Shape:
     return Shape(
         decoder=decoder_of(job),
         rules=tuple(load_rules(job.rules)) if job.rules else (),
+        select=job.select,
         drops_body=job.drop_body,
     )
 

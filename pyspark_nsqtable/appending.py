@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Final
 
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
@@ -16,6 +17,8 @@ from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.schemas import additions, retried, widen
 from pyspark_nsqtable.sink import Target, action_of, check_fits, remove_unnamed
+
+SELECTS: Final = "nsq/select"  # application of a table with what SQL has made of messages: only SQL can add to it
 
 
 class AnotherJob(Exception):
@@ -43,6 +46,7 @@ class Batch:
     query: str
     number: int
     told: Mapping[str, str]
+    marks: Sequence[str] = ()  # applications by which the table says what kind of table it is, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Commit:
             remove_unnamed(self.target, self.files)
             return
         check_leases((file.modified / 1000 for file in self.files), time.time())
-        marks = [] if is_marked(self.table) else [Transaction(MARK, 1)]
+        marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
         known = [Transaction(application(lane), end) for lane, end in self.ends.items()]
         properties = CommitProperties(
             custom_metadata={"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told},

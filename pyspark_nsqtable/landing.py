@@ -29,16 +29,17 @@ from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
-from pyspark_nsqtable.appending import Batch, Share, append, ends_of, prepare
+from pyspark_nsqtable.appending import SELECTS, Batch, Share, append, ends_of, prepare
 from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
-from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
+from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, span_of
 from pyspark_nsqtable.places import is_storage_option
 from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, target_of
 from pyspark_nsqtable.sink import DefaultSource as TableSource
 
 PARTITIONS: Final = ("topic", "date", "hour")
+BODY: Final = "body"
 SOURCE: Final = "source."  # the options of the source follow it
 QUARANTINE: Final = "quarantine."  # and those of the store that the quarantine lies in
 _OWN: Final = ("quarantine", "decoder", "dropbody")
@@ -51,6 +52,7 @@ class Landing:
     quarantine: Target | None
     source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
     decoder: Decoder | None = None
+    selects: bool = False  # rows bring what SQL has made of messages
 
 
 @dataclass
@@ -105,6 +107,7 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         _target({**beside, "path": given["quarantine"]}, quarantine) if fails else None,
         source,
         decoder,
+        SELECTED in schema.names,
     )
 
 
@@ -123,11 +126,23 @@ def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool)
 
 def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
     """The columns of both, where rows come between marks."""
-    not_good = {MARK, COUNTS, ERROR, *(["body"] if drops_body else [])}
+    selects = SELECTED in rows.names
+    not_good = {MARK, COUNTS, ERROR, SELECTED, *([BODY] if drops_body or selects else [])}
+    made = list(rows.field(SELECTED).type) if selects else []
     return (
-        pa.schema([column for column in rows if column.name not in not_good]),
-        pa.schema([column for column in rows if column.name not in (MARK, COUNTS, VALUE)]),
+        pa.schema([*(column for column in rows if column.name not in not_good), *made]),
+        pa.schema([column for column in rows if column.name not in (MARK, COUNTS, VALUE, SELECTED)]),
     )
+
+
+def _unfolded(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Good rows as the table gets them, of which one may be called as one that they replace."""
+    if SELECTED not in rows.schema.names:
+        return rows
+    made = rows.column(SELECTED)
+    kept = rows.drop_columns([BODY, SELECTED])
+    columns = [*kept.columns, *made.flatten()]
+    return pa.RecordBatch.from_arrays(columns, names=[*kept.schema.names, *(it.name for it in made.type)])
 
 
 class LandingWriter(DataSourceStreamArrowWriter):
@@ -152,7 +167,7 @@ class LandingWriter(DataSourceStreamArrowWriter):
         if self._landing.quarantine is not None and quarantined:
             prepare(self._landing.table, good)  # if the table refuses the batch, the quarantine must not have it
             append(self._landing.quarantine, bad, batch, beside=self._landing.table)
-        append(self._landing.table, good, batch)
+        append(self._landing.table, good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         for message in messages:
@@ -244,10 +259,10 @@ class _Task:
     def _add(self, rows: pa.RecordBatch) -> None:
         errors = None if self._bad is None else rows.column(ERROR)
         if self._bad is None or errors is None or errors.null_count == rows.num_rows:
-            self._good.add(rows)
+            self._good.add(_unfolded(rows))
             return
         is_good = pc.is_null(errors)
-        self._good.add(rows.filter(is_good))
+        self._good.add(_unfolded(rows.filter(is_good)))
         self._bad.add(rows.filter(pc.invert(is_good)))
 
 

@@ -21,6 +21,7 @@ from pyspark_nsq.rows import COLUMNS, GAP, GAP_COLUMN
 from pyspark_nsqtable.ends import Span
 
 MARK: Final = "_range"  # the column; null in a message
+SELECTED: Final = "_selected"  # the column with what SQL has made of a message, where it makes something else of it
 SCHEMA: Final = f"{MARK} struct<lane: string, begin: bigint, end: bigint, opens: boolean>"
 TYPE: Final = pa.struct([("lane", pa.string()), ("begin", pa.int64()), ("end", pa.int64()), ("opens", pa.bool_())])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import sys
 import time
@@ -128,9 +129,11 @@ def test_all_that_is_wrong_is_said_before_spark_starts(
     assert not (tmp_path / "orders").exists()
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_each_job_goes_on_where_it_was(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
+    faulthandler.cancel_dump_traceback_later()  # every wait in here has its own end
     pace = "source_option = { maxRowsPerTrigger = 700, minRowsPerTrigger = 0 }\n"
     jobs = ORDERS + pace + CLICKS + pace + COUNTS + pace
     publish(nsqd, "orders", [b'{"n": %d}' % number for number in range(10_000)])
