@@ -44,6 +44,27 @@ every = "10 seconds"
 checkpoint = "/data/tables/raw.checkpoint"
 ```
 
+## Several jobs in one file
+
+`nsqpipe run FILE` does all jobs of a TOML file in one Spark session; [the how-to](../how-to/spark.md#several-tables-with-columns-masked-in-one-session) has an example.
+
+| Section | Has |
+| --- | --- |
+| `[run]` | settings of `nsqpipe run`; the command line stands above them |
+| `[defaults]` | settings of `land` and `aggregate`: they count for each job that knows them and does not say otherwise |
+| `[storage]` | `NAME = "VALUE"` of the object store, for all jobs, as `--storage` |
+| `[land.NAME]`, `[aggregate.NAME]` | one job: the settings of its command, but those of `[run]` and `--show` |
+
+Keys are options' names, with `-` or `_`. Where an option may be repeated there is a list or one value, and for `NAME=VALUE` a table will do.
+Paths that do not begin with `/` begin where `nsqpipe` is started.
+All that is wrong is said at once, a line each with its section; then all jobs are checked at once, as they would be alone, and again each has its line. `--dry-run` ends there.
+No two jobs may write to one table, quarantine, file of results or checkpoint. An aggregate has the checkpoint `aggregate.checkpoint` unless it says otherwise, so only one may leave it out.
+
+Streams are named after their job: `orders.land`, `orders.quarantine`, `per_minute.aggregate`, `per_minute.windows`. So they are in the progress, in metrics, and where one fails.
+A job fails with the first of its streams, or when rows are late and its `late` is `error`. Then all jobs stop (`--on-failure stop`), or the others go on until they end or are told to (`--on-failure go-on`); a job that failed is not tried again. Either way the exit status is 1, and a line for each says why.
+The last words have a line for each job. Exit status 3 is as for one job: `--until-now` has ended without nodes that are missing.
+Killed and started again, each job goes on from its own checkpoint and table.
+
 ## Before it runs, while it runs, and at its end
 
 What can be known without Spark is checked before Spark is started, in one line: whether nodes answer and have the topic, options and their spelling, files and folders, the table's format and columns, rules, schemas, a checkpoint of another topic.
@@ -91,6 +112,21 @@ A field of another type is refused at the start, by its name: `value.price: doub
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
 
 `land` joins small files of its Delta tables by itself, and removes those that nobody needs: [what there is to set](../how-to/spark.md#before-it-runs-unattended).
+
+## Columns that are selected
+
+With `--select` a table has `topic`, `node`, `sequence`, `id`, `timestamp`, `date` and `hour` (and `gap`, if the source makes it), and then only what is selected, as in SQL:
+
+```text
+--select "sha2(value.email, 256) as email, value.amount, value.amount * 2 as twice"
+```
+
+Columns to select from are `body`, `value` and its fields, and those that are kept. `value.*` is all fields; `*` is refused, as is a column without a name.
+Each row is made of one message: there are no sums, windows or filters. What SQL cannot compute ends the job, so write `try_cast` where a value may not fit.
+**Rows that fail keep their bodies**: the quarantine, and nothing else, has what was to be masked. Rules see columns as they were before.
+Such a table says of itself that SQL has made it. `reland` refuses it; after a schema is corrected, `backfill` with the same `--select` adds what the table lacks. `replay` needs a column `body`.
+
+Where SQL has to see rows, for `--select` or `--rules`, they pass through Spark between marks, instead of being read and written in one Python task: just as exact, and slower. Without either nothing changes.
 
 ## Rules
 
@@ -150,7 +186,7 @@ What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands abo
 
 ## Metrics
 
-`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus: [these](metrics.md#streaming-queries), labelled with the query, `land`, `quarantine`, `aggregate` or `windows`; and of each table that is looked after, labelled with it:
+`--metrics-address=127.0.0.1:9108` serves `/metrics` for Prometheus: [these](metrics.md#streaming-queries), labelled with the query, `land`, `quarantine`, `aggregate` or `windows` (in `nsqpipe run` with the job's name and a dot before it); and of each table that is looked after, labelled with it:
 
 | Metric | Kind | Meaning |
 | --- | --- | --- |
