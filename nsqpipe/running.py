@@ -99,16 +99,18 @@ def _watch(
         if asked.is_set() or (it.failure is not None and not goes_on):
             return
     active = list(running)
-    while True:
-        for it in [it for it in active if it.has_failed()]:
-            it.stop()
-            if not goes_on:
-                return
-            assert it.failure is not None
-            on_failure(it.failure)
-            active.remove(it)
-        active = [it for it in active if it.is_active]
-        if not active or asked.wait(_LOOK_EVERY):
+    while active:
+        for it in list(active):
+            may_go_on = it.is_active  # asked first, or one that fails just now would have ended well
+            if it.has_failed():
+                it.stop()
+                if not goes_on:
+                    return
+                assert it.failure is not None
+                on_failure(it.failure)
+            if it.failure is not None or not may_go_on:
+                active.remove(it)
+        if active and asked.wait(_LOOK_EVERY):
             return
 
 
