@@ -69,13 +69,12 @@ def run_file(job: jobs.Run) -> None:
         from nsqpipe.checks import check_work
         from nsqpipe.pipeline import for_each
 
-        for_each(pipeline, lambda _, job: check_work(job))
+        for_each(pipeline, lambda _, it: check_work(it))
         from nsqpipe.streams import streams_of
 
-        streams = for_each(pipeline, lambda name, job: streams_of(job, name))
+        streams = for_each(pipeline, lambda name, it: streams_of(it, name))
         if job.dry_run:
-            jobs_ = "1 job" if len(streams) == 1 else f"{len(streams)} jobs"
-            typer.echo(f"{jobs_} can run: {', '.join(map(pipeline.section, streams))}")
+            typer.echo(f"can run: {', '.join(map(pipeline.section, streams))}")
             return
         goes_on = pipeline.run.on_failure is OnFailure.GO_ON
         run.queries(run.session("run"), list(streams.values()), goes_on=goes_on)

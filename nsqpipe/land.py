@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from nsqpipe import sources
+from nsqpipe.selection import check_selects
 from nsqpipe.shape import Shape
 from nsqpipe.standing import check_standing, claim
 from nsqpipe.tables import Format
@@ -54,6 +55,7 @@ def prepare_landing(job: Land) -> Land:
     """Return the job with the place where it goes on, known without Spark. Raises PipeFailed if tables and checkpoint disagree."""
     if job.is_remote:
         return job
+    check_selects(job.table, job.shape.select)
     source = check_standing(job.source, job.table)
     if job.table.format is Format.PARQUET and job.shape.can_fail:
         check_standing(job.source, job.quarantine)

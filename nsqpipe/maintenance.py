@@ -10,6 +10,7 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
+from nsqpipe.selection import check_selects
 from nsqpipe.standing import up_to_the_end
 from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
@@ -63,6 +64,7 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
 
     What a stream that lands has not come to yet is left to it. Without that, landing would add it a second time.
     """
+    check_selects(table, shape.select)
     within, left = up_to_the_end(source, table)  # before the tables are read, which then are as far at least
     found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
     if within is not None:

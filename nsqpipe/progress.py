@@ -75,12 +75,16 @@ class Status:
     since: float = 0.0  # when the stage, or the batch, began
     tallies: dict[str, Tally] = field(default_factory=dict)
     tasks: Tasks | None = None
+    failed: list[str] = field(default_factory=list)  # jobs, while others go on
 
     def line(self, now: float) -> str:
         """Of several queries that which is furthest behind says how far the job is."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
-        others = f" (of {len(self.tallies)} streams)" if len(self.tallies) > 1 else ""
-        parts = [self.stage if query is None else _told(f"{query}{others}", self.tallies[query])]
+        parts = [self.stage if query is None else _told(query, self.tallies[query])]
+        if len(self.tallies) > 1:
+            parts.append(f"the furthest behind of {len(self.tallies)} streams")
+        if self.failed:
+            parts.append(f"{', '.join(self.failed)} failed")
         since = now - self.since
         if self.tasks is not None and self.tasks.all:
             parts.append(self.tasks.told(since))
@@ -169,6 +173,13 @@ class Progress:
                 self._write(text, is_last=True)
                 if self._is_open:  # the next line does not take its place
                     self._stream.write("\n")
+
+    def give_up(self, prefix: str) -> None:
+        """The queries whose names begin so have failed, and are not what one waits for any more."""
+        with self._lock:
+            self._status.failed.append(prefix.rstrip("."))
+            for query in [it for it in self._status.tallies if it.startswith(prefix)]:
+                del self._status.tallies[query]
 
     def finish(self, text: str) -> None:
         """The last word, which comes in any case."""

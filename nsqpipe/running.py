@@ -34,6 +34,7 @@ _PLANNING: Final = ("Initializing", "Getting offsets")  # how Spark's status beg
 _LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 
 Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Spark's report on a batch
+OnFailed = Callable[[str, PipeFailed], None]  # of how the names of a job's queries begin, and why it failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def run_groups(
     *,
     observers: Sequence[Observer] = (),
     goes_on: bool = False,
-    on_failure: Callable[[PipeFailed], None] = lambda _: None,
+    on_failure: OnFailed = lambda _prefix, _failure: None,
 ) -> None:
     """Until all end by themselves, or a signal comes; then those that still run are stopped.
 
@@ -91,7 +92,7 @@ def _watch(
     asked: threading.Event,
     *,
     goes_on: bool,
-    on_failure: Callable[[PipeFailed], None],
+    on_failure: OnFailed,
 ) -> None:
     for it in running:
         it.start()
@@ -107,7 +108,7 @@ def _watch(
                 if not goes_on:
                     return
                 assert it.failure is not None
-                on_failure(it.failure)
+                on_failure(it.prefix, it.failure)
             if it.failure is not None or not may_go_on:
                 active.remove(it)
         if active and asked.wait(_LOOK_EVERY):
@@ -120,6 +121,7 @@ class _Running:
     def __init__(self, spark: SparkSession, group: Group) -> None:
         self._spark = spark
         self._group = group
+        self.prefix = group.prefix
         self.queries: Sequence[StreamingQuery] = ()
         self.failure: PipeFailed | None = None
 
@@ -127,21 +129,21 @@ class _Running:
         try:
             self.queries = self._group.start()
         except Exception as error:
-            if not self._group.prefix:
+            if not self.prefix:
                 raise
-            self.failure = of_job(f"{self._group.prefix.rstrip('.')}:", error)
+            self.failure = of_job(f"{self.prefix.rstrip('.')}:", error)
             self.failure.__cause__ = error
 
     def wait_for_plans(self, asked: threading.Event) -> None:
         """Each source starts a Python worker for its plans, to which Spark gives ten seconds: many at once may need more."""
         deadline = time.monotonic() + _STARTING
-        while self._group.prefix and time.monotonic() < deadline:
+        while self.prefix and time.monotonic() < deadline:
             messages = [str(query.status["message"]) for query in self.queries if query.isActive]
             if not any(it.startswith(_PLANNING) for it in messages) or asked.wait(_LOOK_EVERY):
                 return
 
     def observe(self, query: str, report: dict[str, Any]) -> None:
-        if query.startswith(self._group.prefix):
+        if query.startswith(self.prefix):
             self._group.late.observe(query, report)
 
     @property
@@ -166,8 +168,8 @@ class _Running:
 
     def stop(self) -> None:
         """Also a query whose sister could not be started."""
-        started = self._spark.streams.active if self._group.prefix else ()
-        for query in (*self.queries, *(it for it in started if (it.name or "").startswith(self._group.prefix))):
+        started = self._spark.streams.active if self.prefix else ()
+        for query in (*self.queries, *(it for it in started if (it.name or "").startswith(self.prefix))):
             query.stop()
 
 

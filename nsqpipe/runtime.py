@@ -106,8 +106,9 @@ class Run:
             typer.echo(f"nsqpipe: what these have is not in it: {'; '.join(missing.values())}", err=True)
             raise typer.Exit(INCOMPLETE)
 
-    def _failed(self, failure: PipeFailed) -> None:
+    def _failed(self, prefix: str, failure: PipeFailed) -> None:
         if self.progress is not None:
+            self.progress.give_up(prefix)
             self.progress.note(f"{failure}; the others go on")
 
     def told(self, text: str) -> None:

@@ -13,15 +13,29 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from nsqpipe.failures import WrongUsage
+from nsqpipe.failures import PipeFailed, WrongUsage
+from nsqpipe.kinds import Format
+from pyspark_nsqtable.appending import SELECTS
 from pyspark_nsqtable.decoding import ERROR, VALUE
 from pyspark_nsqtable.marks import MARK, SELECTED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from nsqpipe.tables import Table
+
 _BODY: Final = "body"
 _REPLACED: Final = (_BODY, VALUE)  # by what is selected
+
+
+def check_selects(table: Table, select: str) -> None:
+    """Raise PipeFailed where a Delta table that SQL has made would get what was left out of it, as nobody has said --select."""
+    if select or table.format is not Format.DELTA or not table.exists():
+        return
+    if table.delta().transaction_version(SELECTS) is not None:
+        raise PipeFailed(
+            f"the table at {table.path} has what --select has made of messages: say the same --select, or name another table"
+        )
 
 
 def with_selected(rows: DataFrame, select: str) -> DataFrame:

@@ -124,7 +124,7 @@ With `--select` a table has `topic`, `node`, `sequence`, `id`, `timestamp`, `dat
 Columns to select from are `body`, `value` and its fields, and those that are kept. `value.*` is all fields; `*` is refused, as is a column without a name.
 Each row is made of one message: there are no sums, windows or filters. What SQL cannot compute ends the job, so write `try_cast` where a value may not fit.
 **Rows that fail keep their bodies**: the quarantine, and nothing else, has what was to be masked. Rules see columns as they were before.
-Such a table says of itself that SQL has made it. `reland` refuses it; after a schema is corrected, `backfill` with the same `--select` adds what the table lacks. `replay` needs a column `body`.
+A Delta table says of itself that SQL has made it. So `land` and `backfill` without `--select` refuse it, and `reland` does, which knows no SQL; after a schema is corrected, `backfill` with the same `--select` adds what the table lacks. `replay` needs a column `body`.
 
 Where SQL has to see rows, for `--select` or `--rules`, they pass through Spark between marks, instead of being read and written in one Python task: just as exact, and slower. Without either nothing changes.
 

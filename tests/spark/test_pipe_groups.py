@@ -74,7 +74,7 @@ def test_the_others_may_go_on_and_each_failure_is_a_line(spark: Mock) -> None:
     sister = Query(spark, "a.quarantine", 10**9)
     groups = [group(queries[0], sister), group(queries[1]), group(queries[2])]
     with pytest.raises(PipeFailed) as failure:
-        run_groups(spark, groups, goes_on=True, on_failure=lambda it: told.append(str(it)))
+        run_groups(spark, groups, goes_on=True, on_failure=lambda _, it: told.append(str(it)))
     assert str(failure.value).splitlines() == told == ["a.land: no room", "c.land: no time"]
     assert sister.was_stopped
     assert queries[1].looks <= 0, "it has come to its own end"

@@ -60,7 +60,7 @@ def test_tables_and_counts_in_one_session(spark: SparkSession, nsqd: Nsqd, tmp_p
         "counts: 300 rows read",
     ]
     assert ", 200 landed in 1 file, 0 quarantined in 0 files, 0 late, 0 behind; table " in summary[0]
-    assert " streams): batch " in done.stderr
+    assert " streams" in done.stderr
 
 
 def rows_of(folder: Path, name: str) -> int:
@@ -125,7 +125,7 @@ def test_all_that_is_wrong_is_said_before_spark_starts(
         f"nsqpipe: [land.other] --table {tmp_path}/file/x: {tmp_path}/file is no folder",
     ]
     fine = run(tmp_path, nsqd, ORDERS, "--dry-run")
-    assert (fine.exit_code, fine.stdout) == (0, "1 job can run: [land.orders]\n"), fine.stderr
+    assert (fine.exit_code, fine.stdout) == (0, "can run: [land.orders]\n"), fine.stderr
     assert not (tmp_path / "orders").exists()
 
 

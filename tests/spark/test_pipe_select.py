@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ from nsqpipe import maintenance
 from nsqpipe.decoders import make_decoder
 from nsqpipe.failures import PipeFailed, WrongUsage
 from nsqpipe.kinds import Format, Kind
+from nsqpipe.land import prepare_landing
 from nsqpipe.quality import Rule, Then
 from nsqpipe.reland import Reland, reland
 from nsqpipe.shape import Shape
@@ -95,6 +97,11 @@ def test_a_body_that_was_not_understood_comes_by_backfill_and_never_unmasked(
     corrected = make_decoder(Kind.JSON, "email string, amount double")
     with pytest.raises(PipeFailed, match="what --select has made of messages, and reland knows no SQL"):
         reland(Reland(table=places[0], quarantine=places[1], decoder=corrected))
+    for forgotten in (Shape(decoder=corrected), Shape()):
+        with pytest.raises(PipeFailed, match="say the same --select, or name another table"):
+            prepare_landing(replace(pipeline.job, shape=forgotten))
+        with pytest.raises(PipeFailed, match="say the same --select, or name another table"):
+            maintenance.backfill(spark, pipeline.job.source, forgotten, pipeline.table, pipeline.quarantine)
     shape = Shape(decoder=corrected, select=MASKED.replace("value.amount", "cast(value.amount as int)"))
     found = maintenance.backfill(spark, pipeline.job.source, shape, pipeline.table, pipeline.quarantine)
     assert found == {"added": 1, "quarantined": 0, "left_to_land": 0}
