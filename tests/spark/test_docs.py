@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from nsqpipe.cli import app
 from pyspark_nsq.listener import NsqListener

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner, Result
 from deltalake import DeltaTable
+from typer.testing import CliRunner, Result
 
 from nsqpipe.cli import app
 from nsqpipe.kinds import OnFailure
