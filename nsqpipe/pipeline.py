@@ -101,8 +101,12 @@ class _Reader:
     def _run(self, asked: Run) -> Run:
         known = {it.key: it for it in settings_of(Run) if it.name not in _ONLY_SAID}
         said = self._values(f"[{RUN}]", self._table(RUN), known)
-        given = {it.name: value for it in known.values() if (value := getattr(asked, it.name))}
-        run = replace(asked, **(said | given))
+        for it in known.values():
+            if given := getattr(asked, it.name):
+                said[it.name] = (
+                    (*said.get(it.name, ()), *given) if it.repeats else given
+                )  # the last one of a name counts
+        run = replace(asked, **said)
         return replace(run, master=run.master or _LOCAL)
 
     def _jobs(self, run: Run) -> Iterator[tuple[str, StreamJob]]:

@@ -50,7 +50,7 @@ checkpoint = "/data/tables/raw.checkpoint"
 
 | Section | Has |
 | --- | --- |
-| `[run]` | settings of `nsqpipe run`; the command line stands above them |
+| `[run]` | settings of `nsqpipe run`; the command line stands above them, and its `--conf` adds to theirs |
 | `[defaults]` | settings of `land` and `aggregate`: they count for each job that knows them and does not say otherwise |
 | `[storage]` | `NAME = "VALUE"` of the object store, for all jobs, as `--storage` |
 | `[land.NAME]`, `[aggregate.NAME]` | one job: the settings of its command, but those of `[run]` and `--show` |

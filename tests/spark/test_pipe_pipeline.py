@@ -104,8 +104,10 @@ def test_a_section_is_the_command_line_of_its_job(tmp_path: Path) -> None:
 
 
 def test_the_command_line_stands_above_the_file(tmp_path: Path) -> None:
-    found = pipeline_of(WHOLE, tmp_path, master="yarn", on_failure=OnFailure.STOP)
+    memory = (("spark.driver.memory", "4g"),)
+    found = pipeline_of(WHOLE, tmp_path, master="yarn", on_failure=OnFailure.STOP, conf=memory)
     assert (found.run.master, found.run.on_failure) == ("yarn", OnFailure.STOP)
+    assert dict(found.run.conf) == {"spark.driver.memory": "4g", "spark.speculation": "true"}
     assert {job.master for job in found.jobs.values()} == {"yarn"}
 
 
