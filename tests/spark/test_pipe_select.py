@@ -42,7 +42,7 @@ def test_a_table_gets_what_is_selected_and_the_quarantine_bodies_as_they_came(
     kind: Format, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
     shape = Shape(decoder=JSON, rules=(POSITIVE,), select=MASKED)
-    pipeline = Pipeline(spark, source_of(nsqd, "orders", maxRowsPerTrigger=8), tmp_path, kind=kind, shape=shape)
+    pipeline = Pipeline(spark, source_of(nsqd, "orders", maxRowsPerTrigger=12), tmp_path, kind=kind, shape=shape)
     publish(nsqd, "orders", [order(number) for number in range(1, 21)] + [b"no JSON", order(0)])
     pipeline.land()
     pipeline.forget_commit(pipeline.last_batch())
