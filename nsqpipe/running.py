@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _LOOK_EVERY: Final = 0.2  # seconds
-_STARTING: Final = 10.0  # seconds after which the next job is started in any case
+_STARTING: Final = 30.0  # seconds after which the next job is started in any case
 _PLANNING: Final = ("Initializing", "Getting offsets")  # how Spark's status begins until a query knows what to read
 _LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 
