@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Container, Sequence
 from threading import Lock
@@ -19,17 +18,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INTERVAL: Final = 5.0  # seconds; a kill loses the reports of as long, which the readers' next ones replace
-_LAST_WRITE: Final = 1.0  # seconds that the end of the process waits for the disk
+INTERVAL: Final = (
+    5.0  # seconds after a change; a kill loses the reports of as long, which the readers' next ones replace
+)
+_LAST_WRITE: Final = 5.0  # seconds that the end of the process waits for the disk
 
 
 class ReadersFile:
-    def __init__(self, data_path: DataPath, files: Files, readers: Readers, topics: Container[str]) -> None:
+    def __init__(
+        self,
+        data_path: DataPath,
+        files: Files,
+        readers: Readers,
+        topics: Container[str],
+        *,
+        interval: float = INTERVAL,
+    ) -> None:
         """`topics` has the names of those that exist."""
         self._data_path = data_path
         self._files = files
         self._readers = readers
         self._topics = topics
+        self._interval = interval
         self._writing = Lock()  # held by the thread that writes
         self._fails = False
 
@@ -61,7 +71,7 @@ class ReadersFile:
                 self._readers.on_change = changed.set
                 if self._readers.is_saved:
                     await changed.wait()
-                await trio.sleep(INTERVAL)
+                await trio.sleep(self._interval)
                 await self._save()
         finally:
             with trio.move_on_after(_LAST_WRITE, shield=True):
@@ -72,24 +82,20 @@ class ReadersFile:
         readers.forget_topics_but(self._topics)
         if readers.is_saved:
             return
-        readers.is_saved = True  # what changes from now on is for the next time
+        readers.is_saved, is_written = True, False  # what changes from now on is for the next time
         now = list(readers)
         try:
             # A disk that hangs holds up a thread, and neither the loop nor the end of the process.
             await trio.to_thread.run_sync(self._write, now, abandon_on_cancel=True)
+            is_written = True
         except OSError as error:
-            readers.is_saved = False
             if not self._fails:
                 log.warning("%s cannot be written: %s", READERS_JSON, error)
-            self._fails = True
-        else:
-            self._fails = False
+        finally:
+            self._fails = not is_written
+            readers.is_saved = readers.is_saved and is_written
 
     def _write(self, readers: Sequence[tuple[str, Reader]]) -> None:
-        """In a thread. Raises OSError."""
-        if not self._writing.acquire(blocking=False):
-            raise OSError(errno.EBUSY, "the disk has not finished the last write yet")
-        try:
+        """In a thread, after the one that was left alone when `keep` was cancelled. Raises OSError."""
+        with self._writing:
             self._data_path.write_readers(written(readers))
-        finally:
-            self._writing.release()
