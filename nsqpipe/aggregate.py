@@ -40,14 +40,14 @@ def start_aggregating(spark: SparkSession, job: Aggregate) -> list[StreamingQuer
         raise PipeFailed("nothing to do: --results, --table or both are needed")
     queries = []
     if job.results is not None:
-        queries.append(_start_results(_windows(spark, job), job, job.results))
+        queries.append(_start_results(_windows(spark, job, job.results, "json"), job, job.results))
     if job.table is not None:
-        queries.append(_start_table(_windows(spark, job), job, job.table))
+        queries.append(_start_table(_windows(spark, job, job.table.place, job.table.format), job, job.table))
     return queries
 
 
-def _windows(spark: SparkSession, job: Aggregate) -> DataFrame:
-    rows = sources.stream(spark, job.source)
+def _windows(spark: SparkSession, job: Aggregate, into: Place, kind: str) -> DataFrame:
+    rows = sources.stream(spark, sources.reporting(job.source, "aggregate", into.absolute(), kind))
     return counted(rows, window_seconds=job.window_seconds, watermark_seconds=job.watermark_seconds)
 
 

@@ -66,15 +66,21 @@ def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
     """Of a job that is prepared."""
     if not job.every:
         job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
+    source = _reporting(job, job.table, "land")
     if job.table.format is Format.DELTA:
-        return [_started(_by_ranges(spark, job), job.table, "land", job)]
-    writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, job.source))), "land")]
+        return [_started(_by_ranges(spark, replace(job, source=source)), job.table, "land", job)]
+    writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, source))), "land")]
     if job.shape.can_fail:
-        bad = job.shape.bad(sources.stream(spark, job.source))
+        bad = job.shape.bad(sources.stream(spark, _reporting(job, job.quarantine, "quarantine")))
         writers.append((job.quarantine, job.quarantine.stream_writer(bad), "quarantine"))
     for table, _, _ in writers if not job.is_remote else ():
         claim(table)
     return [_started(writer, table, name, job) for table, writer, name in writers]
+
+
+def _reporting(job: Land, table: Table, name: str) -> sources.From:
+    place = table.place
+    return sources.reporting(job.source, name, str(place) if job.is_remote else place.absolute(), table.format)
 
 
 def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> StreamingQuery:
