@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.e2e
 
 WARM_UP = 20
 REQUESTS = 100
+ARENA = 64 << 20  # glibc maps a heap for a thread at a multiple of this
 BATCH = "nsqd.broker.batch.Batch"
 
 
@@ -68,6 +70,20 @@ def test_requests_leave_nothing_to_the_garbage_collector(
         ask(nsqd, number)
     grown = living_objects(nsqd) - before
     assert grown.total() < (kept + 1) * REQUESTS, grown.most_common(20)
+
+
+def test_threads_share_one_heap(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    nsqd.post("/pub?topic=t", b"x" * 100_000)
+    for _ in range(WARM_UP):
+        nsqd.http("GET", "/topic/read?topic=t&from=0&wait=1s")  # in a thread
+    starts = re.findall(r"^([0-9a-f]+)-\S+ rw-p 0+ 00:00 0 *$", nsqd_maps(nsqd), re.MULTILINE)
+    assert len(starts) > 5
+    assert not [start for start in starts if int(start, 16) % ARENA == 0]
+
+
+def nsqd_maps(nsqd: Nsqd) -> str:
+    return Path(f"/proc/{nsqd.pid}/maps").read_text()
 
 
 def test_a_deleted_topic_leaves_no_message_in_memory(start_nsqd: StartNsqd) -> None:
