@@ -148,16 +148,16 @@ async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, loa
 
 
 async def _note_lost_connections(consumer: Consumer, channel: str, ledger: Ledger, load: Load, pulse: Pulse) -> None:
-    """Both ends give up a silent connection after `patience`, so an answer that is older has been read.
+    """Each end gives up a silent connection after its patience, so an answer older than both has been read.
 
-    nsqd counts from when it sent a message, which may be as much before the client has read and answered it. Where this
+    nsqd counts from when it sent a message, which may be a patience before the client has read and answered it. Where this
     process stood still, all of that takes longer.
     """
     async for event in consumer.events():
         if isinstance(event, Disconnected):
             now = trio.current_time()
             patience = load.patience + pulse.longest_gap(since=now - load.msg_timeout)
-            lost = LostConnection(since=now - patience, until=now, timeout=load.msg_timeout - patience)
+            lost = LostConnection(since=now - 2 * patience, until=now, timeout=load.msg_timeout - patience)
             ledger.connection_lost(TOPIC, channel, lost)
 
 
