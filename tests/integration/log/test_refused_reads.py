@@ -175,6 +175,19 @@ def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, f
         assert not list(store.log().folder.glob("*.damaged.*"))
 
 
+def test_history_in_many_files_waits_once_for_a_disk_that_refuses(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, max_bytes_per_file=100) as store:
+        for _ in range(5):
+            store.publish(bytes(100))
+        store.checkpoint()
+        assert len(store.segments()) == 5
+        refuse(files, ".log")
+        past = History(store.store).find("t")
+        assert past is not None
+        assert list(iter(past.open(0, 5, 1000).read, None)) == [Gap(it, it + 1, "refused") for it in range(5)]
+        assert READ_PATIENCE - RETRY_INTERVAL < store.clock.now - START < 2 * READ_PATIENCE
+
+
 # A start
 
 
