@@ -11,8 +11,11 @@ import pytest
 
 from common.wire.commands import dpub, fin, rdy, sub
 from tests.faults.refusing import RefusingDisk
+from tests.faults.shim import COMPILER
 from tests.support.client import Client
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, eventually
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="no C compiler")
 
 DEFERRED = 20
 SEGMENT = 10_000  # bytes
@@ -24,7 +27,7 @@ LONG = 30.0  # seconds, on a busy machine
 def disk(tmp_path: Path) -> RefusingDisk:
     folder = tmp_path / "shim"
     folder.mkdir()
-    return RefusingDisk(folder)
+    return RefusingDisk(folder, tmp_path / "data")
 
 
 def broker(tmp_path: Path, disk: RefusingDisk, *, mem_queue_size: int = 0) -> Nsqd:
