@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def said(nsqd: Nsqd, text: str) -> bool:
     return text in nsqd.log
 
 
-def fsck(nsqd: Nsqd, environ: dict[str, str]) -> tuple[int, dict[str, int]]:
+def fsck(nsqd: Nsqd, environ: Mapping[str, str]) -> tuple[int, dict[str, int]]:
     done = subprocess.run(
         [PYTHON, "-P", "-m", "nsqd", "fsck", "--json", str(nsqd.data_path)],
         env={"PYTHONPATH": PYTHONPATH, **environ},
