@@ -149,20 +149,22 @@ async def _collect_garbage() -> None:
 
     httpx leaves a reference cycle behind each connection or call: a kilobyte or more. Young objects are at most as many as
     the threshold says, so this takes a few milliseconds. What was open for minutes has grown old by the time it is garbage;
-    looking for that takes as long as there is data, so it is done seldom, and only in a small heap. Then the system gets
-    back what the C library keeps between pieces that are in use, which otherwise adds up over the hours.
+    looking for that takes as long as there is data, so it is done seldom, and only in a small heap. There the system also
+    gets back what the C library keeps between pieces that are in use, which otherwise adds up over the hours.
     """
     at_start = sys.getallocatedblocks()
     rounds = 0
     while True:
         await trio.sleep(COLLECT_INTERVAL)
         rounds += 1
-        if rounds % OLD_ROUNDS == 0 and sys.getallocatedblocks() - at_start < SMALL_HEAP:
+        is_small = sys.getallocatedblocks() - at_start < SMALL_HEAP
+        if is_small and rounds % OLD_ROUNDS == 0:
             gc.collect()
+        else:
+            survived = gc.get_count()[1]  # collections that objects of the middle generation have seen at most
+            gc.collect(1 if survived > gc.get_threshold()[1] else 0)
+        if is_small:
             return_unused()
-            continue
-        survived = gc.get_count()[1]  # collections that objects of the middle generation have seen at most
-        gc.collect(1 if survived > gc.get_threshold()[1] else 0)
 
 
 def _startup_error_in(error: BaseException) -> StartupError | None:
