@@ -15,7 +15,7 @@ from pathlib import Path
 import dagster as dg
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from quarantine_share import landed
+from quarantine_share import landed  # type: ignore[import-not-found]  # the folder above is no package
 
 ENVIRONMENT = Path(os.environ.get("NSQPIPE_ENVIRONMENT", sys.prefix))  # where `pip install 'nsq-suite[spark]'` was run
 SOURCE = os.environ.get("ORDERS_SOURCE", "--lookupd 127.0.0.1:4161").split()
