@@ -58,7 +58,7 @@ class Commit:
     files: Sequence[DataFile]
     ends: Mapping[str, int]  # those that change
 
-    def widens(self) -> bool:
+    def widen(self) -> bool:
         """Give the table the fields that the rows bring and it lacks, and return whether it lacked some."""
         rows = Schema.from_arrow(self.target.schema)
         if not (self.ends and self.files and additions(self.table.schema(), rows)):
@@ -97,7 +97,7 @@ def append(target: Target, shares: Sequence[Share], batch: Batch, *, beside: Tar
 
     def attempt() -> None:
         commit = prepare(target, shares, beside=beside)
-        if commit.widens():  # a commit of its own, during which others may have added messages
+        if commit.widen():  # a commit of its own, during which others may have added messages
             commit = prepare(target, shares, beside=beside)
         commit.make(batch)
 
