@@ -90,7 +90,7 @@ class Cluster:
                 heads.append(head)
         silent = {failure.address: str(failure) for failure in left_out or ()}
         for departed, found in self.visit(self.departed):
-            if isinstance(found, Unreachable):
+            if isinstance(found, NsqError):
                 silent[departed.address] = str(found)
             else:
                 heads += [head for _, head in found if isinstance(head, Head)]
@@ -110,7 +110,7 @@ class Cluster:
         lanes: dict[str, list[Lane]] = {}
         known = [*self.departed, *(Departed(it, "", tuple(p.topic for p in at), False) for it, at in places.items())]
         for departed, found in self.visit(known):
-            if isinstance(found, Unreachable):
+            if isinstance(found, NsqError):
                 silent[departed.address] = str(found)
             else:
                 lanes[departed.address] = [head.lane for _, head in found if isinstance(head, Head)]
@@ -119,26 +119,35 @@ class Cluster:
 
     def visit(
         self, nodes: Iterable[Departed]
-    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | Nothing]] | Unreachable]]:
-        """Ask nodes that are probably down for their logs; some answer, as they are only not registered."""
+    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | Nothing]] | NsqError]]:
+        """Ask nodes that are probably down for their logs; some answer, as they are only not registered.
 
-        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | Nothing]] | Unreachable]:
-            names = self._options.topics.names if it.topics is None else sorted(self._options.topics.among(it.topics))
+        Only `Nothing` says that a node has no such topic. A node that refuses to answer, or whose answer makes no sense, is
+        as silent as one that is down: it may have messages, and nobody can see them.
+        """
+
+        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | Nothing]] | NsqError]:
+            # Of a retired node silence means loss, so it has as long for an answer as any other question.
+            timeout = None if it.is_retired else GLANCE
             try:
-                places = [Place(it.address, name) for name in names]
-                # Of a retired node silence means loss, so it has as long for an answer as any other question.
-                timeout = None if it.is_retired else GLANCE
+                places = [Place(it.address, name) for name in self._names_at(it, timeout)]
                 return it, [(place, self.head(place, timeout=timeout)) for place in places]
-            except Unreachable as error:
-                return it, error
             except NsqError as error:
-                log.warning("%s is left out: %s", it.address, error)
-                return it, []
+                return it, error
 
         wanted = list(nodes)
         if wanted:
             with ThreadPoolExecutor(min(_AT_ONCE, len(wanted))) as pool:
                 yield from pool.map(ask, wanted)
+
+    def _names_at(self, it: Departed, timeout: float | None) -> list[str]:
+        """Which topics to ask a node for. Where nobody knows which it has, and a pattern may match one, the node says so."""
+        topics = self._options.topics
+        if it.topics is not None:
+            return sorted(topics.among(it.topics))
+        if not topics.patterns:
+            return list(topics.names)
+        return sorted({*topics.names, *topics.among(_topics_of(self._http, it.address, timeout=timeout))})
 
     def _seen(self, silent: Mapping[str, str], heads: Iterable[Head]) -> Seen:
         lanes: dict[str, list[Lane]] = defaultdict(list)
@@ -313,8 +322,8 @@ def _topics_of_each(
     return found
 
 
-def _topics_of(http: Http, address: str) -> list[str]:
-    stats = http.json(address, "/stats?format=json&include_clients=false&include_mem=false")
+def _topics_of(http: Http, address: str, *, timeout: float | None = None) -> list[str]:
+    stats = http.json(address, "/stats?format=json&include_clients=false&include_mem=false", timeout=timeout)
     return [topic["topic_name"] for topic in stats["topics"] or ()]
 
 

@@ -18,11 +18,11 @@ from nsqpipe.cli import app
 from nsqpipe.lag import set_offsets
 from nsqpipe.storage import place_of
 from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.errors import DataLoss, NsqError
+from pyspark_nsq.errors import DataLoss, NsqError, Refused
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told, waited_for
-from pyspark_nsq.options import source_options
+from pyspark_nsq.options import Access, source_options
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.process import Nsqd, Nsqlookupd
 from tests.support.spark import KEPT, address, lane_of, numbered, patiently, publish
@@ -84,6 +84,65 @@ def test_what_has_to_be_there_is_checked() -> None:
 
 
 # Real nodes, no Spark
+
+
+class Answers(Http):
+    """Of an nsqlookupd that has node a, and remembers node b; what b answers is given."""
+
+    def __init__(self, answer: dict[str, Any] | NsqError, topics: list[str] | None) -> None:
+        super().__init__(Access())
+        self._answer = answer
+        self._topics = topics
+
+    def json(self, address: str, target: str, *, timeout: float | None = None, is_lookupd: bool = False) -> Any:
+        if is_lookupd:
+            there = {"broadcast_address": "a", "http_port": 1, "topics": ["orders"], "tombstones": [False]}
+            away = {"broadcast_address": "b", "http_port": 1, "topics": self._topics, "node": "b"}
+            return {"producers": [there], "missing": [away | {"drained": False, "retired": False}]}
+        if address == "b:1":
+            if isinstance(self._answer, NsqError):
+                raise self._answer
+            return self._answer
+        return {
+            **{"node": "a", "topic": "orders", "log": "log", "first": 0, "next": 5, "bytes": 5, "last_time": 1},
+            **{"retention_time": 1, "retention_bytes": 0},
+        }
+
+
+NO_RIGHT = Refused("b:1", 403, "E_UNAUTHORIZED", {})
+NO_TOPIC = Refused("b:1", 404, "TOPIC_NOT_FOUND", {"node": "b"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "topics", "pattern"),
+    [
+        (NO_RIGHT, ["orders"], "orders"),
+        (Refused("b:1", 500, "INTERNAL_ERROR", {}), None, "orders"),
+        (Refused("b:1", 404, "Not Found", {}), ["orders"], "orders"),
+        ({"no": "log"}, ["orders"], "orders"),
+        (NO_RIGHT, None, "ord*"),
+    ],
+)
+def test_a_node_that_is_not_registered_and_refuses_to_answer_is_missing(
+    answer: dict[str, Any] | NsqError, topics: list[str] | None, pattern: str
+) -> None:
+    def cluster(**more: str) -> Cluster:
+        given = {"lookupd": "x:4161", "topic": pattern, "discoverySeconds": "10", **more}
+        return Cluster(source_options(given), Answers(answer, topics))
+
+    missing = cluster().missing()
+    assert missing.keys() == {"b:1"}
+    with pytest.raises(NsqError, match=r"b:1 .*; failOnDataLoss=false reads what the others have"):
+        cluster().heads()
+    with pytest.raises(NsqError, match=r"all nodes have to be there: b:1 "):
+        cluster(requireAllNodes="true").heads(for_stream=True)
+    assert cluster().look(Offsets({}))[1].missing == missing
+
+
+def test_only_a_node_that_says_so_has_no_such_topic() -> None:
+    cluster = Cluster(source_options({"lookupd": "x:4161", "topic": "orders"}), Answers(NO_TOPIC, ["orders"]))
+    assert cluster.missing() == {}
+    assert [str(lane) for lane in cluster.heads()] == ["a/orders/log"]
 
 
 @dataclass
