@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -35,15 +36,14 @@ class Aggregate:
     prefix: str = ""  # of its queries' names
 
 
-def start_aggregating(spark: SparkSession, job: Aggregate) -> list[StreamingQuery]:
+def start_aggregating(spark: SparkSession, job: Aggregate) -> Iterator[StreamingQuery]:
+    """Start the queries of the job, one after another."""
     if job.results is None and job.table is None:
         raise PipeFailed("nothing to do: --results, --table or both are needed")
-    queries = []
     if job.results is not None:
-        queries.append(_start_results(_windows(spark, job, job.results, "json"), job, job.results))
+        yield _start_results(_windows(spark, job, job.results, "json"), job, job.results)
     if job.table is not None:
-        queries.append(_start_table(_windows(spark, job, job.table.place, job.table.format), job, job.table))
-    return queries
+        yield _start_table(_windows(spark, job, job.table.place, job.table.format), job, job.table)
 
 
 def _windows(spark: SparkSession, job: Aggregate, into: Place, kind: str) -> DataFrame:

@@ -32,7 +32,8 @@ ABOUT: Final = (
 )
 EPILOG: Final = (
     "Exit status: 0 done, or stopped as asked; 1 it failed, and one line says why; 2 the command line is wrong; "
-    "3 doctor or quality found something, lag is above --at-most, or nodes were missing for lag or --until-now."
+    "3 doctor or quality found something, lag is above --at-most, nodes were missing for lag or --until-now, or "
+    "--until-now was stopped before it had read all."
 )
 OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin where you say."
 

@@ -9,7 +9,7 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -62,20 +62,22 @@ def prepare_landing(job: Land) -> Land:
     return replace(job, source=source)
 
 
-def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
-    """Of a job that is prepared."""
+def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
+    """Start the queries of a job that `prepare_landing` has returned, one after another."""
     if not job.every:
         job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
     source = _reporting(job, job.table, "land")
     if job.table.format is Format.DELTA:
-        return [_started(_by_ranges(spark, replace(job, source=source)), job.table, "land", job)]
+        yield _started(_by_ranges(spark, replace(job, source=source)), job.table, "land", job)
+        return
     writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, source))), "land")]
     if job.shape.can_fail:
         bad = job.shape.bad(sources.stream(spark, _reporting(job, job.quarantine, "quarantine")))
         writers.append((job.quarantine, job.quarantine.stream_writer(bad), "quarantine"))
     for table, _, _ in writers if not job.is_remote else ():
         claim(table)
-    return [_started(writer, table, name, job) for table, writer, name in writers]
+    for table, writer, name in writers:
+        yield _started(writer, table, name, job)
 
 
 def _reporting(job: Land, table: Table, name: str) -> sources.From:

@@ -6,8 +6,8 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import (
 
 from nsqpipe.failures import PipeFailed, SeveralFailed, first_cause, of_job
 from nsqpipe.late import LateRows
+from nsqpipe.observing import tell
 from nsqpipe.progress import Tasks
 
 if TYPE_CHECKING:
@@ -41,20 +42,20 @@ OnFailed = Callable[[str, PipeFailed], None]  # of how the names of a job's quer
 class Group:
     """One job's queries, which end together."""
 
-    start: Callable[[], Sequence[StreamingQuery]]
+    start: Callable[[], Iterable[StreamingQuery]]
     late: LateRows = field(default_factory=LateRows)
     prefix: str = ""  # how their names begin, where there are several jobs
 
 
 def run_queries(
     spark: SparkSession,
-    start: Callable[[], Sequence[StreamingQuery]],
+    start: Callable[[], Iterable[StreamingQuery]],
     *,
     observers: Sequence[Observer] = (),
     late: LateRows | None = None,
-) -> None:
-    """Of a job that is alone."""
-    run_groups(spark, [Group(start=start, late=late or LateRows())], observers=observers)
+) -> bool:
+    """Run the queries of a job that is alone, as `run_groups` does."""
+    return run_groups(spark, [Group(start=start, late=late or LateRows())], observers=observers)
 
 
 def run_groups(
@@ -64,8 +65,8 @@ def run_groups(
     observers: Sequence[Observer] = (),
     goes_on: bool = False,
     on_failure: OnFailed = lambda _prefix, _failure: None,
-) -> None:
-    """Until all end by themselves, or a signal comes; then those that still run are stopped.
+) -> bool:
+    """Run until all end by themselves, or a signal comes; then those that still run are stopped. Returns whether all have ended.
 
     A group ends when one of its queries fails, or rows are late and must not be. The others go on if `goes_on` says so, and
     end with it otherwise. Raises PipeFailed at the end, with a line for each group that failed; `on_failure` is told at once.
@@ -73,18 +74,20 @@ def run_groups(
     A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
     """
     running = [_Running(spark, group) for group in groups]
-    with _signals() as asked, _listening(spark, [*observers, *(it.observe for it in running)]) as listener:
+    with _signals() as asked, _listening(spark, [*(it.observe for it in running), *observers]) as listener:
         try:
-            _watch(running, asked, goes_on=goes_on, on_failure=on_failure)
+            have_ended = _watch(running, asked, goes_on=goes_on, on_failure=on_failure)
         finally:
-            for it in running:
-                it.stop()
+            with ExitStack() as stopping:
+                for it in running:
+                    stopping.callback(it.stop)
         listener.wait_for_end(sum(len(it.queries) for it in running))
     failures = [it.failure for it in running if it.has_failed() and it.failure is not None]
     if len(failures) == 1:
         raise failures[0]
     if failures:
         raise SeveralFailed(failures) from failures[0]
+    return have_ended
 
 
 def _watch(
@@ -93,12 +96,13 @@ def _watch(
     *,
     goes_on: bool,
     on_failure: OnFailed,
-) -> None:
+) -> bool:
+    """Return whether all have ended by themselves."""
     for it in running:
         it.start()
         it.wait_for_plans(asked)
         if asked.is_set() or (it.failure is not None and not goes_on):
-            return
+            return False
     active = list(running)
     while active:
         for it in list(active):
@@ -106,13 +110,14 @@ def _watch(
             if it.has_failed():
                 it.stop()
                 if not goes_on:
-                    return
+                    return False
                 assert it.failure is not None
                 on_failure(it.prefix, it.failure)
             if it.failure is not None or not may_go_on:
                 active.remove(it)
         if active and asked.wait(_LOOK_EVERY):
-            return
+            return False
+    return True
 
 
 class _Running:
@@ -122,12 +127,13 @@ class _Running:
         self._spark = spark
         self._group = group
         self.prefix = group.prefix
-        self.queries: Sequence[StreamingQuery] = ()
+        self.queries: list[StreamingQuery] = []
         self.failure: PipeFailed | None = None
 
     def start(self) -> None:
         try:
-            self.queries = self._group.start()
+            for query in self._group.start():
+                self.queries.append(query)  # one by one: those before one that cannot be started have to be stopped
         except Exception as error:
             if not self.prefix:
                 raise
@@ -199,8 +205,7 @@ class _Listener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         report = json.loads(event.progress.json)
-        for observe in self._observers:
-            observe(event.progress.name or "query", report)
+        tell(self._observers, event.progress.name or "query", report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing to do is no news."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from tempfile import TemporaryFile
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from nsqpipe.settings import Job
     from nsqpipe.streams import Streams
 
-INCOMPLETE: Final = 3  # the exit status when all is well but for nodes that did not answer
+INCOMPLETE: Final = 3  # the exit status when nothing failed, and not all was read that was there
+STOPPED: Final = "nsqpipe: stopped before all was read that is there: the next run goes on"
 
 
 class Run:
@@ -96,15 +97,16 @@ class Run:
                 with ExitStack() as upkeep:
                     for it in () if job.remote else jobs:  # or the tables are the server's
                         upkeep.enter_context(tended(it.tables, it.policy, upkeep_observers))
-                    run_groups(spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed)
+                    have_ended = run_groups(
+                        spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed
+                    )
             finally:
                 if self.progress is not None:
                     seconds = time.monotonic() - began
                     self.progress.finish("\n".join(it.ledger.told(seconds) for it in jobs))
         missing = {node: why for it in jobs for node, why in it.ledger.missing.items()}
-        if job.until_now and missing:
-            typer.echo(f"nsqpipe: what these have is not in it: {'; '.join(missing.values())}", err=True)
-            raise typer.Exit(INCOMPLETE)
+        if job.until_now:
+            _check_complete(have_ended, missing)
 
     def _failed(self, prefix: str, failure: PipeFailed) -> None:
         if self.progress is not None:
@@ -129,6 +131,11 @@ def running(job: Job) -> Iterator[Run]:
             _keep_traceback(job)
         except typer.Exit:
             raise
+        except KeyboardInterrupt:  # before there was a query to stop
+            if isinstance(job, OfStreams) and job.until_now:
+                typer.echo(STOPPED, err=True)
+                raise typer.Exit(INCOMPLETE) from None
+            raise
         except Exception as error:
             failed = PipeFailed(first_cause(error))
             _keep_traceback(job)
@@ -136,6 +143,16 @@ def running(job: Job) -> Iterator[Run]:
         for line in str(failed).splitlines():
             typer.echo(f"nsqpipe: {line}", err=True)
         raise typer.Exit(failed.exit_status)
+
+
+def _check_complete(have_ended: bool, missing: Mapping[str, str]) -> None:
+    """Exit with a status of its own where a scheduler must not take the run for done."""
+    if not have_ended:
+        typer.echo(STOPPED, err=True)
+    if missing:
+        typer.echo(f"nsqpipe: messages on these nodes were not read: {'; '.join(missing.values())}", err=True)
+    if missing or not have_ended:
+        raise typer.Exit(INCOMPLETE)
 
 
 def _keep_traceback(job: Job) -> None:

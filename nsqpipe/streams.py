@@ -5,7 +5,7 @@ Each function looks at tables and nodes as they are now; Spark is needed only wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ class Streams:
     """One job's, ready to be started."""
 
     prefix: str  # how the names of its queries begin; empty where it is alone
-    start: Callable[[SparkSession], Sequence[StreamingQuery]]
+    start: Callable[[SparkSession], Iterable[StreamingQuery]]
     ledger: Ledger
     table: Table | None = None  # where rows come to lie
     tables: Sequence[Table] = ()  # to be looked after

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from pyarrow.fs import FileSelector, FileType
 
 from nsqpipe.joining import join, named_files
+from nsqpipe.observing import tell
 from nsqpipe.storage import cause_of, read_text, replace_text
 from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, leftovers
 
@@ -100,9 +101,7 @@ def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[O
 
     def look() -> None:
         for table in tables:
-            done = tend_safely(table, policy, now=time.time())
-            for observe in observers:
-                observe(done)
+            tell(observers, tend_safely(table, policy, now=time.time()))
 
     def keep_on() -> None:
         while not stop.wait(policy.every):

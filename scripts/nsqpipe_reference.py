@@ -22,10 +22,10 @@ It needs `pip install 'nsq-suite[spark]'` and Java 17 or later; `nsqpipe doctor`
 
 | Exit status | When |
 | --- | --- |
-| 0 | all is done, or the first SIGINT or SIGTERM came |
+| 0 | all is done, or the first SIGINT or SIGTERM came to a job without `--until-now` |
 | 1 | it failed: the last line on standard error says why; `--log FILE` keeps what Spark logs, and the traceback |
 | 2 | the command line or the file of `--config` is wrong: one line says what |
-| 3 | `doctor` or `quality` found something, `lag` is above `--at-most`, or nodes were missing for `lag` or `--until-now` |
+| 3 | `doctor` or `quality` found something, `lag` is above `--at-most`, nodes were missing for `lag` or `--until-now`, or `--until-now` was stopped by SIGINT or SIGTERM before it had read all: run it again |
 
 ## Configuration
 
