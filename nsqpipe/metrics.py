@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nsqpipe.tables import Table
     from nsqpipe.upkeep import Tended
+    from pyspark_nsq.idle import Look
 
 log = logging.getLogger(__name__)
 
@@ -89,12 +90,17 @@ class Page:
 
 
 @contextmanager
-def serving(spark: SparkSession, address: str, landed: Mapping[str, Table] | None = None) -> Iterator[Page]:
-    """Meanwhile; without an address nobody asks. `landed` are Delta tables whose logs tell of what fails, by query."""
+def serving(
+    spark: SparkSession, address: str, landed: Mapping[str, Table] | None = None, *, look: Look | None = None
+) -> Iterator[Page]:
+    """Serve the metrics of the session's queries while the block runs; without an address nobody asks for them.
+
+    `landed` are Delta tables, by query, whose logs count rows that could not be parsed; `look` is how idle queries are seen.
+    """
     if not address:
         yield Page(QueryStates())
         return
-    listener = NsqListener(States({query: Quarantined(table) for query, table in (landed or {}).items()}))
+    listener = NsqListener(States({query: Quarantined(table) for query, table in (landed or {}).items()}), look=look)
     page = Page(listener.states)
     try:
         server = serve(page, address)

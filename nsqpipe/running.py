@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pyspark_nsq.idle import Look
+
 _LOOK_EVERY: Final = 0.2  # seconds
 _STARTING: Final = 30.0  # seconds after which the next job is started in any case
 _PLANNING: Final = ("Initializing", "Getting offsets")  # how Spark's status begins until a query knows what to read
@@ -65,6 +67,7 @@ def run_groups(
     observers: Sequence[Observer] = (),
     goes_on: bool = False,
     on_failure: OnFailed = lambda _prefix, _failure: None,
+    look: Look | None = None,
 ) -> bool:
     """Run until all end by themselves, or a signal comes; then those that still run are stopped. Returns whether all have ended.
 
@@ -74,7 +77,7 @@ def run_groups(
     A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
     """
     running = [_Running(spark, group) for group in groups]
-    with _signals() as asked, _listening(spark, [*(it.observe for it in running), *observers]) as listener:
+    with _signals() as asked, _listening(spark, [*(it.observe for it in running), *observers], look) as listener:
         try:
             have_ended = _watch(running, asked, goes_on=goes_on, on_failure=on_failure)
         finally:
@@ -196,19 +199,25 @@ def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
 class _Listener(StreamingQueryListener):
     """Spark calls it in a thread of its own, for one event after another."""
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    def __init__(self, observers: Sequence[Observer], look: Look | None = None) -> None:
         self._observers = observers
+        self._look = look
+        self._last: dict[str, tuple[str, dict[str, Any]]] = {}  # name and report of each query, by its id
         self._ended = threading.Semaphore(0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """There is nothing to report yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        report = json.loads(event.progress.json)
-        tell(self._observers, event.progress.name or "query", report)
+        name, report = event.progress.name or "query", json.loads(event.progress.json)
+        self._last[str(event.progress.id)] = name, report
+        tell(self._observers, name, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to do is no news."""
+        """Observers learn who is missing now, so that the last line of a job does not praise what it cannot see."""
+        name, last = self._last.get(str(event.id), ("", None))
+        if self._look is not None and last is not None and (report := self._look(name, last)) is not None:
+            tell(self._observers, name, dict(report))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self._ended.release()
@@ -219,8 +228,8 @@ class _Listener(StreamingQueryListener):
 
 
 @contextmanager
-def _listening(spark: SparkSession, observers: Sequence[Observer]) -> Iterator[_Listener]:
-    listener = _Listener(observers)
+def _listening(spark: SparkSession, observers: Sequence[Observer], look: Look | None) -> Iterator[_Listener]:
+    listener = _Listener(observers, look)
     spark.streams.addListener(listener)
     try:
         yield listener

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from nsqpipe.settings import Job
     from nsqpipe.streams import Streams
+    from pyspark_nsq.idle import Look
+    from pyspark_nsq.reports import Report
 
 INCOMPLETE: Final = 3  # the exit status when nothing failed, and not all was read that was there
 STOPPED: Final = "nsqpipe: stopped before all was read that is there: the next run goes on"
@@ -87,8 +89,9 @@ class Run:
         groups = [Group(start=partial(it.start, spark), late=LateRows(it.late), prefix=it.prefix) for it in jobs]
         observers: list[Callable[[str, dict[str, Any]], None]] = [it.observe for it in jobs]
         landed = {query: table for it in jobs for query, table in it.landed.items()}
+        look = _look_at(jobs)
         began = time.monotonic()
-        with serving(spark, job.metrics_address, landed) as page:
+        with serving(spark, job.metrics_address, landed, look=look) as page:
             upkeep_observers = [page.observe_upkeep]
             if self.progress is not None:
                 observers.append(self.progress.observe)
@@ -98,7 +101,7 @@ class Run:
                     for it in () if job.remote else jobs:  # or the tables are the server's
                         upkeep.enter_context(tended(it.tables, it.policy, upkeep_observers))
                     have_ended = run_groups(
-                        spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed
+                        spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed, look=look
                     )
             finally:
                 if self.progress is not None:
@@ -143,6 +146,19 @@ def running(job: Job) -> Iterator[Run]:
         for line in str(failed).splitlines():
             typer.echo(f"nsqpipe: {line}", err=True)
         raise typer.Exit(failed.exit_status)
+
+
+def _look_at(jobs: Sequence[Streams]) -> Look:
+    """Return how idle queries are seen: each through the source of its job."""
+    from pyspark_nsq.idle import ClusterLook
+
+    looks = {it.prefix: ClusterLook(it.source) for it in jobs if it.source}
+
+    def look(query: str, last: Report | None) -> Report | None:
+        its = next((it for prefix, it in looks.items() if query.startswith(prefix)), None)
+        return its(query, last) if its is not None else None
+
+    return look
 
 
 def _check_complete(have_ended: bool, missing: Mapping[str, str]) -> None:

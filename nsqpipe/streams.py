@@ -33,6 +33,7 @@ class Streams:
     prefix: str  # how the names of its queries begin; empty where it is alone
     start: Callable[[SparkSession], Iterable[StreamingQuery]]
     ledger: Ledger
+    source: Mapping[str, str] = field(default_factory=dict)  # options, where this process may ask the nodes itself
     table: Table | None = None  # where rows come to lie
     tables: Sequence[Table] = ()  # to be looked after
     policy: Policy | None = None
@@ -75,6 +76,7 @@ def landing(job: jobs.Land, name: str = "") -> Streams:
         prefix=prefix,
         start=lambda spark: start_landing(spark, prepared),
         ledger=ledger,
+        source={} if job.remote else job.source.as_options(),
         table=table,
         tables=[table, quarantine] if job.can_fail else [table],
         policy=_policy(job),
@@ -105,6 +107,7 @@ def aggregating(job: jobs.Aggregate, name: str = "") -> Streams:
         prefix=prefix,
         start=lambda spark: start_aggregating(spark, aggregate),
         ledger=ledger,
+        source={} if job.remote else job.source.as_options(),
         table=table,
         tables=[table] if table is not None and table.format is Format.DELTA else [],
         policy=Policy(),

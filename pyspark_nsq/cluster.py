@@ -101,21 +101,24 @@ class Cluster:
         return dict(self.presence(offsets).missing)
 
     def presence(self, offsets: Offsets | None = None) -> Presence:
+        """Who is there, and who is not, for a query that stands at these offsets."""
+        return self.glance(offsets if offsets is not None else Offsets({}))[1]
+
+    def glance(self, offsets: Offsets) -> tuple[list[Head], Presence]:
         """Look at everybody who is known now, at the same time, and for no longer than a glance each."""
         left_out: list[Unreachable] = []
         places: dict[str, list[Place]] = defaultdict(list)
         for place in self.places(left_out=left_out):
             places[place.address].append(place)
         silent = {failure.address: str(failure) for failure in left_out}
-        lanes: dict[str, list[Lane]] = {}
+        heads: list[Head] = []
         known = [*self.departed, *(Departed(it, "", tuple(p.topic for p in at), False) for it, at in places.items())]
         for departed, found in self.visit(known):
             if isinstance(found, NsqError):
                 silent[departed.address] = str(found)
             else:
-                lanes[departed.address] = [head.lane for _, head in found if isinstance(head, Head)]
-        seen = Seen(registered=self.registered, departed=self.departed, silent=silent, lanes=lanes)
-        return presence(seen, offsets if offsets is not None else Offsets({}))
+                heads += [head for _, head in found if isinstance(head, Head)]
+        return heads, presence(self._seen(silent, heads), offsets)
 
     def visit(
         self, nodes: Iterable[Departed]

@@ -104,8 +104,15 @@ class Answers(Http):
                 raise self._answer
             return self._answer
         return {
-            **{"node": "a", "topic": "orders", "log": "log", "first": 0, "next": 5, "bytes": 5, "last_time": 1},
-            **{"retention_time": 1, "retention_bytes": 0},
+            "node": "a",
+            "topic": "orders",
+            "log": "log",
+            "first": 0,
+            "next": 5,
+            "bytes": 5,
+            "last_time": 1,
+            "retention_time": 1,
+            "retention_bytes": 0,
         }
 
 

@@ -54,7 +54,9 @@ class Streams:
 
     def report(self, report: dict[str, Any]) -> None:
         for listener in self.listeners:
-            listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(name="land", json=json.dumps(report))))
+            listener.onQueryProgress(
+                SimpleNamespace(progress=SimpleNamespace(id=1, name="land", json=json.dumps(report)))
+            )
 
 
 class Query:
