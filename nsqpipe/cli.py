@@ -185,7 +185,7 @@ def lag(job: jobs.Lag) -> None:
         told = {"behind": found.behind, "lost": found.lost, "missing": dict(found.missing), "lanes": lanes}
         _print(job, told, "\n".join(lines))
         if found.missing:
-            typer.echo(f"nsqpipe: what these have is not in it: {'; '.join(found.missing.values())}", err=True)
+            typer.echo(f"nsqpipe: messages on these nodes were not read: {'; '.join(found.missing.values())}", err=True)
         if found.missing or (job.at_most is not None and found.behind > job.at_most):
             raise typer.Exit(FOUND_SOMETHING)
 

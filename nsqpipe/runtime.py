@@ -117,7 +117,7 @@ class Run:
             self.progress.note(f"{failure}; the others go on")
 
     def told(self, text: str) -> None:
-        """How far it is."""
+        """Show how far the job is."""
         if self.progress is not None:
             self.progress.tell(text)
 

@@ -162,7 +162,7 @@ def place(text: str) -> tuple[str, int]:
     if not lane or not (sequence.isascii() and sequence.isdigit()):
         raise ValueError(f"expected LANE=SEQUENCE, not {text!r}")
     if len(lane.split("/")) != 3 or not all(lane.split("/")):
-        raise ValueError(f"{lane!r} is no lane: expected <node>/<topic>/<log>")
+        raise ValueError(f"{lane!r} is not a lane: expected <node>/<topic>/<log>")
     return lane, int(sequence)
 
 

@@ -110,7 +110,7 @@ class Table:
 
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
-            raise PipeFailed(f"this needs a Delta table, and {self.path} is none")
+            raise PipeFailed(f"this needs a Delta table, and {self.path} is not one")
 
 
 def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:

@@ -75,7 +75,7 @@ def vacuum(table: Table, keep: float, now: float) -> int:
 
 
 def _names_needed(delta: DeltaTable) -> set[str]:
-    """Of the newest version, and of earlier ones that may still be read."""
+    """Return the names of all files that the newest version needs, or an earlier one that may still be read."""
     gone = delta.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     return {unquote(path).rpartition("/")[2] for path in [*gone, *delta.file_uris()]}
 

@@ -46,7 +46,7 @@ class Http:
             return json.loads(body)
         except ValueError:
             raise NsqError(
-                f"{address}{target} answers something that is no JSON: is this nsqd or nsqlookupd?"
+                f"{address}{target} answers something that is not JSON: is this nsqd or nsqlookupd?"
             ) from None
 
     @contextmanager

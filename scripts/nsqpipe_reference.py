@@ -70,7 +70,7 @@ Killed and started again, each job goes on from its own checkpoint and table.
 What can be known without Spark is checked before Spark is started, in one line: whether nodes answer and have the topic, options and their spelling, files and folders, the table's format and columns, rules, schemas, a checkpoint of another topic.
 A check refuses what it has seen to be wrong; what takes longer than a second is left to the job.
 
-On a terminal one line is rewritten each second: rows read, how fast, how many are behind and for how long yet, and the tasks of the batch that runs.
+On a terminal one line is rewritten each second: rows read, how fast, how many are behind and the time left, and the tasks of the batch that runs.
 Elsewhere there is a line every ten seconds.
 The last line says what has been done, also when a signal or a failure ended it; `--quiet` leaves all of it out:
 
@@ -88,7 +88,7 @@ The quarantine has the same columns without `value`, and `error`; [Decoders](dec
 
 A batch makes a file in each partition that it touches. So unless `--every` says how often there is to be one, `land` waits for 100,000 rows, or 60 seconds (`--source-option minRowsPerTrigger=0` does not), and takes at most 2,000,000 rows or 1 GiB at once ([limited batches](spark.md#limited-batches)).
 
-- **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. How far the table goes in each lane lies in the commit that has the rows: what is there is not added again, whatever became of the checkpoint. Good rows and the quarantine come from one query. Any reader of Delta sees whole batches at every moment.
+- **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. How far the table goes in each lane lies in the commit that has the rows: what is there is not added again, even if the checkpoint is lost. Good rows and the quarantine come from one query. Any reader of Delta sees whole batches at every moment.
 - **`parquet`**: Spark's own file sink. Only Spark knows which files count (`_spark_metadata`): whoever globs the folder may see leftovers of a crash. `compact`, `dedupe` and `backfill` are for Delta only.
 
 What is the same message is known by `node`, `topic`, `sequence` and `id`, never by time.
