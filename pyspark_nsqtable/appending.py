@@ -16,7 +16,8 @@ from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.schemas import additions, retried, widen
-from pyspark_nsqtable.sink import Target, action_of, check_fits, remove_unnamed
+from pyspark_nsqtable.sink import Target, action_of, check_fits
+from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 SELECTS: Final = "nsq/select"  # application of a table with what SQL has made of messages: only SQL can add to it
 
@@ -66,42 +67,63 @@ class Commit:
         widen(self.table, rows)
         return True
 
-    def make(self, batch: Batch) -> None:
+    def make(self, batch: Batch, brought: Unnamed) -> None:
         """Raises AnotherJob, or LeaseExpired. What the table had before is not added again."""
         if not self.ends:
-            remove_unnamed(self.target, self.files)
             return
         check_leases((file.modified / 1000 for file in self.files), time.time())
+        try:
+            brought.try_commit(lambda: self._append(batch))
+        except CommitFailedError as failure:
+            if "Concurrent transaction" not in str(failure):
+                raise
+            raise another_job(self.target, next(iter(self.ends))) from failure
+
+    def _append(self, batch: Batch) -> None:
         marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
         known = [Transaction(application(lane), end) for lane, end in self.ends.items()]
         properties = CommitProperties(
             custom_metadata={"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told},
             app_transactions=[*marks, *known, Transaction(batch.query, batch.number)],
         )
-        try:
-            self.table.create_write_transaction(
-                [action_of(file) for file in self.files],
-                mode="append",
-                schema=self.target.schema,
-                partition_by=list(self.target.partitioning) or None,
-                commit_properties=properties,
-            )
-        except CommitFailedError as failure:
-            if "Concurrent transaction" not in str(failure):
-                raise
-            raise another_job(self.target, next(iter(self.ends))) from failure
+        self.table.create_write_transaction(
+            [action_of(file) for file in self.files],
+            mode="append",
+            schema=self.target.schema,
+            partition_by=list(self.target.partitioning) or None,
+            commit_properties=properties,
+        )
 
 
-def append(target: Target, shares: Sequence[Share], batch: Batch, *, beside: Target | None = None) -> None:
-    """Append what the tasks have written. Whenever somebody has changed the schema meanwhile, it is judged anew."""
+def append(
+    target: Target, shares: Sequence[Share], batch: Batch, brought: Unnamed, *, beside: Target | None = None
+) -> None:
+    """Append what the tasks have brought. Whenever somebody has changed the schema meanwhile, it is judged anew.
+
+    What fails is no failure if the table has the batch: an answer may be lost, and a store may refuse the repetition of a request
+    that it has taken.
+    """
 
     def attempt() -> None:
         commit = prepare(target, shares, beside=beside)
         if commit.widen():  # a commit of its own, during which others may have added messages
             commit = prepare(target, shares, beside=beside)
-        commit.make(batch)
+        commit.make(batch, brought)
 
-    retried(attempt, again=lambda: None)
+    try:
+        retried(attempt, again=lambda: None)
+    except Exception:
+        if not is_made(lambda: _has(target, shares, batch)):
+            raise
+
+
+def _has(target: Target, shares: Sequence[Share], batch: Batch) -> bool:
+    table = target.table()
+    spans = joined(span for share in shares for span in share.spans)
+    ends = _ends([table], spans)
+    return table.transaction_version(batch.query) == batch.number and all(
+        end is not None and end >= spans[lane].end for lane, end in ends.items()
+    )
 
 
 def prepare(target: Target, shares: Sequence[Share], *, beside: Target | None = None) -> Commit:

@@ -14,6 +14,7 @@ import base64
 import pickle  # nosec B403
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -35,8 +36,9 @@ from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, span_of
 from pyspark_nsqtable.places import is_storage_option
-from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, target_of
+from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, unnamed, was_not_committed
 from pyspark_nsqtable.sink import DefaultSource as TableSource
+from pyspark_nsqtable.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
 BODY: Final = "body"
@@ -164,17 +166,27 @@ class LandingWriter(DataSourceStreamArrowWriter):
         rows, quarantined = (sum(share.rows for share in shares) for shares in (good, bad))
         counts = {"rows": rows, "quarantined": quarantined, **_summed(message.counts for message in landed)}
         batch = Batch(landed[0].query, batchId, {f"nsq.{name}": str(count) for name, count in counts.items()})
-        if self._landing.quarantine is not None and quarantined:
-            prepare(self._landing.table, good)  # if the table refuses the batch, the quarantine must not have it
-            append(self._landing.quarantine, bad, batch, beside=self._landing.table)
-        append(self._landing.table, good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()))
+        with self._brought(landed) as (brought, also_brought):
+            if self._landing.quarantine is not None and quarantined:
+                prepare(self._landing.table, good)  # if the table refuses the batch, the quarantine must not have it
+                append(self._landing.quarantine, bad, batch, also_brought, beside=self._landing.table)
+            append(
+                self._landing.table, good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        for message in messages:
-            if isinstance(message, Landed):
-                remove_unnamed(self._landing.table, message.table.files)
-                if self._landing.quarantine is not None and message.quarantine is not None:
-                    remove_unnamed(self._landing.quarantine, message.quarantine.files)
+        if was_not_committed(messages):
+            with self._brought([message for message in messages if isinstance(message, Landed)]):
+                pass
+
+    @contextmanager
+    def _brought(self, landed: Sequence[Landed]) -> Iterator[tuple[Unnamed, Unnamed]]:
+        """The files of the tasks, for the table and for the quarantine: without a commit they go at the end."""
+        table = self._landing.table
+        good = [file for message in landed for file in message.table.files]
+        bad = [file for message in landed if message.quarantine is not None for file in message.quarantine.files]
+        with unnamed(table, good) as first, unnamed(self._landing.quarantine or table, bad) as second:
+            yield first, second
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -20,13 +20,15 @@ from nsqpipe.upkeep import FoundFile, Policy, leftovers
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
+from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, append
 from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.unnamed import Unnamed
+from tests.support.commits import delay_a_commit, lose_an_answer
 from tests.support.orders import Orders
 from tests.support.spark import numbered, publish
 
@@ -183,6 +185,34 @@ def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, m
     assert landed(tmp_path) == list(range(80))
 
 
+@pytest.mark.parametrize("name", ["table", "bad"])
+def test_a_commit_that_arrives_after_the_abort_finds_its_files(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Spark aborts in a process of its own, which knows nothing of the commit. The next run finds what has arrived."""
+    job = Job(orders, tmp_path, decoder=Odd())
+    tasks = job.tasks(0, 40, opens=True)
+    arrive = delay_a_commit(monkeypatch, folder=name)
+    with pytest.raises(OSError, match="timed out"):
+        job.commit(tasks)
+    job.writer.abort(list(tasks), 0)
+    arrive()
+    job.batch_of(0, 40, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 40, 2)), list(range(1, 40, 2)))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_commit_whose_answer_is_lost_is_not_another_job(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    job = Job(orders, tmp_path)
+    tasks = job.tasks(0, 40, opens=True)
+    lose_an_answer(monkeypatch, refused=refused)
+    job.commit(tasks)
+    assert landed(tmp_path) == list(range(40))
+    assert files(tmp_path) == 1
+
+
 def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: Path) -> None:
     job = Job(orders, tmp_path, decoder=Odd())
     job.batch_of(0, 50, 100, opens=True)
@@ -195,6 +225,12 @@ def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: P
     assert "error" not in good.column_names
     told = DeltaTable(tmp_path / "table").history(1)[0]
     assert [told[f"nsq.{name}"] for name in ("rows", "quarantined", EXTRA)] == ["50", "50", "100"]
+
+
+def take(job: Job, tasks: Sequence[Landed]) -> None:
+    """Commit what is good of the tasks' messages."""
+    table = job.writer._landing.table
+    append(table, [it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:
@@ -237,7 +273,7 @@ def test_whoever_takes_messages_while_the_table_grows_is_noticed(
     def overtake() -> None:
         grown = Schema.from_arrow(another.writer._landing.table.schema)
         widen(DeltaTable(tmp_path / "table"), grown)
-        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+        take(another, theirs)
 
     overtaken(monkeypatch, overtake)
     with pytest.raises(AnotherJob):
@@ -267,7 +303,7 @@ def test_whoever_takes_messages_while_this_batch_widens_the_table_is_noticed(
 
     def beaten(alterer: TableAlterer, fields: list[Field]) -> None:
         monkeypatch.undo()
-        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+        take(another, theirs)
         add_columns(alterer, fields)
 
     monkeypatch.setattr(TableAlterer, "add_columns", beaten)
