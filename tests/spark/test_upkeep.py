@@ -24,6 +24,7 @@ from pyspark_nsq.listener import QueryStates
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LEASE, LeaseExpired
 from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
+from tests.support.commits import delay_a_commit, lose_an_answer
 
 HOUR = (("topic", "orders"), ("hour", "7"))
 MB = 1 << 20
@@ -221,6 +222,27 @@ def test_two_that_join_the_same_files_lose_nothing(landing: Landing) -> None:
         one.join(30)
     assert len(done) == 2
     assert landing.landed() == list(range(150))
+    assert len(landing.table.delta().file_uris()) == 1
+
+
+def test_a_join_whose_answer_is_lost_removes_no_file_that_the_table_names(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.add(3)
+    lose_an_answer(monkeypatch)
+    done = tend(landing.table, KEEPING, now=time.time() + 1000)
+    assert (done.joined, done.made, done.files) == (3, 1, 1)
+    assert landing.landed() == list(range(15))
+
+
+def test_a_join_that_arrives_after_it_was_given_up_finds_its_file(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.add(3)
+    arrive = delay_a_commit(monkeypatch)
+    assert "timed out" in tend_safely(landing.table, KEEPING, now=time.time() + 1000).failed
+    arrive()
+    assert landing.landed() == list(range(15))
     assert len(landing.table.delta().file_uris()) == 1
 
 
