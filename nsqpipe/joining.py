@@ -68,12 +68,14 @@ def join(place: Place, joining: Joining) -> bool:
 def _row_groups(place: Place, joining: Joining, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     filesystem, root = place.filesystem()
     batches: list[pa.RecordBatch] = []
+    size = 0
     for file in joining.files:
         for rows in rows_of(filesystem, f"{root}/{file.path}", schema, dict(joining.partition)):
             batches.append(rows)
-            if sum(batch.nbytes for batch in batches) >= _ROW_GROUP:
+            size += rows.nbytes
+            if size >= _ROW_GROUP:
                 yield pa.concat_batches(batches)
-                batches = []
+                batches, size = [], 0
     if batches:
         yield pa.concat_batches(batches)
 
