@@ -14,6 +14,8 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.table import TableAlterer
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from nsqpipe.quality import Rule, Then
+from nsqpipe.shape import Shape
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import FoundFile, Policy, leftovers
@@ -21,7 +23,8 @@ from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
 from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, append
-from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding
+from pyspark_nsqtable.ddl import parse_fields
+from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding, json_decoder
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
@@ -40,14 +43,19 @@ GROWN = pa.struct([("n", pa.int64()), ("m", pa.int64())])
 
 @dataclass(frozen=True)
 class Odd:
-    """A decoder that takes odd numbers for an error."""
+    """A decoder that takes odd numbers for an error, or even ones."""
 
     value_type: pa.DataType = VALUE
+    fails: int = 1  # the remainder of numbers that do
 
     def decode(self, bodies: pa.Array) -> Decoded:
         numbers = [int(body) for body in bodies.to_pylist()]
-        values = [None if number % 2 else {it.name: number for it in self.value_type} for number in numbers]
-        errors = ["odd" if number % 2 else None for number in numbers]
+        good = [number % 2 != self.fails for number in numbers]
+        values = [
+            {it.name: number for it in self.value_type} if is_good else None
+            for number, is_good in zip(numbers, good, strict=True)
+        ]
+        errors = [None if is_good else "odd" for is_good in good]
         return Decoded(pa.array(values, self.value_type), pa.array(errors, pa.string()), {EXTRA: len(numbers)})
 
 
@@ -367,6 +375,57 @@ def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(
     assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 10, 2)), list(range(1, 60, 2)))
     job.batch_of(10, 60)
     assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 60, 2)), list(range(1, 60, 2)))
+
+
+def crash_between_the_two_commits(job: Job, monkeypatch: pytest.MonkeyPatch, *borders: int) -> None:
+    tasks = job.tasks(*borders, opens=True)
+    delay_a_commit(monkeypatch, folder="table")  # for ever
+    with pytest.raises(OSError, match="timed out"):
+        job.commit(tasks)
+
+
+def test_whoever_judges_otherwise_does_not_go_on_where_the_quarantine_is_ahead(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrected after a crash: 1, 3, ... lie in the quarantine, and 0, 4, ... would be in neither table."""
+    old, new = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
+    crash_between_the_two_commits(old, monkeypatch, 0, 20)
+    for borders in ((0, 20), (0, 0), (0, 40)):
+        with pytest.raises(NotJoined, match=r"before 20 of lane .* were judged by another decoder"):
+            new.batch_of(*borders, opens=True)
+    old.batch_of(0, 20, opens=True)
+    new.batch_of(20, 40)
+    assert landed(tmp_path) == [*range(0, 20, 2), *range(21, 40, 2)]
+    assert landed(tmp_path, "bad") == [*range(1, 20, 2), *range(20, 40, 2)]
+
+
+def test_who_judges_is_known_by_decoder_and_rules() -> None:
+    def shape(fields: str, *checks: str) -> Shape:
+        rules = tuple(Rule(check, check, Then.QUARANTINE) for check in checks)
+        return Shape(decoder=json_decoder(parse_fields(fields)), rules=rules)
+
+    assert shape("n int", "value.n > 0").judge == shape("n int", "value.n > 0").judge
+    shapes = [shape("n int"), shape("n bigint"), shape("n int", "value.n > 0"), shape("n int", "value.n > 1")]
+    assert len({it.judge for it in shapes}) == len(shapes)
+    schema = from_arrow_schema(pa.schema([(MARK, TYPE)]))
+    assert len({landing_of({"path": "t", "judge": it.judge}, schema).judge for it in shapes}) == len(shapes)
+
+
+def test_a_new_quarantine_is_a_way_to_go_on(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_between_the_two_commits(Job(orders, tmp_path, decoder=Odd()), monkeypatch, 0, 20)
+    new = Job(orders, tmp_path, decoder=Odd(fails=0))
+    new.options["quarantine"] = str(tmp_path / "worse")
+    new.batch_of(0, 20, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "worse")) == (list(range(1, 20, 2)), list(range(0, 20, 2)))
+
+
+def test_two_tables_share_a_quarantine(orders: Orders, tmp_path: Path) -> None:
+    first, second = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
+    second.options["path"] = str(tmp_path / "other")
+    for job in (first, second, first, second):
+        job.batch_of(job.batch * 50, job.batch * 50 + 50, opens=job.batch == 0)
+    assert (landed(tmp_path), landed(tmp_path, "other")) == (list(range(0, 100, 2)), list(range(1, 100, 2)))
+    assert landed(tmp_path, "bad") == list(range(100))
 
 
 def test_a_batch_without_a_row_that_the_table_keeps_still_moves_its_end(orders: Orders, tmp_path: Path) -> None:
