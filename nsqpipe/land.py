@@ -99,7 +99,7 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         marked = f"{default_schema(gap_rows=source.gap_rows)}, {marks.SCHEMA}"
         rows = shape.judged(ranges.mapInArrow(marks.Marking(source), marked))
         schemas = landing.seen_by_sql(to_arrow_schema(rows.schema, timezone="UTC"), drops_body=shape.drops_body)
-        writer = rows.writeStream.format("nsqtable")
+        writer = rows.writeStream.format("nsqtable").option("judge", shape.judge)
     else:
         decoder = shape.decoder if shape.can_fail else None
         schemas = landing.schemas(source_options(options), decoder, drops_body=shape.drops_body)

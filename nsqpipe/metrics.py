@@ -30,16 +30,18 @@ class Quarantined:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._seen = self._version()
-
-    def _version(self) -> int:
-        return self._table.delta().version() if self._table.exists() else -1
+        self._seen = table.delta().version() if table.exists() else -1
 
     def since_last(self, query: str) -> int:
         """Of the commits of this query. What cannot be asked now is counted the next time."""
         try:
-            version = self._version()
-            commits = self._table.delta().history(version - self._seen) if version > self._seen else []
+            if not self._table.exists():
+                return 0
+            table = self._table.delta()
+            version = table.version()
+            new = version - self._seen
+            # history() goes so far back from the version that `table` stands for, but begins with the newest one of the log.
+            commits = table.history(new)[-new:] if new > 0 else []
         except Exception as error:  # of deltalake, or of a store's library
             log.warning("rows in quarantine are counted later: %s", error)
             return 0

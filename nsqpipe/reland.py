@@ -29,10 +29,11 @@ from pyspark_nsqtable.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, wit
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import widen
-from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, remove_unnamed, taken_turn, turn_of
+from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, taken_turn, turn_of, unnamed
 
 if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
+    from pyspark_nsqtable.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic
@@ -145,11 +146,8 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
         writer.discard()
         raise
     if files:
-        try:
-            _append(table, target, files, outcome.counts)
-        except BaseException:
-            remove_unnamed(target, files)
-            raise
+        with unnamed(target, files) as brought:
+            _append(table, target, files, outcome.counts, brought)
     _while_others_write(lambda: _settle(_existing(job.quarantine), values, outcome.told), job)
     return outcome.counts
 
@@ -207,17 +205,19 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
     return found
 
 
-def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts: Relanded) -> None:
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts: Relanded, brought: Unnamed) -> None:
     told = {f"nsq.{name}": str(getattr(counts, name)) for name in (MISSING, EXTRA)}
     # A table that this widens has a version that `table` is not of: the append then fails, and is prepared again.
     widen(DeltaTable(**target.place.for_delta()), Schema.from_arrow(target.schema))
     check_leases((file.modified / 1000 for file in files), time.time())
-    table.create_write_transaction(
-        [action_of(file) for file in files],
-        mode="append",
-        schema=target.schema,
-        partition_by=list(PARTITIONS),
-        commit_properties=CommitProperties(custom_metadata=told, app_transactions=[taken_turn(turn_of(table))]),
+    brought.try_commit(
+        lambda: table.create_write_transaction(
+            [action_of(file) for file in files],
+            mode="append",
+            schema=target.schema,
+            partition_by=list(PARTITIONS),
+            commit_properties=CommitProperties(custom_metadata=told, app_transactions=[taken_turn(turn_of(table))]),
+        )
     )
 
 

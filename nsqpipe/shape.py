@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from nsqpipe.quality import Rule, judged, observed
 from nsqpipe.selection import unfolded, with_selected
 from nsqpipe.transforms import decoded, with_partitions
 from pyspark_nsqtable.decoding import Decoder, RawDecoder
+from pyspark_nsqtable.landing import packed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +33,11 @@ class Shape:
     def needs_sql(self) -> bool:
         """Whether Spark has to see the rows."""
         return bool(self.rules or self.select)
+
+    @property
+    def judge(self) -> str:
+        """A fingerprint of what decides which rows fail."""
+        return hashlib.sha256(f"{packed(self.decoder)} {self.rules}".encode()).hexdigest()
 
     def judged(self, rows: DataFrame) -> DataFrame:
         """All rows, with the cause why one fails; what was broken is counted on the way."""

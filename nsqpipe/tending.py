@@ -18,7 +18,7 @@ from pyarrow.fs import FileSelector, FileType
 from nsqpipe.joining import join, named_files
 from nsqpipe.observing import tell
 from nsqpipe.storage import cause_of, read_text, replace_text
-from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, leftovers
+from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, known_from, known_removals, leftovers
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -57,6 +57,7 @@ def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
 
 def vacuum(table: Table, keep: float, now: float) -> int:
     """Removes files that versions older than `keep` seconds needed, and files that a crash has left behind."""
+    properties = _knowing_removals(table.delta(), keep, now)
     filesystem, root = table.place.filesystem()
     selector = FileSelector(root, recursive=True)
     found = [
@@ -68,10 +69,18 @@ def vacuum(table: Table, keep: float, now: float) -> int:
     removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
     if removed:  # each time it is done, it is two commits
         delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
-    abandoned = leftovers(found, _names_needed(delta), now)
+    abandoned = leftovers(found, _names_needed(delta), now, known_from=known_from(properties, keep, now))
     for path in abandoned:
         filesystem.delete_file(f"{root}/{path}")
     return len(removed) + len(abandoned)
+
+
+def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, str]:
+    """Have the table know its removals for as long as versions are kept, and return its properties."""
+    properties = dict(delta.metadata().configuration)
+    if changed := known_removals(properties, keep, now):
+        delta.alter.set_table_properties(changed, raise_if_not_exists=False)
+    return properties | changed
 
 
 def _names_needed(delta: DeltaTable) -> set[str]:

@@ -41,9 +41,17 @@ class Span:
     opens: bool = False
 
 
-def application(lane: str) -> str:
-    """The name under which a Delta table keeps its end of a lane, as an application transaction."""
-    return f"nsq/{lane}"
+def application(lane: str, of: str = "") -> str:
+    """Return the name under which a Delta table keeps its end of a lane, as an application transaction.
+
+    A quarantine may serve several tables, and keeps its ends apart by the id of the table that they are `of`.
+    """
+    return f"nsq/{of}/{lane}" if of else f"nsq/{lane}"
+
+
+def judgement(lane: str, of: str) -> str:
+    """Return the name under which a quarantine keeps who has judged the messages before its end of a lane."""
+    return f"{application(lane, of)}/judge"
 
 
 def joined(spans: Iterable[Span]) -> dict[str, Span]:

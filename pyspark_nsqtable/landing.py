@@ -5,15 +5,19 @@ has to see messages they come as rows between marks (`marks`). Both ways the sin
 appends them together with the ends of their lanes; `ends` has the rule.
 
 The quarantine is a table with ends of its own. It is written first, and only in batches that have rows for it: so it goes as far
-as the table does, whatever its own ends say, and what a crash left between the two commits the next run finds half done.
+as the table does, whatever its own ends say, and what a crash left between the two commits the next run finds half done. Its ends
+are kept apart by the table that they are of, as tables may share a quarantine, and with a fingerprint of decoder and rules: others
+would not put the same rows into it, and so must not go on where it is ahead of the table.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import pickle  # nosec B403
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -29,20 +33,21 @@ from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
-from pyspark_nsqtable.appending import SELECTS, Batch, Share, append, ends_of, prepare
+from pyspark_nsqtable.appending import SELECTS, Batch, Beside, Share, append, check_judge, ends_of, prepare
 from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, span_of
 from pyspark_nsqtable.places import is_storage_option
-from pyspark_nsqtable.sink import BadOption, Target, nullable, remove_unnamed, target_of
+from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, unnamed, was_not_committed
 from pyspark_nsqtable.sink import DefaultSource as TableSource
+from pyspark_nsqtable.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
 BODY: Final = "body"
 SOURCE: Final = "source."  # the options of the source follow it
 QUARANTINE: Final = "quarantine."  # and those of the store that the quarantine lies in
-_OWN: Final = ("quarantine", "decoder", "dropbody")
+_OWN: Final = ("quarantine", "decoder", "dropbody", "judge")
 _HOUR: Final = 3_600_000_000  # microseconds
 
 
@@ -53,6 +58,7 @@ class Landing:
     source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
     decoder: Decoder | None = None
     selects: bool = False  # rows bring what SQL has made of messages
+    judge: int = 0  # a fingerprint of what decides which rows fail
 
 
 @dataclass
@@ -108,7 +114,13 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         source,
         decoder,
         SELECTED in schema.names,
+        _fingerprint(given.get("decoder", "") + given.get("judge", "")),
     )
+
+
+def _fingerprint(text: str) -> int:
+    """As a version of a transaction, which is a number of 63 bits."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
 def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
@@ -164,17 +176,29 @@ class LandingWriter(DataSourceStreamArrowWriter):
         rows, quarantined = (sum(share.rows for share in shares) for shares in (good, bad))
         counts = {"rows": rows, "quarantined": quarantined, **_summed(message.counts for message in landed)}
         batch = Batch(landed[0].query, batchId, {f"nsq.{name}": str(count) for name, count in counts.items()})
-        if self._landing.quarantine is not None and quarantined:
-            prepare(self._landing.table, good)  # if the table refuses the batch, the quarantine must not have it
-            append(self._landing.quarantine, bad, batch, beside=self._landing.table)
-        append(self._landing.table, good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()))
+        table, quarantine = self._landing.table, self._landing.quarantine
+        with self._brought(landed) as (brought, also_brought):
+            if quarantine is not None:
+                beside = Beside(table, self._landing.judge)
+                check_judge(quarantine, good, beside)
+                if quarantined:
+                    prepare(table, good)  # if the table refuses the batch, the quarantine must not have it
+                    append(quarantine, bad, batch, also_brought, beside=beside)
+            append(table, good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        for message in messages:
-            if isinstance(message, Landed):
-                remove_unnamed(self._landing.table, message.table.files)
-                if self._landing.quarantine is not None and message.quarantine is not None:
-                    remove_unnamed(self._landing.quarantine, message.quarantine.files)
+        if was_not_committed(messages):
+            with self._brought([message for message in messages if isinstance(message, Landed)]):
+                pass
+
+    @contextmanager
+    def _brought(self, landed: Sequence[Landed]) -> Iterator[tuple[Unnamed, Unnamed]]:
+        """The files of the tasks, for the table and for the quarantine: without a commit they go at the end."""
+        table = self._landing.table
+        good = [file for message in landed for file in message.table.files]
+        bad = [file for message in landed if message.quarantine is not None for file in message.quarantine.files]
+        with unnamed(table, good) as first, unnamed(self._landing.quarantine or table, bad) as second:
+            yield first, second
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:

@@ -84,6 +84,8 @@ Rows read are counted by offsets. Rows landed and quarantined are those by which
 
 A landed table has the source's columns `topic`, `node`, `sequence`, `id`, `timestamp`, `body`, and `date` and `hour` (UTC); it is partitioned by `topic`, `date`, `hour`.
 With a decoder there is `value`, of the fields of `--schema`, too; `--drop-body` leaves `body` out, and then the table cannot be replayed.
+Several tables may share a quarantine.
+If a crash has left rows in the quarantine whose batch the table lacks, the next run needs the same decoder and rules, or another `--quarantine`.
 The quarantine has the same columns without `value`, and `error`; [Decoders](decoders.md) has all causes.
 
 A batch makes a file in each partition that it touches. So unless `--every` says how often there is to be one, `land` waits for 100,000 rows, or 60 seconds (`--source-option minRowsPerTrigger=0` does not), and takes at most 2,000,000 rows or 1 GiB at once ([limited batches](spark.md#limited-batches)).

@@ -14,19 +14,24 @@ from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.table import TableAlterer
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from nsqpipe.quality import Rule, Then
+from nsqpipe.shape import Shape
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import FoundFile, Policy, leftovers
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, prepare
-from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding
+from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, append
+from pyspark_nsqtable.ddl import parse_fields
+from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding, json_decoder
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.unnamed import Unnamed
+from tests.support.commits import delay_a_commit, lose_an_answer
 from tests.support.orders import Orders
 from tests.support.spark import numbered, publish
 
@@ -38,14 +43,19 @@ GROWN = pa.struct([("n", pa.int64()), ("m", pa.int64())])
 
 @dataclass(frozen=True)
 class Odd:
-    """A decoder that takes odd numbers for an error."""
+    """A decoder that takes odd numbers for an error, or even ones."""
 
     value_type: pa.DataType = VALUE
+    fails: int = 1  # the remainder of numbers that do
 
     def decode(self, bodies: pa.Array) -> Decoded:
         numbers = [int(body) for body in bodies.to_pylist()]
-        values = [None if number % 2 else {it.name: number for it in self.value_type} for number in numbers]
-        errors = ["odd" if number % 2 else None for number in numbers]
+        good = [number % 2 != self.fails for number in numbers]
+        values = [
+            {it.name: number for it in self.value_type} if is_good else None
+            for number, is_good in zip(numbers, good, strict=True)
+        ]
+        errors = [None if is_good else "odd" for is_good in good]
         return Decoded(pa.array(values, self.value_type), pa.array(errors, pa.string()), {EXTRA: len(numbers)})
 
 
@@ -183,6 +193,34 @@ def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, m
     assert landed(tmp_path) == list(range(80))
 
 
+@pytest.mark.parametrize("name", ["table", "bad"])
+def test_a_commit_that_arrives_after_the_abort_finds_its_files(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Spark aborts in a process of its own, which knows nothing of the commit. The next run finds what has arrived."""
+    job = Job(orders, tmp_path, decoder=Odd())
+    tasks = job.tasks(0, 40, opens=True)
+    arrive = delay_a_commit(monkeypatch, folder=name)
+    with pytest.raises(OSError, match="timed out"):
+        job.commit(tasks)
+    job.writer.abort(list(tasks), 0)
+    arrive()
+    job.batch_of(0, 40, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 40, 2)), list(range(1, 40, 2)))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_commit_whose_answer_is_lost_is_not_another_job(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    job = Job(orders, tmp_path)
+    tasks = job.tasks(0, 40, opens=True)
+    lose_an_answer(monkeypatch, refused=refused)
+    job.commit(tasks)
+    assert landed(tmp_path) == list(range(40))
+    assert files(tmp_path) == 1
+
+
 def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: Path) -> None:
     job = Job(orders, tmp_path, decoder=Odd())
     job.batch_of(0, 50, 100, opens=True)
@@ -195,6 +233,12 @@ def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: P
     assert "error" not in good.column_names
     told = DeltaTable(tmp_path / "table").history(1)[0]
     assert [told[f"nsq.{name}"] for name in ("rows", "quarantined", EXTRA)] == ["50", "50", "100"]
+
+
+def take(job: Job, tasks: Sequence[Landed]) -> None:
+    """Commit what is good of the tasks' messages."""
+    table = job.writer._landing.table
+    append(table, [it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:
@@ -237,7 +281,7 @@ def test_whoever_takes_messages_while_the_table_grows_is_noticed(
     def overtake() -> None:
         grown = Schema.from_arrow(another.writer._landing.table.schema)
         widen(DeltaTable(tmp_path / "table"), grown)
-        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+        take(another, theirs)
 
     overtaken(monkeypatch, overtake)
     with pytest.raises(AnotherJob):
@@ -267,7 +311,7 @@ def test_whoever_takes_messages_while_this_batch_widens_the_table_is_noticed(
 
     def beaten(alterer: TableAlterer, fields: list[Field]) -> None:
         monkeypatch.undo()
-        prepare(another.writer._landing.table, [it.table for it in theirs]).make(Batch("another", 0, {}))
+        take(another, theirs)
         add_columns(alterer, fields)
 
     monkeypatch.setattr(TableAlterer, "add_columns", beaten)
@@ -331,6 +375,57 @@ def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(
     assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 10, 2)), list(range(1, 60, 2)))
     job.batch_of(10, 60)
     assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 60, 2)), list(range(1, 60, 2)))
+
+
+def crash_between_the_two_commits(job: Job, monkeypatch: pytest.MonkeyPatch, *borders: int) -> None:
+    tasks = job.tasks(*borders, opens=True)
+    delay_a_commit(monkeypatch, folder="table")  # for ever
+    with pytest.raises(OSError, match="timed out"):
+        job.commit(tasks)
+
+
+def test_whoever_judges_otherwise_does_not_go_on_where_the_quarantine_is_ahead(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrected after a crash: 1, 3, ... lie in the quarantine, and 0, 4, ... would be in neither table."""
+    old, new = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
+    crash_between_the_two_commits(old, monkeypatch, 0, 20)
+    for borders in ((0, 20), (0, 0), (0, 40)):
+        with pytest.raises(NotJoined, match=r"before 20 of lane .* were judged by another decoder"):
+            new.batch_of(*borders, opens=True)
+    old.batch_of(0, 20, opens=True)
+    new.batch_of(20, 40)
+    assert landed(tmp_path) == [*range(0, 20, 2), *range(21, 40, 2)]
+    assert landed(tmp_path, "bad") == [*range(1, 20, 2), *range(20, 40, 2)]
+
+
+def test_who_judges_is_known_by_decoder_and_rules() -> None:
+    def shape(fields: str, *checks: str) -> Shape:
+        rules = tuple(Rule(check, check, Then.QUARANTINE) for check in checks)
+        return Shape(decoder=json_decoder(parse_fields(fields)), rules=rules)
+
+    assert shape("n int", "value.n > 0").judge == shape("n int", "value.n > 0").judge
+    shapes = [shape("n int"), shape("n bigint"), shape("n int", "value.n > 0"), shape("n int", "value.n > 1")]
+    assert len({it.judge for it in shapes}) == len(shapes)
+    schema = from_arrow_schema(pa.schema([(MARK, TYPE)]))
+    assert len({landing_of({"path": "t", "judge": it.judge}, schema).judge for it in shapes}) == len(shapes)
+
+
+def test_a_new_quarantine_is_a_way_to_go_on(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_between_the_two_commits(Job(orders, tmp_path, decoder=Odd()), monkeypatch, 0, 20)
+    new = Job(orders, tmp_path, decoder=Odd(fails=0))
+    new.options["quarantine"] = str(tmp_path / "worse")
+    new.batch_of(0, 20, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "worse")) == (list(range(1, 20, 2)), list(range(0, 20, 2)))
+
+
+def test_two_tables_share_a_quarantine(orders: Orders, tmp_path: Path) -> None:
+    first, second = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
+    second.options["path"] = str(tmp_path / "other")
+    for job in (first, second, first, second):
+        job.batch_of(job.batch * 50, job.batch * 50 + 50, opens=job.batch == 0)
+    assert (landed(tmp_path), landed(tmp_path, "other")) == (list(range(0, 100, 2)), list(range(1, 100, 2)))
+    assert landed(tmp_path, "bad") == list(range(100))
 
 
 def test_a_batch_without_a_row_that_the_table_keeps_still_moves_its_end(orders: Orders, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from nsqpipe.reland import Reland, Relanded, reland
 from nsqpipe.storage import place_of
 from pyspark_nsqtable.ddl import as_nullable, parse_fields
 from pyspark_nsqtable.decoding import Decoder, RawDecoder, json_decoder
+from tests.support.commits import delay_a_commit
 
 CAME = [
     pa.field("topic", pa.string()),
@@ -110,6 +111,20 @@ def test_fields_that_are_missing_or_passed_over_are_counted_in_the_rows_that_lan
     assert (found.landed, found.missing_fields, found.extra_fields) == (1, 1, 1)
     told = DeltaTable(tables.table).history(1)[0]
     assert (told["nsq.missing_fields"], told["nsq.extra_fields"]) == ("1", "1")
+
+
+def test_an_append_that_arrives_after_it_was_given_up_finds_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(tmp_path)
+    tables.fail(message(1, b'{"user": "a", "amount": 1}'))
+    arrive = delay_a_commit(monkeypatch)
+    with pytest.raises(OSError, match="timed out"):
+        tables.reland(OLD)
+    arrive()
+    assert [row["sequence"] for row in tables.landed()] == [1]
+    assert tables.reland(OLD) == Relanded(landed=1)
+    assert (len(tables.landed()), tables.failing()) == (1, {})
 
 
 def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pyarrow.fs import LocalFileSystem
 
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.sink import BadTable, Overtaken, TableStreamWriter, TableWriter, Target, Written, turn_of
+from tests.support.commits import delay_a_commit, lose_an_answer
 
 SCHEMA = pa.schema([("hour", pa.int32()), ("body", pa.binary())])
 
@@ -86,6 +87,31 @@ def test_of_writes_that_were_chosen_by_the_same_version_one_is_refused(
     assert landed(tmp_path) == [1, 3, 5, 6]
 
 
+def test_a_commit_that_arrives_after_the_abort_finds_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, batch = TableStreamWriter(target(tmp_path)), TableWriter(target(tmp_path))
+    tasks = [[written(tmp_path, rows(number))] for number in range(2)]
+    arrive = delay_a_commit(monkeypatch)
+    with pytest.raises(OSError, match="timed out"):
+        stream.commit([*tasks[0]], 0)
+    stream.abort([*tasks[0]], 0)
+    arrive()
+    arrive = delay_a_commit(monkeypatch)
+    with pytest.raises(OSError, match="timed out"):
+        batch.commit([*tasks[1]])
+    batch.abort([*tasks[1]])
+    arrive()
+    assert landed(tmp_path) == [0, 1]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_commit_whose_answer_is_lost_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    lose_an_answer(monkeypatch, refused=refused)
+    TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(1, 2))], 0)
+    assert landed(tmp_path) == [1, 2]
+
+
 def test_rows_of_another_shape_are_refused_instead_of_hidden(tmp_path: Path) -> None:
     TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(1))], 0)
     texts = pa.schema([("hour", pa.int32()), ("body", pa.string())])
@@ -94,6 +120,7 @@ def test_rows_of_another_shape_are_refused_instead_of_hidden(tmp_path: Path) -> 
     with pytest.raises(BadTable, match="is partitioned by hour"):
         TableStreamWriter(Target(str(tmp_path), (), "", SCHEMA)).commit([written(tmp_path, rows(2))], 1)
     assert landed(tmp_path) == [1]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1, "what was refused is gone"
 
 
 def test_rows_with_a_new_field_widen_the_table_and_older_writers_go_on(tmp_path: Path) -> None:
