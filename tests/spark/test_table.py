@@ -8,12 +8,15 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import LocalFileSystem
 
+from pyspark_nsqtable import sink
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.sink import BadTable, Overtaken, TableStreamWriter, TableWriter, Target, Written, turn_of
 
@@ -104,6 +107,29 @@ def test_rows_with_a_new_field_widen_the_table_and_older_writers_go_on(tmp_path:
     old.commit([written(tmp_path, rows(3))], 2)
     found = DeltaTable(tmp_path).to_pyarrow_table().sort_by("hour").to_pylist()
     assert [(row["body"], row["value"]) for row in found] == [(b"1", None), (b"2", "two"), (b"3", None)]
+
+
+@pytest.mark.parametrize("step", ["additions", "widen", "check_leases"])
+def test_of_two_drivers_with_the_same_batch_and_a_new_field_one_adds_it(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(1))], 0)
+    schema = pa.schema([*SCHEMA, ("value", pa.string())])
+    more = pa.RecordBatch.from_pydict({"hour": [2], "body": [b"2"], "value": ["two"]}, schema)
+    writer, another = TableStreamWriter(target(tmp_path, schema)), TableStreamWriter(target(tmp_path, schema))
+    tasks, theirs = [written(tmp_path, more)], [written(tmp_path, more)]
+    real = getattr(sink, step)
+
+    def beaten(*given_: Any) -> Any:
+        monkeypatch.undo()
+        another.commit([*theirs], 1)
+        return real(*given_)
+
+    monkeypatch.setattr(sink, step, beaten)
+    with suppress(CommitFailedError):  # Spark then runs the batch again
+        writer.commit([*tasks], 1)
+    writer.commit([written(tmp_path, more)], 1)
+    assert landed(tmp_path) == [1, 2]
 
 
 def open_files(folder: Path) -> int:
