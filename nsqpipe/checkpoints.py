@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import names_in, read_text, replace_text
+from nsqpipe.storage import create_text, names_in, read_text, replace_text
 from pyspark_nsq.reports import lanes_of
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def offsets_of(checkpoint: Place, batch: int) -> list[Any]:
 
 
 def make_checkpoint(checkpoint: Place, query: str) -> None:
-    """Make a checkpoint of a query that has not planned anything, which Spark takes for its own."""
-    replace_text(checkpoint.child("metadata"), json.dumps({"id": query}))
+    """Make a checkpoint of a query that has not planned anything, which Spark takes for its own; one that is there stays."""
+    create_text(checkpoint.child("metadata"), json.dumps({"id": query}))
 
 
 def add_first_batch(checkpoint: Place, offset: object) -> None:

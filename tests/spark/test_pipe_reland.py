@@ -211,7 +211,9 @@ def test_two_at_once_do_not_both_land_a_row(tmp_path: Path, monkeypatch: pytest.
 GROWN = f"{OLD}, note string"
 
 
-@pytest.mark.parametrize(("owner", "step"), [(relanding, "_judged"), (relanding, "widen"), (TableAlterer, "add_columns")])
+@pytest.mark.parametrize(
+    ("owner", "step"), [(relanding, "_judged"), (relanding, "widen"), (TableAlterer, "add_columns")]
+)
 def test_two_at_once_that_bring_a_new_field_do_not_both_land_a_row(
     owner: object, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
