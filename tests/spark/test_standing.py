@@ -7,22 +7,25 @@ import random
 import shutil
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from nsqpipe import checkpoints
 from nsqpipe import standing as standing_
 from nsqpipe.checkpoints import checkpointed
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
 from nsqpipe.sources import From
 from nsqpipe.standing import NOTES, Checkpoint, check_standing, claim, up_to_the_end
-from nsqpipe.storage import place_of, replace_text
+from nsqpipe.storage import create_text, place_of, replace_text
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.batch_source import NsqBatchReader, Task
 from pyspark_nsq.options import source_options
@@ -33,6 +36,8 @@ from tests.spark import standing
 from tests.spark.test_landing import Job, landed
 from tests.support.orders import Orders
 from tests.support.spark import address, numbered, publish
+
+T = TypeVar("T")
 
 
 def planned(folder: Path, *batches: Mapping[str, object], done: int) -> str:
@@ -184,6 +189,36 @@ def test_a_checkpoint_that_was_made_to_begin_somewhere_may_fill_a_new_table(orde
     table = Table(str(tmp_path / "table"), Format.DELTA, str(tmp_path / "made"))
     set_offsets(table.checkpoint_place, {str(orders.head.lane): 40})
     assert check_standing(source_of(orders), table) == source_of(orders)
+
+
+@pytest.mark.parametrize("written", range(4))
+def test_a_checkpoint_that_is_half_made_plans_nothing(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before one of its files, of which there are three."""
+    lane, place = f"{'1' * 32}/orders/{'2' * 32}", place_of(str(tmp_path / "made"))
+    left = iter(range(written))
+
+    def until_killed(write: Callable[[Place, str], T]) -> Callable[[Place, str], T]:
+        def one(file: Place, text: str) -> T:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return write(file, text)
+
+        return one
+
+    monkeypatch.setattr(checkpoints, "create_text", until_killed(create_text))
+    monkeypatch.setattr(checkpoints, "replace_text", until_killed(replace_text))
+    with suppress(KeyboardInterrupt):
+        set_offsets(place, {lane: 40})
+    assert len([it for it in (tmp_path / "made").rglob("*") if it.is_file()]) == written
+    if written == 1:
+        with pytest.raises(PipeFailed, match=f"^{place}/offsets is torn"):
+            Checkpoint.at(place)
+        return
+    found = Checkpoint.at(place)
+    assert found.spans == ({} if written == 0 else {lane: Span(lane, 40, 40, True)})
+    assert bool(found.id) == (written == 3)
 
 
 def test_a_checkpoint_of_another_topic_is_named(orders: Orders, tmp_path: Path) -> None:
