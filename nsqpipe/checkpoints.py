@@ -9,7 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import names_in, read_text, replace_text
+from nsqpipe.storage import create_text, names_in, read_text, replace_text
 from pyspark_nsq.reports import lanes_of
 
 if TYPE_CHECKING:
@@ -46,7 +46,11 @@ def query_in(checkpoint: Place) -> str:
 
 
 def planned_in(checkpoint: Place) -> list[int]:
-    return batches_in(checkpoint.child("offsets"))
+    """Raises PipeFailed where batches are committed, and none is planned."""
+    planned = batches_in(checkpoint.child("offsets"))
+    if not planned and committed_in(checkpoint):
+        raise _torn(checkpoint.child("offsets"))
+    return planned
 
 
 def committed_in(checkpoint: Place) -> list[int]:
@@ -63,15 +67,20 @@ def offsets_of(checkpoint: Place, batch: int) -> list[Any]:
 
 
 def make_checkpoint(checkpoint: Place, query: str) -> None:
-    """Make a checkpoint of a query that has not planned anything, which Spark takes for its own."""
-    replace_text(checkpoint.child("metadata"), json.dumps({"id": query}))
+    """Make a checkpoint of a query that has not planned anything, which Spark takes for its own; one that is there stays."""
+    create_text(checkpoint.child("metadata"), json.dumps({"id": query}))
 
 
-def add_first_batch(checkpoint: Place, offset: object) -> None:
-    """Write a first batch of one source as if it had ended there."""
+def make_checkpoint_at(checkpoint: Place, query: str, offset: object) -> None:
+    """Make a checkpoint of a query whose first batch, of one source, ended there.
+
+    Whatever ends this in the middle, no batch is planned that is not committed, which Spark would run: without the plan
+    nobody starts (`planned_in`), and the id can be any.
+    """
     about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    replace_text(checkpoint.child("offsets").child("0"), f"{_HEADER}\n{about}\n{json.dumps(offset)}")
     replace_text(checkpoint.child("commits").child("0"), f'{_HEADER}\n{{"nextBatchWatermarkMs":0}}')
+    replace_text(checkpoint.child("offsets").child("0"), f"{_HEADER}\n{about}\n{json.dumps(offset)}")
+    make_checkpoint(checkpoint, query)
 
 
 def batches_in(folder: Place) -> list[int]:
@@ -90,6 +99,6 @@ def from_json(text: str, file: Place) -> Any:
 
 def _torn(file: Place) -> PipeFailed:
     return PipeFailed(
-        f"{file} is torn, or not a file that Spark writes: restore the checkpoint, or name a new one "
+        f"{file} is torn, or not what Spark writes: restore the checkpoint, or name a new one "
         "(landing into Delta then goes on where the table ends)"
     )

@@ -93,12 +93,16 @@ def _can_connect(flag: str, address: str, port: int) -> None:
     host, _, given = address.rpartition(":")
     if not given.isdigit():
         host, given = address, str(port)
-    try:
-        socket.create_connection((host.strip("[]"), int(given)), timeout=_PATIENCE).close()
-    except TimeoutError:
-        return  # slow is not wrong
-    except (OSError, OverflowError) as error:
-        raise PipeFailed(f"{flag}: {address} cannot be reached: {first_cause(error)}") from None
+
+    def look() -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(given)), timeout=_PATIENCE).close()
+        except TimeoutError:
+            return  # slow is not wrong
+        except (OSError, OverflowError) as error:
+            raise PipeFailed(f"{flag}: {address} cannot be reached: {first_cause(error)}") from None
+
+    _within(_PATIENCE, look)
 
 
 def _can_listen(address: str) -> None:

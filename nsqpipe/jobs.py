@@ -20,7 +20,9 @@ NO_ADDRESS = "either --lookupd or --nsqd is needed, the HTTP address, as in 127.
 class OnSpark(Job):
     master: str = setting("Spark's master: local[*], spark://host:7077, yarn, k8s://...", "local[*]")
     remote: str = setting("a Spark Connect server instead, sc://host:15002", "")
-    conf: tuple[tuple[str, str], ...] = setting("NAME=VALUE for Spark itself; may be repeated", (), parse=pair)
+    conf: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for Spark itself; may be repeated", (), parse=pair, is_secret=True
+    )
     log: Path | None = setting(
         "file that keeps what Spark logs, and the traceback when the job fails (default: neither is kept)", None
     )
@@ -81,7 +83,10 @@ class Reading(OfAllNodes):
     """Jobs that read topics through the source."""
 
     source_option: tuple[tuple[str, str], ...] = setting(
-        "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated", (), parse=pair
+        "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated",
+        (),
+        parse=pair,
+        is_secret=True,
     )
 
     @property
@@ -347,7 +352,9 @@ class Submit(Job):
 
     master: str = setting("spark://host:7077, yarn, k8s://https://..., local[*]")
     deploy_mode: DeployMode = setting("client or cluster: where the driver runs", DeployMode.CLIENT)
-    conf: tuple[tuple[str, str], ...] = setting("NAME=VALUE for Spark itself; may be repeated", (), parse=pair)
+    conf: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for Spark itself; may be repeated", (), parse=pair, is_secret=True
+    )
     dry_run: bool = setting("only print the command", False)
     job: tuple[str, ...] = rest("the job and its options, behind --")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nsqpipe.checkpoints import add_first_batch, last_offsets, make_checkpoint
+from nsqpipe.checkpoints import last_offsets, make_checkpoint_at
 from nsqpipe.failures import PipeFailed
 from nsqpipe.storage import names_in
 from pyspark_nsq.cluster import Cluster
@@ -107,5 +107,4 @@ def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
         if place < 0:
             raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
     offset = Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True)
-    make_checkpoint(checkpoint, str(uuid.uuid4()))
-    add_first_batch(checkpoint, offset.to_json())
+    make_checkpoint_at(checkpoint, str(uuid.uuid4()), offset.to_json())

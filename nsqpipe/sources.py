@@ -20,7 +20,9 @@ class From:
     topics: tuple[str, ...]
     lookupd: tuple[str, ...] = ()
     nsqd: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)  # anything else that the source knows
+    options: Mapping[str, str] = field(
+        default_factory=dict, repr=False
+    )  # anything else that the source knows, as its token
 
     def as_options(self) -> dict[str, str]:
         named = {"topic": self.topics, "lookupd": self.lookupd, "nsqd": self.nsqd}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
@@ -73,7 +73,7 @@ class Access:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
     timeout: float = 30.0
     token_to: tuple[str, ...] = ()  # networks and names of nsqd that are shown the token
     token_over_http: bool = False

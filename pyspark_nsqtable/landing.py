@@ -37,7 +37,7 @@ from pyspark_nsqtable.appending import SELECTS, Batch, Beside, Share, append, ch
 from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
-from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, span_of
+from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsqtable.places import is_storage_option
 from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, unnamed, was_not_committed
 from pyspark_nsqtable.sink import DefaultSource as TableSource
@@ -246,7 +246,8 @@ class _Task:
         reader = RangeReader(source, columns_of(source))
         self._good.look(str(part.range.lane) for part in parts)
         for part in parts:
-            rest = _lacking(part, self._begin(span_of(part)))
+            begin = [self._begin(span) for span in spans_of(part)][-1]
+            rest = _lacking(part, begin)
             if rest is not None:
                 for rows in reader.rows(rest):
                     self._add(_dated(self._decoded(rows)))
@@ -294,7 +295,7 @@ def _lacking(part: Part, begin: int) -> Range | None:
     """What is to be read of a range, if anything is."""
     range_ = part.range
     if range_.end is None:
-        return range_ if begin == range_.begin else None
+        return range_ if begin <= range_.begin else None
     return replace(range_, begin=begin) if begin < range_.end else None
 
 

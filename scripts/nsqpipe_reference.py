@@ -105,7 +105,7 @@ The checkpoint is `TABLE.checkpoint` unless said otherwise, and belongs to the t
 | it is older than the table | what is there is not added again | refused, unless it is the one that filled the table |
 | it is another table's and ahead of this one, or the table was removed | refused | refused |
 | it is of another topic | refused | refused |
-| another job lands into the table at the same time | the one that comes second stops, and says so; no row is there twice | Spark stops one of them |
+| another job lands into the table at the same time | the one that comes second stops, and says so; no row is there twice | refused; with the same checkpoint Spark stops one of them |
 
 A table in an [object store](../how-to/spark.md#object-stores) needs a `--checkpoint` on a disk. A table `[storage]` in the file of `--config` says once for all commands what `--storage` says for one.
 A Delta table with rows that no landing has brought says nothing about lanes, and nothing is landed into it; `backfill` may add to a table that has been landed into.

@@ -97,6 +97,12 @@ class Job:
             found.append(land(landing, iter([as_rows([part], opening)]), query=self.query, name=name))
         return found
 
+    def lose(self, place: int) -> list[Landed]:
+        """The lane is gone, and nobody knows how far it went."""
+        rows = as_rows([Range(self.head.lane, "", place, None)], frozenset())
+        landing = landing_of({**self.options, "source.gapRows": "true", "source.failOnDataLoss": "false"}, RANGES)
+        return [land(landing, iter([rows]), query=self.query, name=f"{self.query}-{self.batch}-{place:05d}")]
+
     def commit(self, tasks: Sequence[Landed]) -> None:
         self.writer.commit([*tasks, None], self.batch)
         self.batch += 1
@@ -503,6 +509,51 @@ def test_fields_are_counted_between_marks_as_where_the_sink_decodes(orders: Orde
     told = DeltaTable(tmp_path / "table").history(1)[0]
     assert [told[f"nsq.{name}"] for name in ("rows", EXTRA, MISSING)] == ["100", "100", "200"]
     assert COUNTS not in DeltaTable(tmp_path / "table").to_pyarrow_table().column_names
+
+
+def gaps(folder: Path) -> list[int]:
+    rows = DeltaTable(folder / "table").to_pyarrow_table().to_pylist()
+    return sorted(row["sequence"] for row in rows if row["gap"])
+
+
+def test_a_lane_that_vanished_and_came_back_lands_whole_beside_a_row_that_says_so(
+    orders: Orders, tmp_path: Path
+) -> None:
+    job = Job(orders, tmp_path)
+    job.options["source.gapRows"] = "true"
+    job.batch_of(0, 30, opens=True)
+    for _ in range(2):  # the second time it is run again, with an old checkpoint
+        job.commit(job.lose(30))
+        assert gaps(tmp_path) == [30]
+    back = Job(orders, tmp_path, "back")
+    back.options["source.gapRows"] = "true"
+    back.batch_of(0, 60, opens=True)
+    job.commit(job.lose(60))
+    assert gaps(tmp_path) == [30, 60]
+    back.batch_of(60, 100)
+    bodies = DeltaTable(tmp_path / "table").to_pyarrow_table()["body"].to_pylist()
+    assert sorted(int(body) for body in bodies if body is not None) == list(range(100))
+    with pytest.raises(NotJoined, match="messages"):
+        job.commit(job.lose(110))
+
+
+def test_a_lane_that_vanished_says_so_between_marks_too(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    job.options["source.gapRows"] = "true"
+    source = source_options(job.source | {"gapRows": "true", "failOnDataLoss": "false"})
+    schema = pa.schema([*columns_of(source), (MARK, TYPE), ("date", pa.date32()), ("hour", pa.int32())])
+    landing = landing_of({"path": job.options["path"]}, from_arrow_schema(schema))
+    job.batch_of(0, 30, opens=True)
+    ranges = as_rows([Range(job.head.lane, "", 30, None)], frozenset())
+    for number in range(2):
+        rows = pa.Table.from_batches(Marking(source)(iter([ranges])))
+        for name, kind in (("date", pa.date32()), ("hour", pa.int32())):
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+        [joined] = rows.combine_chunks().to_batches()
+        LandingWriter(landing).commit([land(landing, iter([joined]), query="sql", name="sql-0-0")], number)
+        assert gaps(tmp_path) == [30]
+    job.batch_of(30, 100)
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 101
 
 
 def test_rows_that_lost_their_mark_are_an_error(orders: Orders, tmp_path: Path) -> None:

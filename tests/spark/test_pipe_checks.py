@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -258,6 +259,24 @@ def test_what_can_work_is_let_through(world: World, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, world.land("--every=1 minute 30 seconds", "--decoder=json", "--schema=a int"))
     assert "Spark was to be started" in result.stderr
     assert what_lies_in(world.folder) == before
+
+
+@pytest.mark.parametrize(("master", "remote"), [("spark://somewhere:7077", ""), ("local[*]", "sc://somewhere")])
+def test_a_name_that_nobody_resolves_is_not_waited_for(
+    master: str, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def unanswered(*_: object, **__: object) -> None:
+        asked.set()
+        may_answer.wait(LIMIT)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    began = time.monotonic()
+    checks._spark(Land(topic=("orders",), nsqd=("127.0.0.1:1",), table="t", master=master, remote=remote))
+    assert asked.is_set()
+    assert time.monotonic() - began < LIMIT
+    may_answer.set()
 
 
 def test_a_node_that_is_missing_stops_a_batch_and_a_stream_only_where_all_are_required(

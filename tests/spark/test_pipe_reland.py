@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.table import TableAlterer
 from typer.testing import CliRunner
 
 from nsqpipe import reland as relanding
@@ -220,6 +221,33 @@ def test_two_at_once_do_not_both_land_a_row(tmp_path: Path, monkeypatch: pytest.
     assert others == [Relanded(landed=1, failing=1, missing_fields=1)]
     assert [row["sequence"] for row in tables.landed()] == [1]
     assert list(tables.failing()) == [2]
+
+
+GROWN = f"{OLD}, note string"
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(relanding, "_judged"), (relanding, "widen"), (TableAlterer, "add_columns")]
+)
+def test_two_at_once_that_bring_a_new_field_do_not_both_land_a_row(
+    owner: object, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(tmp_path)
+    tables.land(message(0, b"", value={"user": "z"}))
+    tables.fail(message(1, b'{"user": "a", "note": "n"}'))
+    real = getattr(owner, step)
+    others: list[Relanded] = []
+
+    def late(*given_: Any) -> Any:
+        monkeypatch.undo()
+        others.append(tables.reland(GROWN))  # the other one is quicker
+        return real(*given_)
+
+    monkeypatch.setattr(owner, step, late)
+    tables.reland(GROWN)
+    assert [(it.landed, it.failing) for it in others] == [(1, 0)]
+    assert [row["sequence"] for row in tables.landed()] == [0, 1]
+    assert not tables.failing()
 
 
 def test_a_stream_that_appends_meanwhile_disturbs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,12 @@ from nsqpipe.cli import COMMANDS, app
 from nsqpipe.command_line import root
 from nsqpipe.decoders import make_decoder
 from nsqpipe.failures import PipeFailed
-from nsqpipe.kinds import DeployMode, Kind
+from nsqpipe.kinds import DeployMode, Format, Kind
 from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
+from nsqpipe.tables import table_for
+from pyspark_nsq.options import source_options
 from pyspark_nsqtable.registry import Registry
 from tests.support.process import ROOT
 
@@ -128,11 +130,22 @@ def test_the_display_and_the_number_of_tasks_are_ours_on_one_machine_only() -> N
 
 def test_a_password_is_in_no_repr_and_hidden_in_what_spark_shows() -> None:
     url = "http://me:hidden@registry:8081"
-    words = ["--topic=a", "--nsqd=x:1", "--table=t", f"--registry={url}", "--storage=secretKey=hidden"]
+    words = [
+        "--topic=a",
+        "--nsqd=x:1",
+        "--table=t",
+        f"--registry={url}",
+        "--storage=secretKey=hidden",
+        "--storage=accessKey=me",
+    ]
+    words += ["--source-option=token=hidden", "--conf=spark.hadoop.fs.s3a.secret.key=hidden"]
     job = parsed("land", [*words, "--decoder=avro", "--schema=a int"])
     assert isinstance(job, jobs.Land)
-    assert (job.registry, job.storage) == (url, (("secretKey", "hidden"),))
-    assert "hidden" not in repr(job)
+    assert (job.registry, job.storage) == (url, (("secretKey", "hidden"), ("accessKey", "me")))
+    assert job.source.options["token"] == "hidden"
+    table = table_for(job, "s3://lake/orders", Format.DELTA)
+    for kept in (job, job.source, source_options(job.source.as_options()), table, table.place):
+        assert "hidden" not in repr(kept)
     assert "hidden" not in repr(Registry(url))
     for master in ("local[*]", "spark://host:7077"):
         shown = re.compile(defaults_for({"spark.master": master})["spark.sql.redaction.options.regex"])

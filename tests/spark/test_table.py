@@ -7,13 +7,19 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
+from decimal import Decimal
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
+from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import LocalFileSystem
 
+from pyspark_nsqtable import sink
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.sink import BadTable, Overtaken, TableStreamWriter, TableWriter, Target, Written, turn_of
 from tests.support.commits import delay_a_commit, lose_an_answer
@@ -133,6 +139,29 @@ def test_rows_with_a_new_field_widen_the_table_and_older_writers_go_on(tmp_path:
     assert [(row["body"], row["value"]) for row in found] == [(b"1", None), (b"2", "two"), (b"3", None)]
 
 
+@pytest.mark.parametrize("step", ["additions", "widen", "check_leases"])
+def test_of_two_drivers_with_the_same_batch_and_a_new_field_one_adds_it(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TableStreamWriter(target(tmp_path)).commit([written(tmp_path, rows(1))], 0)
+    schema = pa.schema([*SCHEMA, ("value", pa.string())])
+    more = pa.RecordBatch.from_pydict({"hour": [2], "body": [b"2"], "value": ["two"]}, schema)
+    writer, another = TableStreamWriter(target(tmp_path, schema)), TableStreamWriter(target(tmp_path, schema))
+    tasks, theirs = [written(tmp_path, more)], [written(tmp_path, more)]
+    real = getattr(sink, step)
+
+    def beaten(*given_: Any) -> Any:
+        monkeypatch.undo()
+        another.commit([*theirs], 1)
+        return real(*given_)
+
+    monkeypatch.setattr(sink, step, beaten)
+    with suppress(CommitFailedError):  # Spark then runs the batch again
+        writer.commit([*tasks], 1)
+    writer.commit([written(tmp_path, more)], 1)
+    assert landed(tmp_path) == [1, 2]
+
+
 def open_files(folder: Path) -> int:
     found = 0
     for link in Path("/proc/self/fd").iterdir():
@@ -191,3 +220,66 @@ def test_the_log_says_of_every_column_what_readers_skip_files_by(tmp_path: Path)
     assert table.to_pyarrow_table(filters=[("sequence", ">", 3)])["sequence"].to_pylist() == [7]
     assert table.count() == 4
     assert file.size == (tmp_path / file.path).stat().st_size
+
+
+def log_of(folder: Path, column: pa.Array, **beside: pa.Array) -> str:
+    """Make a table of one file, and return what its log says of the file."""
+    rows = pa.record_batch({"a": column, **beside})
+    writer = PartitionedWriter(LocalFileSystem(), str(folder), (), "part")
+    writer.write(rows)
+    (file,) = writer.finish()
+    TableStreamWriter(Target(str(folder), (), "", rows.schema)).commit([Written("query", [file])], 0)
+    return file.stats
+
+
+def found_by_sql(folder: Path, value: str) -> int:
+    query = QueryBuilder().register("t", DeltaTable(folder)).execute(f"select * from t where a = {value}")
+    return int(pa.table(query.read_all()).num_rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("12345678901234567891", pa.decimal128(38, 0)),
+        ("-12345678901234567890123456789012345678", pa.decimal128(38, 0)),
+        ("9007199254740993.01", pa.decimal128(18, 2)),
+        ("0.29", pa.decimal128(18, 2)),
+        ("0.0000025", pa.decimal128(9, 7)),
+        ("0.0000000", pa.decimal128(38, 7)),
+    ],
+)
+def test_a_decimal_is_found_by_its_value(text: str, kind: pa.DataType, tmp_path: Path) -> None:
+    value = pa.array([Decimal(text)], kind)
+    stats = log_of(tmp_path, value)
+    assert (
+        stats
+        == f'{{"numRecords": 1, "minValues": {{"a": {text}}}, "maxValues": {{"a": {text}}}, "nullCount": {{"a": 0}}}}'
+    )
+    for _ in range(2):
+        rows = DeltaTable(tmp_path).to_pyarrow_dataset()
+        assert rows.to_table(filter=pc.field("a") == value[0]).num_rows == 1
+        assert found_by_sql(tmp_path, f"cast('{text}' as decimal({kind.precision}, {kind.scale}))") == 1
+        DeltaTable(tmp_path).create_checkpoint()
+
+
+@pytest.mark.parametrize("numbers", [[1.0, inf], [-inf, 1.0], [inf], [nan]])
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_an_infinity_has_no_range_and_the_log_is_json(numbers: list[float], kind: pa.DataType, tmp_path: Path) -> None:
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    found = json.loads(log_of(tmp_path, pa.array(numbers, kind)), parse_constant=refuse)
+    assert found["numRecords"] == len(numbers)
+    assert (found["minValues"], found["maxValues"]) == ({}, {})
+    for _ in range(2):
+        actions = pa.table(DeltaTable(tmp_path).get_add_actions(flatten=True))
+        assert actions["num_records"].to_pylist() == [len(numbers)], "one word that is no JSON spoils all of the file's"
+        for number in numbers:
+            assert found_by_sql(tmp_path, f"arrow_cast('{number}', 'Float64')") == 1
+        DeltaTable(tmp_path).create_checkpoint()
+
+
+def test_a_flag_is_found_beside_what_has_a_range(tmp_path: Path) -> None:
+    log_of(tmp_path, pa.array([True, None, True]), numbers=pa.array([1, 2, 3]))
+    rows = DeltaTable(tmp_path).to_pyarrow_dataset()
+    assert [rows.to_table(filter=pc.field("a") == flag).num_rows for flag in (True, False)] == [2, 0]
