@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 import trio
 
 from common import logs, options
+from common.memory import return_unused, share_one_heap
 from common.passwords import mask_passwords
 from common.startup import StartupError
 from common.version import NSQ_VERSION
@@ -80,6 +81,7 @@ def run_daemon(
     logs.configure(prefix=chosen.log_prefix, level=chosen.log_level, log_format=chosen.log_format)
     logs.leave_out_what_is_never_shown()
     raise_file_limit()
+    share_one_heap()
     tune_garbage_collection()
     _heed_signals()
     return _run(program, run, chosen)
@@ -145,20 +147,24 @@ async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen
 async def _collect_garbage() -> None:
     """Collect by the clock what a quiet daemon would keep for hours, until a hundred thousand objects have piled up.
 
-    asyncio, trio-asyncio and httpx leave a reference cycle behind each connection or call: a kilobyte or more. Young objects
-    are at most as many as the threshold says, so this takes a few milliseconds. What was open for minutes has grown old by
-    the time it is garbage; looking for that takes as long as there is data, so it is done seldom, and only in a small heap.
+    httpx leaves a reference cycle behind each connection or call: a kilobyte or more. Young objects are at most as many as
+    the threshold says, so this takes a few milliseconds. What was open for minutes has grown old by the time it is garbage;
+    looking for that takes as long as there is data, so it is done seldom, and only in a small heap. There the system also
+    gets back what the C library keeps between pieces that are in use, which otherwise adds up over the hours.
     """
     at_start = sys.getallocatedblocks()
     rounds = 0
     while True:
         await trio.sleep(COLLECT_INTERVAL)
         rounds += 1
-        if rounds % OLD_ROUNDS == 0 and sys.getallocatedblocks() - at_start < SMALL_HEAP:
+        is_small = sys.getallocatedblocks() - at_start < SMALL_HEAP
+        if is_small and rounds % OLD_ROUNDS == 0:
             gc.collect()
-            continue
-        survived = gc.get_count()[1]  # collections that objects of the middle generation have seen at most
-        gc.collect(1 if survived > gc.get_threshold()[1] else 0)
+        else:
+            survived = gc.get_count()[1]  # collections that objects of the middle generation have seen at most
+            gc.collect(1 if survived > gc.get_threshold()[1] else 0)
+        if is_small:
+            return_unused()
 
 
 def _startup_error_in(error: BaseException) -> StartupError | None:

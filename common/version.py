@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import metadata
 from types import ModuleType
 from typing import Final
@@ -12,6 +13,7 @@ NSQ_VERSION: Final = "1.3.0"
 DISTRIBUTION: Final = "nsq-suite"
 
 
+@cache  # finding it reads folders, and each scrape of /metrics asks
 def suite_version() -> str:
     """Our own version; "unknown" when run from a tree that was never installed."""
     try:

@@ -70,7 +70,14 @@ def _do_nothing() -> None: ...
 
 async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
     """Awaits a trio-coloured function from an ASGI handler. Cancelling the handler cancels it."""
-    return cast(T, await trio_asyncio.trio_as_aio(function)(*arguments))
+    future = trio_asyncio.trio_as_aio(function)(*arguments)
+    try:
+        return cast(T, await future)
+    finally:
+        # trio-asyncio has set a `cancel` of its own on the future, which refers to the future: a reference cycle for each
+        # call, which also holds the result. The future is done, so nobody will cancel it any more.
+        with suppress(AttributeError):
+            del future.cancel
 
 
 async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
@@ -267,6 +274,8 @@ class _Connection(HttpToolsProtocol):
             self._gone.set_result(None)
         if self.cycle is not None:
             self.cycle.body = bytearray()  # it lies in a reference cycle, and nobody will ask for it any more
+        # asyncio's transport refers to a method of its own. Without this each connection waits for the garbage collector.
+        self.transport._read_ready_cb = None  # type: ignore[attr-defined]
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either

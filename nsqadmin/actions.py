@@ -34,6 +34,7 @@ class Kind(StrEnum):
     UNPAUSE_CHANNEL = "unpause_channel"
     REMOVE_FROM_NODE = "tombstone_topic_producer"
     SEEK_CHANNEL = "seek_channel"  # ours
+    FORGET_READER = "forget_reader"  # ours
 
 
 class Danger(StrEnum):
@@ -45,13 +46,15 @@ class Danger(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
     """`nodes` restricts it to some nsqd (empty: all that have the topic); for a creation they are where it is made
-    besides in the directory. `place` is where a channel is moved to."""
+    besides in the directory. `place` is where a channel is moved to; `reader` and `into` name a reader to be forgotten."""
 
     kind: Kind
     topic: str
     channel: str = ""
     nodes: tuple[str, ...] = ()
     place: str = ""
+    reader: str = ""
+    into: str = ""
 
     @property
     def name(self) -> str:
@@ -99,6 +102,7 @@ _PATHS: Final = {
     Kind.UNPAUSE_CHANNEL: "/channel/unpause",
     Kind.REMOVE_FROM_NODE: "/topic/delete",
     Kind.SEEK_CHANNEL: "/channel/seek",
+    Kind.FORGET_READER: "/topic/reader/delete",
 }
 _VERBS: Final = {
     Kind.CREATE_TOPIC: "Create topic",
@@ -113,6 +117,7 @@ _VERBS: Final = {
     Kind.UNPAUSE_CHANNEL: "Unpause channel",
     Kind.REMOVE_FROM_NODE: "Remove topic from node",
     Kind.SEEK_CHANNEL: "Move channel",
+    Kind.FORGET_READER: "Forget a reader of",
 }
 
 
@@ -135,6 +140,8 @@ def checked(action: Action) -> Action:
         raise BadAction("INVALID_NODE")
     if (action.kind is Kind.SEEK_CHANNEL) != bool(action.place):
         raise BadAction("INVALID_PLACE")
+    if (action.kind is Kind.FORGET_READER) != bool(action.reader):
+        raise BadAction("INVALID_READER")
     return action
 
 
@@ -192,6 +199,8 @@ def _query(action: Action) -> str:
         query += f"&channel={_escaped(action.channel)}"
     if action.place:
         query += f"&from={_escaped(action.place)}"
+    if action.reader:
+        query += f"&name={_escaped(action.reader)}&into={_escaped(action.into)}"
     return query
 
 
@@ -323,6 +332,8 @@ def _title(action: Action, lost: int, nodes: int) -> str:
         title = f"Remove topic {action.topic} from node {action.nodes[0]}"
     elif action.kind is Kind.SEEK_CHANNEL:
         title = f"Move channel {action.name} to {action.place}"
+    elif action.kind is Kind.FORGET_READER:
+        title = f"Forget that {action.reader} reads {action.topic}"
     if action.kind in _DANGER:
         title += f" ({_counted(lost, 'message')} on {_counted(nodes, 'node')})"
     elif action.nodes and action.kind not in _CREATIONS:
@@ -352,6 +363,8 @@ def _consequences(
         yield from _what_a_creation_does(snapshot, action, topic, meant)
     if action.kind is Kind.SEEK_CHANNEL:
         yield from _what_a_move_does(snapshot, meant)
+    if action.kind is Kind.FORGET_READER:
+        yield from _what_forgetting_does(action)
     if action.kind not in _CREATIONS and not meant:
         yield Consequence(text="No node has it: only the directory changes.", severity=Severity.WARNING)
     for address in meant:
@@ -445,6 +458,12 @@ def _what_a_move_does(snapshot: Snapshot, meant: Sequence[str]) -> Iterable[Cons
                 text=f"{address} keeps no history (it is a Go nsqd, or does not answer): the channel stays where it is there.",
                 severity=Severity.WARNING,
             )
+
+
+def _what_forgetting_does(action: Action) -> Iterable[Consequence]:
+    if action.into:
+        yield Consequence(text=f"What it has landed in {action.into} stays, and so does its own place.")
+    yield Consequence(text="Only the note that it reads is removed. If it still runs, its next report brings it back.")
 
 
 def _is_unreachable(snapshot: Snapshot, address: str) -> bool:

@@ -220,10 +220,10 @@ def action_of(body: dict[str, Any]) -> Action:
         kind = Kind(body.get("kind", ""))
     except ValueError:
         raise HttpError(400, "INVALID_ACTION", details={"reason": f"kind: one of {', '.join(Kind)}"}) from None
-    words = {name: body.get(name) or "" for name in ("topic", "channel", "place")}
+    words = {name: body.get(name) or "" for name in ("topic", "channel", "place", "reader", "into")}
     nodes = body.get("nodes") or []
     if not all(isinstance(it, str) for it in words.values()):
-        raise HttpError(400, "INVALID_BODY", details={"reason": "topic, channel and place are strings"})
+        raise HttpError(400, "INVALID_BODY", details={"reason": "topic, channel, place, reader and into are strings"})
     if not isinstance(nodes, list) or not all(isinstance(it, str) for it in nodes):
         raise HttpError(400, "INVALID_BODY", details={"reason": "nodes is a list of strings"})
     try:

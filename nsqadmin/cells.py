@@ -131,6 +131,18 @@ def _topic(topic: Topic, *, with_nodes: bool = False) -> Iterator[tuple[str, Val
             yield f"{of_node}/backend_depth", row.backend_depth
             yield f"{of_node}/message_count", row.message_count
             yield f"{of_node}/paused", "yes" if row.paused else "no"
+        yield from _readers(topic)
+
+
+def _readers(topic: Topic) -> Iterator[tuple[str, Value]]:
+    yield f"topics/{topic.name}/readers", len(topic.readers) if topic.readers is not None else None
+    for reader in topic.readers or ():
+        key = f"topics/{topic.name}/reader/{reader.name}/{reader.into}"
+        yield f"{key}/behind", reader.behind
+        yield f"{key}/behind_time", _whole(reader.behind_time)
+        for row in reader.nodes:
+            yield f"{key}@{row.node}/behind", row.behind
+            yield f"{key}@{row.node}/behind_time", _whole(row.behind_time if row.behind else 0.0)
 
 
 def _channel(channel: Channel, *, with_nodes: bool) -> Iterator[tuple[str, Value]]:

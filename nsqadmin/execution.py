@@ -164,6 +164,8 @@ def _words(action: Action) -> str:
     words = f"{action.kind.replace('_', ' ')} {action.name}"
     if action.kind is Kind.REMOVE_FROM_NODE:
         words = f"remove {action.topic} from node {action.nodes[0]}"
+    elif action.kind is Kind.FORGET_READER:
+        words = f"forget that {action.reader} reads {action.topic}"
     elif action.place:
         words += f" to {action.place}"
     return words

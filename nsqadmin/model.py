@@ -4,6 +4,7 @@
       ├─ Snapshot                   replaced as a whole by each sweep, never changed
       │    ├─ Node, Lookupd         who was asked, how it is, what it said of itself
       │    ├─ Topic ─ TopicNode     sums over the nodes, and each node's own numbers
+      │    │    ├─ Reader ─ ReaderNode   who reads its log without a channel, and how far behind
       │    │    └─ Channel ─ ChannelNode ─ Client
       │    ├─ Producer              who publishes, as the nodes tell it
       │    ├─ Finding               what is wrong, or worth knowing, in words and with its evidence
@@ -307,6 +308,68 @@ class TopicNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderNode:
+    """How far a reader has committed the topic's log on one node, by its last report. `as_of` is when the node said so."""
+
+    node: str
+    as_of: float
+    heard: float  # when it last reported
+    committed: float  # when it last reported progress
+    behind: int = 0  # messages there that it has not committed
+    behind_bytes: int | None = None
+    behind_time: float | None = None  # how long ago the first of them was published
+    missed: int = 0  # messages that were removed before it had committed them
+    rate: float | None = None  # messages that it commits
+    is_new_log: bool = False  # what it reported was about a log that is gone
+    retention_time: float = 0.0  # how long the node keeps what its channels have finished; with both 0 not at all
+    retention_bytes: int = 0
+    reason: str = ""  # why the node does not say it now; then this is what it said last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Who reads the topic's logs without a channel, and where that lands. Name and `into` tell readers apart."""
+
+    name: str
+    into: str
+    format: str = ""
+    hosts: tuple[str, ...] = ()
+    nodes: tuple[ReaderNode, ...] = ()
+    unheard: tuple[str, ...] = ()  # nodes that have the topic's log, and to which it has reported nothing
+
+    @property
+    def behind(self) -> int:
+        return sum(row.behind for row in self.nodes)
+
+    @property
+    def behind_time(self) -> float | None:
+        """Of the node where it is furthest behind; None: some node cannot tell."""
+        times = [row.behind_time if row.behind else 0.0 for row in self.nodes]
+        return None if None in times else max(it for it in times if it is not None)
+
+    @property
+    def missed(self) -> int:
+        return sum(row.missed for row in self.nodes)
+
+    @property
+    def heard(self) -> float:
+        """The last time, by any node."""
+        return max(row.heard for row in self.nodes)
+
+    @property
+    def committed(self) -> float:
+        return max(row.committed for row in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Untold:
+    """A node that does not say who reads its log of the topic."""
+
+    node: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic on all of its nodes. The numbers are sums."""
 
@@ -322,6 +385,8 @@ class Topic:
     rates: Rates = UNKNOWN_RATES
     lookupds: tuple[str, ...] = ()  # those that know the name
     registered_channels: tuple[str, ...] = ()  # names that an nsqlookupd keeps; asked for inactive topics only
+    readers: tuple[Reader, ...] | None = None  # None: not asked for; asked for topics only that somebody looks at
+    readers_untold: tuple[Untold, ...] = ()
 
     @property
     def memory_depth(self) -> int:

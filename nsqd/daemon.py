@@ -33,6 +33,8 @@ from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_clo
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.store import MOST_DESCRIPTORS
 from nsqd.options import TlsRequired
+from nsqd.readers import Readers
+from nsqd.readers_file import ReadersFile
 from nsqd.rights_file import RightsFile
 from nsqd.statsd import StatsdLines, full_prefix, packets
 from nsqd.statsd_push import push_to_statsd
@@ -83,6 +85,8 @@ class _Node:
     settings: LiveSettings
     drain: Drain
     reading: Reading
+    readers: Readers
+    readers_file: ReadersFile
     unfinished: UnfinishedBodies
 
 
@@ -138,6 +142,10 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     turn.announce = lookupds.announce
     reading = _reading(store)
 
+    readers = Readers()
+    readers_file = ReadersFile(store.data_path, store.files, readers, broker.topics)
+    readers_file.load()
+
     def say_goodbye(*, for_good: bool) -> None:
         lookupds.leave(for_good=for_good)
         reading.logs_closed()
@@ -159,6 +167,8 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
             say_goodbye=say_goodbye,
         ),
         reading=reading,
+        readers=readers,
+        readers_file=readers_file,
         unfinished=UnfinishedBodies(options.max_unfinished_bytes),
     )
 
@@ -179,6 +189,7 @@ def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
     nursery.start_soon(timers.save_progress, broker, turn, store)
     nursery.start_soon(timers.watch_data_path, store.data_path.lost_place, store.place_looked_at)
     nursery.start_soon(timers.apply_retention, broker, turn, store.settings.retention_interval)
+    nursery.start_soon(node.readers_file.keep)
     if trust.tls is not None:
         nursery.start_soon(timers.return_memory, trust.tls)
     if node.options.statsd_address:
@@ -297,6 +308,7 @@ async def _web(node: _Node, listening: Listening, budgets: Budgets) -> AsyncIter
         start_drain=node.drain.start,
         run_trio=web.run_trio,
         reading=node.reading,
+        readers=node.readers,
         linger=web.linger,
         attend=web.attend,
         guard=guard,

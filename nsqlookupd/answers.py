@@ -9,22 +9,35 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from common.nsq_json import dumps
-from nsqlookupd.registry import NEVER
+from nsqlookupd.registry import NEVER, in_order
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nsqlookupd.registry import Lookup, Missing, Peer, Registry, Tombstone, Topic
 
-_MOST_KEPT: Final = 2000  # topics of a node whose part of /nodes is kept, and made in one step
+_MOST_KEPT: Final = 2000  # names in a node's part of /nodes or a topic's channels that are written in one step
 _IN_PIECE: Final = 1000  # elements
 
 
-def lookup_json(answer: Lookup) -> bytes:
+def lookup_json(answer: Lookup) -> Iterator[bytes]:
+    """In pieces where there are very many channels, of which all but the last are empty: it is kept whole."""
     if answer.rendered is None:
+        names: list[bytes] = []
+        for piece in _names_in_order(answer.channels):
+            if piece:
+                names.append(piece)
+            yield b""
         entries = b",".join([b"{%b}" % _lookup_entry(peer) for peer in answer.producers])
-        answer.rendered = b'{"channels":%b,"producers":[%b]}' % (dumps(answer.channels), entries)
-    return answer.rendered
+        answer.rendered = b'{"channels":[%b],"producers":[%b]}' % (b"".join(names), entries)
+    yield answer.rendered
+
+
+def channels_json(names: Sequence[str]) -> Iterator[bytes]:
+    """In pieces where there are very many."""
+    yield b'{"channels":['
+    yield from _names_in_order(names)
+    yield b"]}"
 
 
 def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[bytes]:
@@ -140,6 +153,19 @@ def topics_json(registry: Registry) -> Iterator[bytes]:
     yield b'{"topics":['
     yield from _in_pieces(names)
     yield b"]}"
+
+
+def _names_in_order(names: Sequence[str]) -> Iterator[bytes]:
+    """Yield the elements of a JSON array, without its brackets."""
+    if len(names) <= _MOST_KEPT:
+        yield dumps(sorted(names))[1:-1]
+        return
+    ordered: list[str] = []
+    for name in in_order(names, key=str):
+        if name is not None:
+            ordered.append(name)
+        yield b""
+    yield from _in_pieces(ordered)
 
 
 def _in_pieces(values: Sequence[object]) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
 from common.version import NSQ_VERSION, suite_version
 from common.waiting import wait_argument
 from common.wire.names import is_valid_name
-from nsqlookupd.answers import debug_json, lookup_json, nodes_json, topics_json
+from nsqlookupd.answers import channels_json, debug_json, lookup_json, nodes_json, topics_json
 from nsqlookupd.slices import in_slices
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class _Questions:
             await self._wait(request, topic, arguments)
         self._begin_and_finish()
         answer = self._registry.lookup(topic)
-        response = _NO_TOPIC if answer is None else _json(lookup_json(answer))
         index = (b"x-nsq-index", b"%d" % self._registry.index_of(topic))
+        response = _NO_TOPIC if answer is None else _json(await in_slices(lookup_json(answer)))
         return replace(response, headers=(*response.headers, index))
 
     async def _wait(self, request: Request, topic: str, arguments: dict[str, str]) -> None:
@@ -103,7 +103,7 @@ class _Questions:
 
     async def channels(self, request: Request) -> Response:
         topic = _argument(request.query(), "topic")
-        return json({"channels": self._registry.channels(topic)})
+        return _json(await in_slices(channels_json(self._registry.channels(topic))))
 
     async def nodes(self, request: Request) -> Response:
         self._begin_and_finish()

@@ -127,7 +127,7 @@ class Channel:
 
 
 class Lookup:
-    """What `/lookup` tells of a topic; the same object until something of it changes."""
+    """What `/lookup` tells of a topic; the same object until something of it changes. The channels are in no order."""
 
     __slots__ = ("channels", "index", "producers", "rendered")
 
@@ -481,7 +481,7 @@ class Registry:
         if topic.answer is None:
             alive = (peer for peer in topic.producers if peer.is_active and not topic.is_hidden(peer))
             topic.answer = Lookup(
-                channels=tuple(sorted(topic.channels)),
+                channels=tuple(topic.channels),
                 producers=tuple(sorted(alive, key=_order)),
                 index=topic.index,
             )
@@ -504,9 +504,9 @@ class Registry:
         return iter(self.topics())
 
     def channels(self, name: str) -> list[str]:
-        """None at all for an unknown topic."""
+        """Return them in no order; none at all for an unknown topic."""
         topic = self._find(name)
-        return sorted(topic.channels) if topic is not None else []
+        return list(topic.channels) if topic is not None else []
 
     def active_peers(self) -> list[Peer]:
         return sorted(self._active, key=_order)

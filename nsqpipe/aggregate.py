@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -32,21 +33,21 @@ class Aggregate:
     table: Table | None  # windows that are closed, each once
     every: str
     until_now: bool
+    prefix: str = ""  # of its queries' names
 
 
-def start_aggregating(spark: SparkSession, job: Aggregate) -> list[StreamingQuery]:
+def start_aggregating(spark: SparkSession, job: Aggregate) -> Iterator[StreamingQuery]:
+    """Start the queries of the job, one after another."""
     if job.results is None and job.table is None:
         raise PipeFailed("nothing to do: --results, --table or both are needed")
-    queries = []
     if job.results is not None:
-        queries.append(_start_results(_windows(spark, job), job, job.results))
+        yield _start_results(_windows(spark, job, job.results, "json"), job, job.results)
     if job.table is not None:
-        queries.append(_start_table(_windows(spark, job), job, job.table))
-    return queries
+        yield _start_table(_windows(spark, job, job.table.place, job.table.format), job, job.table)
 
 
-def _windows(spark: SparkSession, job: Aggregate) -> DataFrame:
-    rows = sources.stream(spark, job.source)
+def _windows(spark: SparkSession, job: Aggregate, into: Place, kind: str) -> DataFrame:
+    rows = sources.stream(spark, sources.reporting(job.source, "aggregate", into.absolute(), kind))
     return counted(rows, window_seconds=job.window_seconds, watermark_seconds=job.watermark_seconds)
 
 
@@ -57,13 +58,13 @@ def _start_results(windows: DataFrame, job: Aggregate, place: Place) -> Streamin
         known.add(row.asDict() for row in batch.collect())
         results.save(place, known, datetime.now(UTC))
 
-    writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName("aggregate")
+    writer = windows.writeStream.foreachBatch(publish).outputMode("update").queryName(f"{job.prefix}aggregate")
     return _started(writer, f"{job.checkpoint}/results", job)
 
 
 def _start_table(windows: DataFrame, job: Aggregate, table: Table) -> StreamingQuery:
-    writer = table.stream_writer(windows.withColumn("date", F.to_date("start")), ("topic", "date")).queryName("windows")
-    return _started(writer, f"{job.checkpoint}/table", job)
+    writer = table.stream_writer(windows.withColumn("date", F.to_date("start")), ("topic", "date"))
+    return _started(writer.queryName(f"{job.prefix}windows"), f"{job.checkpoint}/table", job)
 
 
 def _started(writer: DataStreamWriter, checkpoint: str, job: Aggregate) -> StreamingQuery:

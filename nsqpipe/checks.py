@@ -27,11 +27,11 @@ from nsqpipe.jobs import (
     Decoding,
     Dedupe,
     Land,
+    OfStreams,
     OnSpark,
     Quality,
     Replay,
     Stored,
-    Streaming,
 )
 from nsqpipe.kinds import Format
 
@@ -45,10 +45,20 @@ _TCP_PORT: Final = "E_BAD_PROTOCOL"  # what the port of the TCP protocol says to
 
 
 def check(job: Job) -> None:
+    check_session(job)
+    check_work(job)
+
+
+def check_session(job: Job) -> None:
+    """What several jobs may have in common."""
     if isinstance(job, OnSpark):
         _spark(job)
-    if isinstance(job, Streaming) and job.metrics_address:
+    if isinstance(job, OfStreams) and job.metrics_address:
         _can_listen(job.metrics_address)
+
+
+def check_work(job: Job) -> None:
+    """What a job reads, and where it writes."""
     if not getattr(job, "remote", ""):  # or paths are the server's
         _paths(job)
     if isinstance(job, (Decoding, Quality)) and job.rules is not None:
@@ -84,12 +94,16 @@ def _can_connect(flag: str, address: str, port: int) -> None:
     host, _, given = address.rpartition(":")
     if not given.isdigit():
         host, given = address, str(port)
-    try:
-        socket.create_connection((host.strip("[]"), int(given)), timeout=_PATIENCE).close()
-    except TimeoutError:
-        return  # slow is not wrong
-    except (OSError, OverflowError) as error:
-        raise PipeFailed(f"{flag}: {address} cannot be reached: {first_cause(error)}") from None
+
+    def look() -> None:
+        try:
+            socket.create_connection((host.strip("[]"), int(given)), timeout=_PATIENCE).close()
+        except TimeoutError:
+            return  # slow is not wrong
+        except (OSError, OverflowError) as error:
+            raise PipeFailed(f"{flag}: {address} cannot be reached: {first_cause(error)}") from None
+
+    _within(_PATIENCE, look)
 
 
 def _can_listen(address: str) -> None:
@@ -285,7 +299,7 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
     def look() -> None:
         # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
         if options.lossless:
-            cluster.heads(for_stream=isinstance(job, Streaming))
+            cluster.heads(for_stream=isinstance(job, OfStreams))
         else:
             cluster.places(left_out=[])
 
@@ -329,7 +343,7 @@ def _checkpoints(job: AtCluster) -> Sequence[str]:
 
 def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
     """Otherwise the source would say that the lanes of the other topic are lost, and how to throw their places away."""
-    from nsqpipe.lanes import checkpointed
+    from nsqpipe.checkpoints import checkpointed
     from nsqpipe.storage import place_of
 
     for path in checkpoints:
@@ -354,9 +368,12 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
     from nsqpipe.tables import tables_of
     from pyspark_nsqtable import landing
 
-    schemas = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
-    for table, rows in list(zip(tables_of(job), schemas, strict=True))[: 2 if job.can_fail else 1]:
-        table.check_rows(rows)
+    good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
+    table, quarantine = tables_of(job)
+    if not job.select:  # what is selected, Spark will say
+        table.check_rows(good)
+    if job.can_fail:
+        quarantine.check_rows(bad)
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:

@@ -14,16 +14,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-import click
+import typer
 
 from nsqpipe import command_line, jobs
+from nsqpipe.kinds import Format, OnFailure
 from nsqpipe.runtime import running
 from nsqpipe.sources import From
 
 if TYPE_CHECKING:
     from nsqpipe.settings import Job
-    from nsqpipe.shape import Shape
-    from nsqpipe.upkeep import Policy
     from pyspark_nsqtable.places import Place
 
 FOUND_SOMETHING: Final = 3
@@ -33,7 +32,8 @@ ABOUT: Final = (
 )
 EPILOG: Final = (
     "Exit status: 0 done, or stopped as asked; 1 it failed, and one line says why; 2 the command line is wrong; "
-    "3 doctor or quality found something, lag is above --at-most, or --until-now ended without nodes that are missing."
+    "3 doctor or quality found something, lag is above --at-most, nodes were missing for lag or --until-now, or "
+    "--until-now was stopped before it had read all."
 )
 OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin where you say."
 
@@ -41,60 +41,44 @@ OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin wher
 def land(job: jobs.Land) -> None:
     with running(job) as run:
         run.check()
-        from nsqpipe.land import Land, prepare_landing, start_landing
-        from nsqpipe.landed import Ledger
+        from nsqpipe.streams import landing
         from nsqpipe.summary import show_table
-        from nsqpipe.tables import tables_of
 
-        table, quarantine = tables_of(job)
-        landing = Land(
-            source=job.source,
-            table=table,
-            quarantine=quarantine,
-            shape=_shape(job),
-            every=job.every,
-            until_now=job.until_now,
-            is_remote=bool(job.remote),
-        )
-        landing = prepare_landing(landing)
+        streams = landing(job)
         spark = run.session("land")
-        ledger = Ledger("land", f"table {table.path}")
-        ledger.watch("landed", table)
-        if job.can_fail:
-            ledger.watch("quarantined", quarantine)
-        tables = [table, quarantine] if job.can_fail else [table]
-        run.queries(spark, lambda: start_landing(spark, landing), ledger, tables, _policy(job))
-        if job.show:
-            show_table(table.read(spark), sys.stdout)
+        run.queries(spark, [streams])
+        if job.show and streams.table is not None:
+            show_table(streams.table.read(spark), sys.stdout)
 
 
 def aggregate(job: jobs.Aggregate) -> None:
     with running(job) as run:
-        spark = run.session("aggregate")
-        from nsqpipe.aggregate import Aggregate, start_aggregating
-        from nsqpipe.landed import Ledger
-        from nsqpipe.storage import place_for
-        from nsqpipe.tables import Format, table_for
-        from nsqpipe.upkeep import Policy
+        run.check()
+        from nsqpipe.streams import aggregating
 
-        table = table_for(job, job.table, job.format) if job.table else None
-        aggregating = Aggregate(
-            source=job.source,
-            window_seconds=job.window,
-            watermark_seconds=job.watermark,
-            checkpoint=job.checkpoint,
-            results=place_for(job, job.results) if job.results else None,
-            keep=job.keep,
-            table=table,
-            every=job.every,
-            until_now=job.until_now,
-        )
-        places = {"results": job.results, "table": job.table}
-        ledger = Ledger("aggregate", ", ".join(f"{what} {path}" for what, path in places.items() if path))
-        if table is not None:
-            ledger.watch("windows", table)
-        tables = [table] if table is not None and table.format is Format.DELTA else []
-        run.queries(spark, lambda: start_aggregating(spark, aggregating), ledger, tables, Policy(), late=job.late)
+        streams = aggregating(job)
+        run.queries(run.session("aggregate"), [streams])
+
+
+def run_file(job: jobs.Run) -> None:
+    with running(job):
+        from nsqpipe.pipeline import read_pipeline
+
+        pipeline = read_pipeline(job)
+    with running(pipeline.run) as run:
+        run.check()
+        from nsqpipe.checks import check_work
+        from nsqpipe.pipeline import for_each
+
+        for_each(pipeline, lambda _, it: check_work(it))
+        from nsqpipe.streams import streams_of
+
+        streams = for_each(pipeline, lambda name, it: streams_of(it, name))
+        if job.dry_run:
+            typer.echo(f"can run: {', '.join(map(pipeline.section, streams))}")
+            return
+        goes_on = pipeline.run.on_failure is OnFailure.GO_ON
+        run.queries(run.session("run"), list(streams.values()), goes_on=goes_on)
 
 
 def replay(job: jobs.Replay) -> None:
@@ -150,7 +134,10 @@ def reland(job: jobs.Reland) -> None:
         table, quarantine = place_for(job, job.table), place_for(job, job.quarantine_path)
         settings = relanding.Reland(table=table, quarantine=quarantine, decoder=decoder_of(job))
         found = relanding.reland(settings)
-        text = f"{found.landed:,} rows landed; {found.failing:,} still fail, {found.by_rule:,} broke a rule"
+        text = (
+            f"{found.landed:,} rows landed, {found.missing_fields:,} fields missing and {found.extra_fields:,} passed over; "
+            f"{found.failing:,} still fail, {found.by_rule:,} broke a rule"
+        )
         _print(job, asdict(found), text)
 
 
@@ -158,11 +145,11 @@ def backfill(job: jobs.Backfill) -> None:
     with running(job) as run:
         spark = run.session("backfill")
         from nsqpipe import maintenance
-        from nsqpipe.kinds import Format
+        from nsqpipe.streams import shape_of
         from nsqpipe.tables import table_for
 
         table, quarantine = (table_for(job, path, Format.DELTA) for path in (job.table, job.quarantine_path))
-        found = maintenance.backfill(spark, job.source, _shape(job), table, quarantine)
+        found = maintenance.backfill(spark, job.source, shape_of(job), table, quarantine)
         _print(job, found, ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found.items()))
 
 
@@ -175,7 +162,7 @@ def quality(job: jobs.Quality) -> None:
         counts = broken_counts(table_for(job, job.table, job.format).read(spark), load_rules(job.rules))
         _print(job, counts, "\n".join(f"{count:>12,}  {name}" for name, count in counts.items()))
         if any(count for name, count in counts.items() if name != ROWS):
-            raise click.exceptions.Exit(FOUND_SOMETHING)
+            raise typer.Exit(FOUND_SOMETHING)
 
 
 def lag(job: jobs.Lag) -> None:
@@ -183,30 +170,29 @@ def lag(job: jobs.Lag) -> None:
         from nsqpipe.lag import lags
         from nsqpipe.storage import place_for
 
-        options = {"requireRetention": "false"}
-        found = lags(
-            From(topics=job.topic, lookupd=job.lookupd, nsqd=job.nsqd, options=options), place_for(job, job.checkpoint)
-        )
-        behind, lost = sum(lane.behind for lane in found), sum(lane.lost for lane in found)
+        found = lags(job.source, place_for(job, job.checkpoint))
         lanes = [
             {"lane": it.lane, "reached": it.reached, "first": it.first, "next": it.next, "behind": it.behind}
-            for it in found
+            for it in found.lanes
         ]
         lines = [
-            f"{it.lane}  reached {_or_dash(it.reached)} of {_or_dash(it.next)}, {it.behind:,} behind" for it in found
+            f"{it.lane}  reached {_or_dash(it.reached)} of {_or_dash(it.next)}, "
+            f"{'nobody knows how much' if it.behind is None else f'{it.behind:,}'} behind"
+            for it in found.lanes
         ]
-        _print(
-            job,
-            {"behind": behind, "lost": lost, "lanes": lanes},
-            "\n".join([*lines, f"{behind:,} behind, {lost:,} lost"]),
-        )
-        if job.at_most is not None and behind > job.at_most:
-            raise click.exceptions.Exit(FOUND_SOMETHING)
+        least = "at least " if found.missing else ""
+        lines.append(f"{least}{found.behind:,} behind, {least}{found.lost:,} lost")
+        told = {"behind": found.behind, "lost": found.lost, "missing": dict(found.missing), "lanes": lanes}
+        _print(job, told, "\n".join(lines))
+        if found.missing:
+            typer.echo(f"nsqpipe: messages on these nodes were not read: {'; '.join(found.missing.values())}", err=True)
+        if found.missing or (job.at_most is not None and found.behind > job.at_most):
+            raise typer.Exit(FOUND_SOMETHING)
 
 
 def offsets_show(job: jobs.OffsetsShow) -> None:
     with running(job):
-        from nsqpipe.lanes import checkpointed
+        from nsqpipe.checkpoints import checkpointed
         from nsqpipe.storage import place_for
 
         number, sources = checkpointed(place_for(job, job.checkpoint))
@@ -221,7 +207,7 @@ def offsets_set(job: jobs.OffsetsSet) -> None:
         from nsqpipe.storage import place_for
 
         set_offsets(place_for(job, job.checkpoint), dict(job.lane))
-        click.echo(f"made {job.checkpoint}")
+        typer.echo(f"made {job.checkpoint}")
 
 
 def doctor(job: jobs.Doctor) -> None:
@@ -233,7 +219,7 @@ def doctor(job: jobs.Doctor) -> None:
         lines = [f"{'ok ' if it.is_good else 'BAD'}  {it.text}" for it in findings]
         _print(job, [{"ok": it.is_good, "text": it.text} for it in findings], "\n".join(lines))
         if not all(it.is_good for it in findings):
-            raise click.exceptions.Exit(FOUND_SOMETHING)
+            raise typer.Exit(FOUND_SOMETHING)
 
 
 def bench(job: jobs.Bench) -> None:
@@ -254,16 +240,17 @@ def submit(job: jobs.Submit) -> None:
             archive = Path(folder) / "nsqpipe.zip"
             command = command_for(job, archive)
             if job.dry_run:
-                click.echo(shlex.join(command))
+                typer.echo(shlex.join(command))
                 return
             pack(archive)
-            raise click.exceptions.Exit(subprocess.run(command, env=environment(job, archive), check=False).returncode)
+            raise typer.Exit(subprocess.run(command, env=environment(job, archive), check=False).returncode)
 
 
 Runner = Callable[[Any], None]
 COMMANDS: Final[Mapping[str, tuple[type[Job], Runner]]] = {
     "land": (jobs.Land, land),
     "aggregate": (jobs.Aggregate, aggregate),
+    "run": (jobs.Run, run_file),
     "replay": (jobs.Replay, replay),
     "compact": (jobs.Compact, compact),
     "dedupe": (jobs.Dedupe, dedupe),
@@ -284,16 +271,6 @@ def main() -> None:
     app(prog_name="nsqpipe")
 
 
-def _policy(job: jobs.Land) -> Policy | None:
-    from nsqpipe.tables import Format
-    from nsqpipe.upkeep import Policy
-
-    if job.no_upkeep or job.format is Format.PARQUET:
-        return None
-    vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
-    return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)
-
-
 def _places(job: jobs.Doctor) -> list[Place]:
     if not job.table:
         return []  # where pyarrow is missing, doctor is to say so
@@ -302,20 +279,8 @@ def _places(job: jobs.Doctor) -> list[Place]:
     return [place_for(job, path) for path in job.table]
 
 
-def _shape(job: jobs.Decoding) -> Shape:
-    from nsqpipe.decoders import decoder_of
-    from nsqpipe.quality import load_rules
-    from nsqpipe.shape import Shape
-
-    return Shape(
-        decoder=decoder_of(job),
-        rules=tuple(load_rules(job.rules)) if job.rules else (),
-        drops_body=job.drop_body,
-    )
-
-
 def _print(job: jobs.Printed, found: object, text: str) -> None:
-    click.echo(json.dumps(found) if job.as_json else text)
+    typer.echo(json.dumps(found) if job.as_json else text)
 
 
 def _or_dash(number: int | None) -> str:

@@ -1,224 +1,176 @@
-"""From tables of settings to a command line: each job's options, the file of `--config`, and one line for what is wrong."""
+"""From tables of settings to a command line: each job's options, the file of `--config`, and one line for what is wrong.
+
+Typer reads a command's options from the signature of its function. This module makes that signature from the job's
+table, so each setting is written down once, in `jobs.py`. It uses typer's public names alone: typer has a copy of click
+of its own, and the classes of an installed click do not fit it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import GenericAlias
+from typing import Annotated, Any, Final
 
-import click
+import typer
+from typer.core import TyperGroup
 
 from common.version import suite_version
-from nsqpipe.settings import Job, Parse, Setting, settings_of
+from nsqpipe.config_file import Values, read_config
+from nsqpipe.settings import Job, Setting, settings_of
 
+ABOUT_CONFIG: Final = "TOML file with options: a table for each command, as in [land] topic = ['clicks']"
 WRONG: Final = 2  # the exit status of a command line that cannot be meant
 
-STORAGE: Final = "storage"  # the table about object stores, for all commands
-JobT = TypeVar("JobT", bound=Job)
+Commands = Mapping[str, tuple[type[Job], Callable[[Any], None]]]  # by name; one of two words is in a group
 
 
-class Commands(click.Group):
-    """All commands. An error of usage is one line."""
+class _OneLine(TyperGroup):
+    """The group of all commands, which reports a wrong command line in one line."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         extra["standalone_mode"] = False
         try:
             status = super().main(*args, **extra)
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
+        except typer.TyperException as error:
+            context = getattr(error, "ctx", None)
+            name = context.command_path if context else "nsqpipe"
+            typer.echo(f"{name}: {_one_line(error.format_message())} ({name} --help)", err=True)
             status = WRONG
-        except click.UsageError as error:
-            name = error.ctx.command_path if error.ctx else "nsqpipe"
-            click.echo(f"{name}: {_one_line(error.format_message())} ({name} --help)", err=True)
-            status = WRONG
-        except click.Abort:  # Ctrl-C, before there was anything to stop
-            click.echo("nsqpipe: stopped", err=True)
-            status = 0
         sys.exit(status if isinstance(status, int) else 0)
 
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override] # typer.Context is the public name of its base
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # before there was anything to stop
+            typer.echo("nsqpipe: stopped", err=True)
+            raise typer.Exit from None
 
-def root(
-    about: str, epilog: str, groups: Mapping[str, str], commands: Mapping[str, tuple[type[Job], Callable[[Any], None]]]
-) -> Commands:
-    """All commands; a name of two words is in a group."""
-    top = _root(about, epilog)
-    for name, text in groups.items():
-        top.add_command(click.Group(name, help=text, no_args_is_help=True))
+
+def root(about: str, epilog: str, groups: Mapping[str, str], commands: Commands) -> typer.Typer:
+    """Return the command line of all commands; `groups` says what each group of them is about."""
+    top = _group(cls=_OneLine, help=about, epilog=epilog, context_settings={"help_option_names": ["-h", "--help"]})
+    top.callback(invoke_without_command=True)(_first(commands))
+    within = {name: _group(help=text, callback=_help_if_alone) for name, text in groups.items()}
     for name, (job, run) in commands.items():
-        *within, last = name.split()
-        found = top.commands[within[0]] if within else top
-        assert isinstance(found, click.Group)
-        found.add_command(command(last, job, run))
+        *group, last = name.split()
+        _add(within[group[0]] if group else top, last, job, run)
+    for name, made in within.items():
+        top.add_typer(made, name=name, invoke_without_command=True)
     return top
 
 
-def _root(about: str, epilog: str) -> Commands:
-    options = [
-        click.Option(
-            ["--config"],
-            type=click.Path(path_type=Path),
-            help="TOML file with options: a table for each command, as in [land] topic = ['clicks']",
-        ),
-        click.Option(["--version"], is_flag=True, is_eager=True, help="say which version this is"),
-    ]
+def _group(**about: Any) -> typer.Typer:
+    # Help is plain text, because rich would read the [tables] of a TOML file in it as markup.
+    return typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, **about)
 
-    @click.pass_context
-    def configure(context: click.Context, config: Path | None, version: bool) -> None:
+
+def _first(commands: Commands) -> Callable[..., None]:
+    """Return the callback that handles the options in front of a command."""
+    jobs = {name: job for name, (job, _) in commands.items()}
+
+    def configure(
+        context: typer.Context,
+        config: Annotated[Path | None, typer.Option(help=ABOUT_CONFIG)] = None,
+        version: Annotated[bool, typer.Option("--version", help="say which version this is")] = False,
+    ) -> None:
         if version:
-            click.echo(f"nsqpipe v{suite_version()}")
-            context.exit()
+            typer.echo(f"nsqpipe v{suite_version()}")
+            raise typer.Exit
+        _help_if_alone(context)
         if config is not None:
-            context.default_map = _read_config(config, commands)
+            try:
+                context.default_map = _nested(read_config(config, jobs))
+            except ValueError as error:
+                context.fail(str(error))
 
-    commands = Commands(
-        "nsqpipe",
-        callback=configure,
-        params=list(options),
-        help=about,
-        epilog=epilog,
-        no_args_is_help=True,
-        context_settings={"help_option_names": ["-h", "--help"]},
-    )
-    return commands
+    return configure
 
 
-def command(name: str, job: type[JobT], run: Callable[[JobT], None]) -> click.Command:
-    """`run` gets a job whose settings are all in order, each alone and together."""
+def _help_if_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help(), err=True)
+        raise typer.Exit(WRONG)
+
+
+def _nested(said: Mapping[str, Values]) -> dict[str, Any]:
+    """Return the values as typer looks for them: a group's commands are in a table of the group."""
+    found: dict[str, Any] = {}
+    for name, values in said.items():
+        *group, last = name.split()
+        (found.setdefault(group[0], {}) if group else found)[last] = values
+    return found
+
+
+# One command
+
+
+def _add(to: typer.Typer, name: str, job: type[Job], run: Callable[[Any], None]) -> None:
     settings = ordered(job)
 
-    @click.pass_context
-    def start(context: click.Context, /, **given: Any) -> None:
-        made = job(**given)
+    def start(context: typer.Context, **given: Any) -> None:
+        made = job(**{it.name: tuple(given[it.name] or ()) if it.repeats else given[it.name] for it in settings})
         for problem in made.problems():
-            raise click.UsageError(problem, context)
+            context.fail(problem)
         run(made)
 
-    takes_words = any(not it.flag for it in settings)
-    return click.Command(
-        name,
-        callback=start,
-        params=[_parameter(it) for it in settings],
-        help=job.__doc__,
-        context_settings={"allow_interspersed_args": False} if takes_words else {},
-    )
+    own = inspect.signature(start).parameters["context"]
+    parameters = [own.replace(annotation=typer.Context), *map(_parameter, settings)]
+    start.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined] # typer asks inspect, which asks here
+    takes_words = any(not it.flag and it.repeats for it in settings)
+    extra = {"allow_interspersed_args": False} if takes_words else {}
+    to.command(name, help=job.__doc__, context_settings=extra)(start)
 
 
 def ordered(job: type[Job]) -> list[Setting]:
-    """As they are shown: what is required comes first, then what only this job has."""
+    """Return the settings as they are shown: required ones come first, then those that only this job has."""
     own = vars(job).get("__annotations__", {})
     return sorted(settings_of(job), key=lambda it: (not it.is_required, it.name not in own))
 
 
-def _parameter(it: Setting) -> click.Parameter:
-    if not it.flag:
-        return click.Argument([it.name], nargs=-1, type=click.UNPROCESSED)
-    if it.type is bool:
-        return click.Option([it.flag, it.name], is_flag=True, default=it.default, help=it.help)
-    default = {} if it.is_required else {"default": it.default, "show_default": it.shown_default() or False}
-    return click.Option(
-        [it.flag, it.name], type=_type(it), multiple=it.repeats, required=it.is_required, help=it.help, **default
-    )
+def _parameter(it: Setting) -> inspect.Parameter:
+    # Help shows the table's default. The value in the file of --config may be a password.
+    about: Any = {"help": it.help, "parser": _parser(it), "show_default": it.shown_default() or False}
+    if it.repeats:
+        about |= {"metavar": f"<{it.type.__name__}>"}  # typer would show a list
+    if it.flag:
+        about |= {"min": it.at_least}
+    made: Any = typer.Option(it.flag, **about) if it.flag else typer.Argument(**about)
+    of_one: Any = it.type
+    kind: Any = GenericAlias(list, (of_one,)) if it.repeats else of_one
+    default: Any = inspect.Parameter.empty if it.is_required else list(it.default) if it.repeats else it.default
+    return inspect.Parameter(it.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 
-def _type(it: Setting) -> click.ParamType[Any]:
+def _parser(it: Setting) -> Callable[[Any], Any] | None:
+    """Return what makes a value of a word, where the type alone does not say it. Its errors name what is expected."""
+    convert: Callable[[str], Any]
     if it.parse is not None:
-        return _Parsed(it.parse)
-    if issubclass(it.type, StrEnum):
-        return _Word(it.type)
-    if it.type is Path:
-        return click.Path(path_type=Path)
-    if it.type is int:
-        return click.IntRange(min=None if it.at_least is None else int(it.at_least))
-    return click.FloatRange(min=it.at_least) if it.type is float else click.STRING
+        convert = it.parse
+    elif issubclass(it.type, StrEnum):
+        convert = partial(_word, it.type)
+    else:
+        return None
 
-
-class _Parsed(click.ParamType[Any]):
-    name = "text"
-
-    def __init__(self, parse: Parse) -> None:
-        self._parse = parse
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value  # a default, or what has been converted
+    def parse(value: Any) -> Any:
         try:
-            return self._parse(value)
+            return convert(str(value))
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            raise typer.BadParameter(str(error)) from None
+
+    return parse
 
 
-class _Word(click.ParamType[Any]):
-    """One of an enum's."""
-
-    name = "word"
-
-    def __init__(self, kinds: type[StrEnum]) -> None:
-        self._kinds = kinds
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return self._kinds(value)
-        except ValueError:
-            self.fail(f"expected {', '.join(self._kinds)}, not {value!r}", param, ctx)
+def _word(words: type[StrEnum], text: str) -> StrEnum:
+    try:
+        return words(text)
+    except ValueError:
+        raise ValueError(f"expected {', '.join(words)}, not {text!r}") from None
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split()).rstrip(".")
-
-
-# The file of --config
-
-
-def _read_config(path: Path, commands: click.Group) -> dict[str, Any]:
-    """Names as on the command line, with - or _; a list, or one value, where an option may be repeated."""
-    try:
-        found = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise click.UsageError(f"--config {path}: {error}") from None
-    stored = found.pop(STORAGE, {})
-    if not isinstance(stored, dict):
-        raise click.UsageError(f"--config {path}: {STORAGE} is a table of options")
-    defaults = dict(_defaults(f"--config {path}: ", found, commands.commands))
-    _add_storage(defaults, commands, [f"{name}={value}" for name, value in stored.items()])
-    return defaults
-
-
-def _add_storage(defaults: dict[str, Any], group: click.Group, words: list[str]) -> None:
-    """What is said once of the object store counts for each command that has a --storage of its own."""
-    for name, found in group.commands.items():
-        here = defaults.setdefault(name, {})
-        if isinstance(found, click.Group):
-            _add_storage(here, found, words)
-        elif words and any(parameter.name == STORAGE for parameter in found.params):
-            here.setdefault(STORAGE, words)
-
-
-def _defaults(
-    where: str, tables: Mapping[str, Any], commands: Mapping[str, click.Command]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name, options in tables.items():
-        found = commands.get(name)
-        if found is None or not isinstance(options, dict):
-            raise click.UsageError(f"{where}{name} is no command with options")
-        if isinstance(found, click.Group):
-            yield name, dict(_defaults(f"{where}{name}.", options, found.commands))
-        else:
-            yield name, dict(_values(f"{where}{name}", options, found.params))
-
-
-def _values(where: str, options: Mapping[str, Any], parameters: Sequence[click.Parameter]) -> Iterator[tuple[str, Any]]:
-    known = {word.removeprefix("--").replace("-", "_"): it for it in parameters for word in it.opts}
-    for spelled, value in options.items():
-        found = known.get(spelled.replace("-", "_"))
-        if found is None or found.name is None:
-            raise click.UsageError(f"{where} has no option {spelled}")
-        if isinstance(value, dict):
-            raise click.UsageError(f"{where}: {spelled} is a table, and should be a value")
-        if isinstance(found, click.Option) and found.multiple:
-            value = value if isinstance(value, list) else [value]
-        elif isinstance(value, list):
-            raise click.UsageError(f"{where}: {spelled} is given once, and cannot be a list")
-        yield found.name, value

@@ -133,7 +133,9 @@ def _registry(url: str) -> Registry:
 
     try:
         parts = urlsplit(url)
+        # An @ behind the host is one of a password with a slash, of which the rest would be taken for a path.
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = good and "@" not in url.rpartition(parts.netloc)[2]
     except ValueError:  # a port that is no number
         good = False
     if not good:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 _OURS: Final = re.compile(r"^(?:Caused by: )?(?:pyspark_nsq(?:table)?|nsqpipe)\.\w+\.\w+: (.+)$", re.MULTILINE)
@@ -24,6 +24,20 @@ class WrongUsage(PipeFailed):
     """What was asked for cannot be meant: the command line is to be changed, not the world."""
 
     exit_status = 2
+
+
+class SeveralFailed(PipeFailed):
+    """What went wrong with several jobs, or in several places, each with a line of its own."""
+
+    def __init__(self, failures: Sequence[PipeFailed]) -> None:
+        super().__init__("\n".join(map(str, failures)))
+        self.exit_status = max(failure.exit_status for failure in failures)
+
+
+def of_job(name: str, error: BaseException) -> PipeFailed:
+    """What went wrong with one job of several, with its name in front of it."""
+    kind = WrongUsage if isinstance(error, WrongUsage) else PipeFailed
+    return kind(f"{name} {error if isinstance(error, PipeFailed) else first_cause(error)}")
 
 
 def first_cause(error: BaseException) -> str:

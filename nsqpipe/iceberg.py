@@ -64,7 +64,8 @@ def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[
         found = commits.standing(opened)
         found.check(table.path)
         access = place_of_files(table, opened).access
-        return replace(target, location=commits.location_of(opened), known=found.ends, access=access).as_options()
+        there = replace(target, location=commits.location_of(opened), id=found.id, numbers=found.numbers, access=access)
+        return there.as_options()
 
 
 def contents(table: Table) -> tuple[int, frozenset[str]]:

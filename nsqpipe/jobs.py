@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsqpipe.kinds import DeployMode, Format, Kind, Late
-from nsqpipe.settings import Job, interval, listening, moment, pair, place, rest, setting
+from nsqpipe.kinds import DeployMode, Format, Kind, Late, OnFailure
+from nsqpipe.settings import Job, argument, interval, listening, moment, pair, place, rest, setting
 from nsqpipe.sources import From
 
 _ICEBERG_NAME = re.compile(r"[^/\\.]+(\.[^/\\.]+)+")
@@ -23,7 +23,9 @@ NO_ADDRESS = "either --lookupd or --nsqd is needed, the HTTP address, as in 127.
 class OnSpark(Job):
     master: str = setting("Spark's master: local[*], spark://host:7077, yarn, k8s://...", "local[*]")
     remote: str = setting("a Spark Connect server instead, sc://host:15002", "")
-    conf: tuple[tuple[str, str], ...] = setting("NAME=VALUE for Spark itself; may be repeated", (), parse=pair)
+    conf: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for Spark itself; may be repeated", (), parse=pair, is_secret=True
+    )
     log: Path | None = setting(
         "file that keeps what Spark logs, and the traceback when the job fails (default: neither is kept)", None
     )
@@ -36,10 +38,14 @@ class Printed(Job):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Streaming(Job):
-    every: str = setting("a batch so often, as in '10 seconds'; empty: as fast as it goes", "", parse=interval)
+class OfStreams(Job):
     until_now: bool = setting("take what is there, and end", False)
     metrics_address: str = setting("serve Prometheus metrics of the streams here, host:port", "", parse=listening)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming(OfStreams):
+    every: str = setting("a batch so often, as in '10 seconds'; empty: as fast as it goes", "", parse=interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,21 +65,15 @@ class OfTopics(AtCluster):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading(OfTopics):
-    """Jobs that read topics through the source."""
+class OfAllNodes(OfTopics):
+    """Jobs that may insist on nodes."""
 
-    source_option: tuple[tuple[str, str], ...] = setting(
-        "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated", (), parse=pair
-    )
     require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
     nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
 
-    @property
-    def source(self) -> From:
-        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=self.source_options())
-
-    def source_options(self) -> dict[str, str]:
-        options = dict(self.source_option)
+    def required_nodes(self) -> dict[str, str]:
+        """As options of the source."""
+        options = {}
         if self.require_all:
             options["requireAllNodes"] = "true"
         if self.nodes:
@@ -82,11 +82,33 @@ class Reading(OfTopics):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reading(OfAllNodes):
+    """Jobs that read topics through the source."""
+
+    source_option: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for format('nsq'), as in startingOffsets=latest; may be repeated",
+        (),
+        parse=pair,
+        is_secret=True,
+    )
+
+    @property
+    def source(self) -> From:
+        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=self.source_options())
+
+    def source_options(self) -> dict[str, str]:
+        return dict(self.source_option) | self.required_nodes()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stored(Job):
     """Jobs whose tables and files may lie in an object store."""
 
     storage: tuple[tuple[str, str], ...] = setting(
-        "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated", (), parse=pair
+        "NAME=VALUE for an object store, as in endpoint=https://minio:9000; may be repeated",
+        (),
+        parse=pair,
+        is_secret=True,
     )
 
 
@@ -112,7 +134,7 @@ class Bodies(OfTable):
     decoder: Kind = setting("what bodies are: raw, json, msgpack, avro or protobuf", Kind.RAW)
     schema: str = setting("fields of a body, as in 'user string, amount double'", "")
     avro_schema: str = setting("file with the schema that Avro bodies were written by", "")
-    registry: str = setting("schema registry by which Avro bodies are read, http://host:8081", "")
+    registry: str = setting("schema registry by which Avro bodies are read, http://host:8081", "", is_secret=True)
     descriptors: str = setting("file that protoc --include_imports --descriptor_set_out writes, for Protobuf", "")
     message: str = setting("full name of the Protobuf message, as in shop.Order", "")
     confluent: bool = setting("Confluent's five bytes come before each body", False)
@@ -136,6 +158,10 @@ class Bodies(OfTable):
 @dataclass(frozen=True, kw_only=True)
 class Decoding(Bodies):
     rules: Path | None = setting("TOML file with rules that rows must keep", None)
+    select: str = setting(
+        "what the table gets beside where a message came from, as SQL: 'sha2(value.email, 256) as email, value.amount'",
+        "",
+    )
     drop_body: bool = setting("keep only what bodies mean; such a table cannot be replayed", False)
 
     @property
@@ -146,6 +172,8 @@ class Decoding(Bodies):
         yield from super().problems()
         if self.decoder is Kind.RAW and self.drop_body:
             yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
+        if self.select and self.drop_body:
+            yield "--select says already what the table gets: leave --drop-body out"
 
 
 # One for each command
@@ -157,9 +185,11 @@ class Land(OnSpark, Streaming, Decoding, Reading):
 
     format: Format = setting("delta, parquet or iceberg", Format.DELTA)
     catalog: str = setting("Iceberg: the catalog's name in pyiceberg's configuration (default: its default)", "")
-    catalog_uri: str = setting("Iceberg: the catalog's address, http://rest:8181 or sqlite:////data/catalog.db", "")
+    catalog_uri: str = setting(
+        "Iceberg: the catalog's address, http://rest:8181 or sqlite:////data/catalog.db", "", is_secret=True
+    )
     catalog_option: tuple[tuple[str, str], ...] = setting(
-        "NAME=VALUE for pyiceberg, as in warehouse=s3://lake; may be repeated", (), parse=pair
+        "NAME=VALUE for pyiceberg, as in warehouse=s3://lake; may be repeated", (), parse=pair, is_secret=True
     )
     checkpoint: str = setting(
         "where the stream keeps its place (default: TABLE.checkpoint; Iceberg has no default)", ""
@@ -224,6 +254,18 @@ class Aggregate(OnSpark, Streaming, Reading, Stored):
             yield "nothing to do: --results, --table or both are needed"
         if self.format is Format.ICEBERG:
             yield _LAND_ALONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(OnSpark, OfStreams):
+    """All jobs that a TOML file names, tables and counts, in one Spark session. What is said here stands above its [run]."""
+
+    file: Path = argument("TOML file with [land.NAME] and [aggregate.NAME]")
+    master: str = setting("Spark's master (default: what the file says, or local[*])", "")
+    on_failure: OnFailure | None = setting(
+        "what becomes of the other jobs when one fails: stop or go-on (default: what the file says, or stop)", None
+    )
+    dry_run: bool = setting("only check the file and all that it names; start no Spark", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,11 +346,16 @@ class Quality(Printed, OnSpark, AsItIs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lag(Printed, OfTopics, Stored):
-    """How many messages a stream has not read yet, and how many it never will. Starts no Spark."""
+class Lag(Printed, OfAllNodes, Stored):
+    """How many messages a stream has not read yet, and how many it never will; exit status 3 when a node that may have some is missing. Starts no Spark."""
 
     checkpoint: str = setting("the stream's checkpoint, as in TABLE.checkpoint")
     at_most: int | None = setting("exit status 3 when more messages are behind", None, at_least=0)
+
+    @property
+    def source(self) -> From:
+        options = {"requireRetention": "false"} | self.required_nodes()
+        return From(topics=self.topic, lookupd=self.lookupd, nsqd=self.nsqd, options=options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,7 +401,9 @@ class Submit(Job):
 
     master: str = setting("spark://host:7077, yarn, k8s://https://..., local[*]")
     deploy_mode: DeployMode = setting("client or cluster: where the driver runs", DeployMode.CLIENT)
-    conf: tuple[tuple[str, str], ...] = setting("NAME=VALUE for Spark itself; may be repeated", (), parse=pair)
+    conf: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for Spark itself; may be repeated", (), parse=pair, is_secret=True
+    )
     dry_run: bool = setting("only print the command", False)
     job: tuple[str, ...] = rest("the job and its options, behind --")
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -22,6 +24,7 @@ from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.reading import rows_of
 from pyspark_nsqtable.sink import action_of
+from pyspark_nsqtable.unnamed import Unnamed
 
 if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
@@ -55,48 +58,55 @@ def join(place: Place, joining: Joining) -> bool:
         for rows in _row_groups(place, joining, pa.schema(table.schema().to_arrow())):
             writer.write(rows)
         made = writer.finish()
-        if _replaced(place, joining, made):
-            return True
     except BaseException:
         writer.discard()
         raise
-    writer.discard()
-    return False
+    with Unnamed(filesystem, root, made) as brought:
+        return _replaced(place, joining, made, brought)
 
 
 def _row_groups(place: Place, joining: Joining, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     filesystem, root = place.filesystem()
     batches: list[pa.RecordBatch] = []
+    size = 0
     for file in joining.files:
         for rows in rows_of(filesystem, f"{root}/{file.path}", schema, dict(joining.partition)):
             batches.append(rows)
-            if sum(batch.nbytes for batch in batches) >= _ROW_GROUP:
+            size += rows.nbytes
+            if size >= _ROW_GROUP:
                 yield pa.concat_batches(batches)
-                batches = []
+                batches, size = [], 0
     if batches:
         yield pa.concat_batches(batches)
 
 
-def _replaced(place: Place, joining: Joining, made: list[DataFile]) -> bool:
+def _replaced(place: Place, joining: Joining, made: list[DataFile], brought: Unnamed) -> bool:
+    removed, added = {file.path for file in joining.files}, {file.path for file in made}
     for _ in range(_TRIES):
         table = DeltaTable(**place.for_delta())
-        if not {file.path for file in joining.files} <= {file.path for file in named_files(table)}:
+        named = {file.path for file in named_files(table)}
+        if added <= named:  # the commit of the try before, of which no answer came
+            return True
+        if not removed <= named:
             return False
         check_leases((file.modified / 1000 for file in made), time.time())
-        try:
-            table.create_write_transaction(
-                [*(_removal(file, made[0]) for file in joining.files), *(action_of(file, adds=False) for file in made)],
-                mode="append",
-                schema=table.schema(),
-                partition_by=table.metadata().partition_columns or None,
-                commit_properties=CommitProperties(
-                    custom_metadata={"nsq.upkeep": f"{len(joining.files)} files joined"}, max_commit_retries=0
-                ),
-            )
+        with suppress(CommitFailedError):
+            brought.try_commit(partial(_replace, table, joining, made))
             return True
-        except CommitFailedError:
-            continue
     return False
+
+
+def _replace(table: DeltaTable, joining: Joining, made: list[DataFile]) -> None:
+    properties = CommitProperties(
+        custom_metadata={"nsq.upkeep": f"{len(joining.files)} files joined"}, max_commit_retries=0
+    )
+    table.create_write_transaction(
+        [*(_removal(file, made[0]) for file in joining.files), *(action_of(file, adds=False) for file in made)],
+        mode="append",
+        schema=table.schema(),
+        partition_by=table.metadata().partition_columns or None,
+        commit_properties=properties,
+    )
 
 
 def _removal(file: NamedFile, made: DataFile) -> RemoveAction:

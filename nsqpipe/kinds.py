@@ -35,3 +35,10 @@ class Late(StrEnum):
 
     COUNT = "count"
     ERROR = "error"
+
+
+class OnFailure(StrEnum):
+    """What becomes of a pipeline's other jobs when one fails."""
+
+    STOP = "stop"
+    GO_ON = "go-on"

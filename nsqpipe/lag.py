@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from nsqpipe.checkpoints import last_offsets, make_checkpoint_at
 from nsqpipe.failures import PipeFailed
-from nsqpipe.lanes import checkpointed
-from nsqpipe.storage import names_in, replace_text
+from nsqpipe.storage import names_in
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import BadOption, NsqError
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, Offsets
+from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.options import source_options
 
 if TYPE_CHECKING:
     from nsqpipe.sources import From
     from pyspark_nsqtable.places import Place
 
-_OFFSETS_HEADER: Final = "v1"
-
 
 @dataclass(frozen=True, slots=True)
 class LaneLag:
     lane: str
     reached: int | None  # None: the checkpoint does not know it yet
-    first: int | None  # None: no nsqd has it any more
+    first: int | None  # None: no nsqd has it any more, or its node is missing
     next: int | None
+    is_known: bool = True  # otherwise its node is missing
 
     @property
-    def behind(self) -> int:
-        """Messages that are still to be read."""
+    def behind(self) -> int | None:
+        """Messages that are still to be read; None where nobody can say."""
+        if not self.is_known:
+            return None
         if self.next is None:
             return 0
         return max(0, self.next - max(self.reached or 0, self.first or 0))
@@ -44,27 +44,52 @@ class LaneLag:
         return 0 if self.first is None or self.reached is None else max(0, self.first - self.reached)
 
 
-def lags(source: From, checkpoint: Place) -> list[LaneLag]:
-    _, offsets = checkpointed(checkpoint)
-    reached = {lane: place for found in offsets for lane, place in found.items()}
-    heads = {str(lane): head for lane, head in heads_of(source).items()}
-    return [_lag(lane, reached.get(lane), heads.get(lane)) for lane in sorted({*reached, *heads})]
+@dataclass(frozen=True, slots=True)
+class Lags:
+    lanes: Sequence[LaneLag]
+    missing: Mapping[str, str]  # nodes that do not answer, and why
+
+    @property
+    def behind(self) -> int:
+        """Messages that are still to be read, at least: what missing nodes have is not in it."""
+        return sum(it.behind or 0 for it in self.lanes)
+
+    @property
+    def lost(self) -> int:
+        return sum(it.lost for it in self.lanes)
 
 
-def _lag(lane: str, reached: int | None, head: Head | None) -> LaneLag:
-    return LaneLag(lane, reached, None if head is None else head.first, None if head is None else head.next)
+def lags(source: From, checkpoint: Place) -> Lags:
+    """Raises PipeFailed."""
+    reached = _reached(checkpoint)
+    try:
+        heads, there = cluster_of(source).look(reached)
+    except NsqError as error:
+        raise PipeFailed(str(error)) from None
+    nodes = {lane.node for lane in heads}
+    found = []
+    for lane in sorted({*reached.lanes, *heads}):
+        head, at = heads.get(lane), reached.lanes.get(lane)
+        is_known = head is not None or not there.missing or lane.node in nodes or reached.is_complete(lane)
+        first, after = (None, None) if head is None else (head.first, head.next)
+        found.append(LaneLag(str(lane), at, first, after, is_known))
+    return Lags(found, there.missing)
+
+
+def _reached(checkpoint: Place) -> Offsets:
+    _, written = last_offsets(checkpoint)
+    try:
+        sources = [Offsets.from_json(it) for it in written if it is not None]
+    except BadOption as error:
+        raise PipeFailed(f"{checkpoint}: {error}") from None
+    lanes = {lane: place for it in sources for lane, place in it.lanes.items()}
+    closed = {lane: place for it in sources for lane, place in it.closed.items()}
+    return Offsets(lanes, closed=closed)
 
 
 def cluster_of(source: From) -> Cluster:
     options = source_options(source.as_options())
     return Cluster(options, Http(options.access))
-
-
-def heads_of(source: From) -> dict[Lane, Head]:
-    try:
-        return cluster_of(source).heads()
-    except NsqError as error:
-        raise PipeFailed(str(error)) from None
 
 
 def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
@@ -81,8 +106,5 @@ def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
             raise PipeFailed(str(error)) from None
         if place < 0:
             raise PipeFailed(f"{lane}: a sequence is at least 0, not {place}")
-    offset = json.dumps(Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True).to_json())
-    settings = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
-    replace_text(checkpoint.child("metadata"), json.dumps({"id": str(uuid.uuid4())}))
-    replace_text(checkpoint.child("offsets").child("0"), f"{_OFFSETS_HEADER}\n{settings}\n{offset}")
-    replace_text(checkpoint.child("commits").child("0"), f'{_OFFSETS_HEADER}\n{{"nextBatchWatermarkMs":0}}')
+    offset = Offsets({Lane.parse(lane): place for lane, place in lanes.items()}, initial=True)
+    make_checkpoint_at(checkpoint, str(uuid.uuid4()), offset.to_json())

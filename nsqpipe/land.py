@@ -9,13 +9,14 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from nsqpipe import sources
+from nsqpipe.selection import check_selects
 from nsqpipe.shape import Shape
 from nsqpipe.standing import check_standing, claim
 from nsqpipe.tables import Format
@@ -45,35 +46,45 @@ class Land:
     every: str = ""  # a trigger's interval; empty: as fast as it goes
     until_now: bool = False  # what is there, and end
     is_remote: bool = False  # by Spark Connect: paths are the server's, and nothing can be looked at from here
+    prefix: str = ""  # of its queries' names
 
 
 def prepare_landing(job: Land) -> Land:
     """Return the job with the place where it goes on, known without Spark. Raises PipeFailed if tables and checkpoint disagree."""
     if job.is_remote:
         return job
+    check_selects(job.table, job.shape.select)
     source = check_standing(job.source, job.table)
     if job.table.format is Format.PARQUET and job.shape.can_fail:
         check_standing(job.source, job.quarantine)
     return replace(job, source=source)
 
 
-def start_landing(spark: SparkSession, job: Land) -> list[StreamingQuery]:
-    """Of a job that is prepared."""
+def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
+    """Start the queries of a job that `prepare_landing` has returned, one after another."""
     if not job.every:
         job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
+    source = _reporting(job, job.table, "land")
     if job.table.format is not Format.PARQUET:
-        return [_started(_by_ranges(spark, job), job.table, "land", job)]
-    writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, job.source))), "land")]
+        yield _started(_by_ranges(spark, replace(job, source=source)), job.table, "land", job)
+        return
+    writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, source))), "land")]
     if job.shape.can_fail:
-        bad = job.shape.bad(sources.stream(spark, job.source))
+        bad = job.shape.bad(sources.stream(spark, _reporting(job, job.quarantine, "quarantine")))
         writers.append((job.quarantine, job.quarantine.stream_writer(bad), "quarantine"))
     for table, _, _ in writers if not job.is_remote else ():
         claim(table)
-    return [_started(writer, table, name, job) for table, writer, name in writers]
+    for table, writer, name in writers:
+        yield _started(writer, table, name, job)
+
+
+def _reporting(job: Land, table: Table, name: str) -> sources.From:
+    into = str(table.place) if job.is_remote else table.absolute()
+    return sources.reporting(job.source, name, into, table.format)
 
 
 def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> StreamingQuery:
-    writer = writer.queryName(name).option("checkpointLocation", table.checkpoint)
+    writer = writer.queryName(f"{job.prefix}{name}").option("checkpointLocation", table.checkpoint)
     return sources.triggered(writer, every=job.every, until_now=job.until_now).start()
 
 
@@ -86,7 +97,7 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         marked = f"{default_schema(gap_rows=source.gap_rows)}, {marks.SCHEMA}"
         rows = shape.judged(ranges.mapInArrow(marks.Marking(source), marked))
         schemas = landing.seen_by_sql(to_arrow_schema(rows.schema, timezone="UTC"), drops_body=shape.drops_body)
-        writer = rows.writeStream.format("nsqtable")
+        writer = rows.writeStream.format("nsqtable").option("judge", shape.judge)
     else:
         decoder = shape.decoder if shape.can_fail else None
         schemas = landing.schemas(source_options(options), decoder, drops_body=shape.drops_body)

@@ -100,7 +100,7 @@ def _delta(table: Table) -> Contents:
 
 
 def _parquet(path: str) -> Contents:
-    """As many files as there are: which of them count is Spark's secret."""
+    """Count the files that are there; only Spark knows which of them count as rows of the table."""
     if "://" in path:
         raise ValueError("Parquet files elsewhere are not counted")
     return Contents(None, frozenset(str(it) for it in Path(path).rglob("*.parquet")))

@@ -16,7 +16,7 @@ from pyspark_nsq.reports import late_rows_of
 
 
 class LateRows:
-    """Those of all queries of a job. Observed in the listener's thread, asked in the job's."""
+    """Counts the late rows of all queries of a job. Observed in the listener's thread, asked in the job's."""
 
     def __init__(self, policy: Late = Late.COUNT) -> None:
         self._policy = policy
@@ -30,7 +30,7 @@ class LateRows:
 
     @property
     def rows(self) -> dict[str, int]:
-        """By query; of those that have some."""
+        """How many were dropped, by query; queries without late rows are not in it."""
         with self._lock:
             return dict(self._rows)
 
@@ -39,7 +39,7 @@ class LateRows:
         return self._policy is Late.ERROR and bool(self.rows)
 
     def told(self) -> str:
-        """`aggregate: at least 12 late rows were dropped`; nothing if there are none."""
+        """Return `aggregate: at least 12 late rows were dropped`; an empty text if there are none."""
         return ", ".join(f"{query}: at least {rows:,} late rows were dropped" for query, rows in self.rows.items())
 
     def check(self) -> None:

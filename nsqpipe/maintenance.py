@@ -10,10 +10,12 @@ from deltalake import write_deltalake
 from pyspark.sql import functions as F
 
 from nsqpipe import sources
+from nsqpipe.selection import check_selects
 from nsqpipe.standing import up_to_the_end
 from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
 from nsqpipe.upkeep import Policy
+from pyspark_nsqtable.sink import turn_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +64,7 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
 
     What a stream that lands has not come to yet is left to it. Without that, landing would add it a second time.
     """
+    check_selects(table, shape.select)
     within, left = up_to_the_end(source, table)  # before the tables are read, which then are as far at least
     found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
     if within is not None:
@@ -73,13 +76,18 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
 
 
 def _append_missing(spark: SparkSession, rows: DataFrame, table: Table) -> int:
+    """Raises Overtaken where another backfill, or a reland, has added rows while this one looked for what is missing."""
+    turn = 0
     if table.exists():
-        rows = rows.join(table.read(spark).select(*KEY), list(KEY), "left_anti").select(*rows.columns)
+        version = table.delta()
+        turn = turn_of(version)
+        there = table.read_version(spark, version).select(*KEY)
+        rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)
     missing = rows.cache()  # what is counted is what is written, though a stream goes on beside us
     try:
         count = missing.count()
         if count:
-            table.batch_writer(missing).save()
+            table.batch_writer(missing).option("turn", str(turn)).save()
         return count
     finally:
         missing.unpersist()

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from nsqpipe.tables import Table
     from nsqpipe.upkeep import Tended
+    from pyspark_nsq.idle import Look
 
 log = logging.getLogger(__name__)
 
@@ -29,16 +30,18 @@ class Quarantined:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._seen = self._version()
-
-    def _version(self) -> int:
-        return self._table.delta().version() if self._table.exists() else -1
+        self._seen = table.delta().version() if table.exists() else -1
 
     def since_last(self, query: str) -> int:
         """Of the commits of this query. What cannot be asked now is counted the next time."""
         try:
-            version = self._version()
-            commits = self._table.delta().history(version - self._seen) if version > self._seen else []
+            if not self._table.exists():
+                return 0
+            table = self._table.delta()
+            version = table.version()
+            new = version - self._seen
+            # history() goes so far back from the version that `table` stands for, but begins with the newest one of the log.
+            commits = table.history(new)[-new:] if new > 0 else []
         except Exception as error:  # of deltalake, or of a store's library
             log.warning("rows in quarantine are counted later: %s", error)
             return 0
@@ -47,13 +50,14 @@ class Quarantined:
 
 
 class States(QueryStates):
-    def __init__(self, quarantined: Quarantined | None = None) -> None:
+    def __init__(self, quarantined: Mapping[str, Quarantined]) -> None:
         super().__init__()
         self._quarantined = quarantined
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
-        if self._quarantined is not None and not report.get("observedMetrics"):
-            count = self._quarantined.since_last(str(report.get("id")))
+        quarantined = self._quarantined.get(query)
+        if quarantined is not None and not report.get("observedMetrics"):
+            count = quarantined.since_last(str(report.get("id")))
             report = {**report, "observedMetrics": {OBSERVED: {UNPARSED: count}}}
         super().observe(query, report)
 
@@ -88,12 +92,17 @@ class Page:
 
 
 @contextmanager
-def serving(spark: SparkSession, address: str, landed: Table | None = None) -> Iterator[Page]:
-    """Meanwhile; without an address nobody asks. `landed` is a Delta table whose log tells of what fails."""
+def serving(
+    spark: SparkSession, address: str, landed: Mapping[str, Table] | None = None, *, look: Look | None = None
+) -> Iterator[Page]:
+    """Serve the metrics of the session's queries while the block runs; without an address nobody asks for them.
+
+    `landed` are Delta tables, by query, whose logs count rows that could not be parsed; `look` is how idle queries are seen.
+    """
     if not address:
         yield Page(QueryStates())
         return
-    listener = NsqListener(States(Quarantined(landed) if landed is not None else None))
+    listener = NsqListener(States({query: Quarantined(table) for query, table in (landed or {}).items()}), look=look)
     page = Page(listener.states)
     try:
         server = serve(page, address)

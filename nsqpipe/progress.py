@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, Final, Self, TextIO
@@ -75,11 +77,16 @@ class Status:
     since: float = 0.0  # when the stage, or the batch, began
     tallies: dict[str, Tally] = field(default_factory=dict)
     tasks: Tasks | None = None
+    failed: list[str] = field(default_factory=list)  # jobs, while others go on
 
     def line(self, now: float) -> str:
         """Of several queries that which is furthest behind says how far the job is."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
         parts = [self.stage if query is None else _told(query, self.tallies[query])]
+        if len(self.tallies) > 1:
+            parts.append(f"the furthest behind of {len(self.tallies)} streams")
+        if self.failed:
+            parts.append(f"{', '.join(self.failed)} failed")
         since = now - self.since
         if self.tasks is not None and self.tasks.all:
             parts.append(self.tasks.told(since))
@@ -130,8 +137,7 @@ class Progress:
         self._ended.set()
         with self._lock:
             if self._is_open:  # what went on when it failed is no news any more
-                self._stream.write(_ERASE)
-                self._stream.flush()
+                self._put(_ERASE)
                 self._is_open = False
 
     def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None, *, is_news: bool = True) -> None:
@@ -158,11 +164,23 @@ class Progress:
 
     def observe_upkeep(self, done: Tended) -> None:
         """Only what it did is worth a line, but that is said at once."""
+        if done.failed or done.joined or done.removed:
+            self.note(str(done))
+
+    def note(self, text: str) -> None:
+        """A line that stays, while the job goes on."""
         with self._lock:
-            if (done.failed or done.joined or done.removed) and not self._ended.is_set():
-                self._write(str(done), is_last=True)
+            if not self._ended.is_set():
+                self._write(text, is_last=True)
                 if self._is_open:  # the next line does not take its place
-                    self._stream.write("\n")
+                    self._put("\n")
+
+    def give_up(self, prefix: str) -> None:
+        """The queries whose names begin so have failed, and are not what one waits for any more."""
+        with self._lock:
+            self._status.failed.append(prefix.rstrip("."))
+            for query in [it for it in self._status.tallies if it.startswith(prefix)]:
+                del self._status.tallies[query]
 
     def finish(self, text: str) -> None:
         """The last word, which comes in any case."""
@@ -170,9 +188,8 @@ class Progress:
             self._ended.set()
             self._write(text, is_last=True)
             if self._is_open:
-                self._stream.write("\n")
+                self._put("\n")
                 self._is_open = False
-            self._stream.flush()
 
     def renew(self) -> None:
         """Looks how far it is, and shows that."""
@@ -200,8 +217,19 @@ class Progress:
     def _write(self, text: str, *, is_last: bool = False) -> None:
         if self._on_terminal:
             width = get_terminal_size().columns  # what wraps cannot be rewritten
-            self._stream.write(f"{_ERASE}{text if is_last else text[: width - 1]}")
+            self._put(f"{_ERASE}{text if is_last else text[: width - 1]}")
             self._is_open = True
         else:
-            self._stream.write(f"{text}\n")
-        self._stream.flush()
+            self._put(f"{text}\n")
+
+    def _put(self, text: str) -> None:
+        """Nobody may be reading any more, as after `| head`, or the disk may be full: the job goes on without being seen."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except BrokenPipeError:
+            # Python tries to write what is left in the buffer when it exits, and fails for that again.
+            with suppress(OSError), open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+        except (OSError, ValueError):  # the latter: it is closed
+            pass

@@ -5,39 +5,40 @@ says of the others why they fail now. Killed in between, the table has rows that
 knows them by their keys, which it looks for in the table in any case, and only takes them out. Whoever appended the
 messages to the table in another way, as by `backfill`, is noticed the same way.
 
-Two runs at once collide in the table's log, as their commits name the same application; so does one that lands rows that
-another one has just landed.
+Two runs at once collide in the table's log, as their commits end the same turn; so does one that lands rows that another one,
+or a backfill, has just landed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
-from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
+from pyspark_nsqtable.appending import SELECTS
+from pyspark_nsqtable.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import widen
-from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, remove_unnamed
+from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, taken_turn, turn_of, unnamed
 
 if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
+    from pyspark_nsqtable.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic
 _BY_RULE: Final = "rule: "  # how the error of a row begins that a rule has sent to the quarantine
 _TRIES: Final = 10  # of a commit, while others change the same table
-_APPLICATION: Final = "nsq/reland"
 _SAID: Final = "said"
 
 Key = tuple[Any, ...]
@@ -58,11 +59,12 @@ class Relanded:
     landed: int = 0
     failing: int = 0
     by_rule: int = 0  # they were understood, and a rule refused them; they stay as they are
+    missing_fields: int = 0  # of the schema, in bodies that this run has added to the table
+    extra_fields: int = 0  # of these bodies, which the schema lacks
 
     def add(self, other: Relanded) -> None:
-        self.landed += other.landed
-        self.failing += other.failing
-        self.by_rule += other.by_rule
+        for it in fields(self):
+            setattr(self, it.name, getattr(self, it.name) + getattr(other, it.name))
 
 
 @dataclass(slots=True)
@@ -86,6 +88,11 @@ def reland(job: Reland, progress: Callable[[Relanded], None] = lambda _: None) -
 def _check(job: Reland) -> None:
     if job.decoder.value_type is None:
         raise PipeFailed("raw bodies never fail: choose the --decoder that the quarantined rows need")
+    if _existing(job.table).transaction_version(SELECTS) is not None:
+        raise PipeFailed(
+            f"the table {job.table} has what --select has made of messages, and reland knows no SQL: "
+            "`nsqpipe backfill` with the corrected --schema and the same --select adds what it lacks"
+        )
     came = [it for it in pa.schema(_existing(job.quarantine).schema().to_arrow()) if it.name != ERROR]
     try:
         check_table(job.table, _row_schema(_existing(job.table), came, job.decoder), PARTITIONS)
@@ -139,11 +146,8 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
         writer.discard()
         raise
     if files:
-        try:
-            _append(table, target, files, quarantine.version())
-        except BaseException:
-            remove_unnamed(target, files)
-            raise
+        with unnamed(target, files) as brought:
+            _append(table, target, files, outcome.counts, brought)
     _while_others_write(lambda: _settle(_existing(job.quarantine), values, outcome.told), job)
     return outcome.counts
 
@@ -151,7 +155,8 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
 def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _Outcome) -> pa.RecordBatch:
     """Return the rows that are to be landed, decoded. `there` gets their keys: none is landed twice."""
     before = batch.column(ERROR).to_pylist()
-    found = with_decoded(batch.drop_columns([ERROR]), decoder.decode(batch.column("body")))
+    decoded = decoder.decode(batch.column("body"))
+    found = with_decoded(batch.drop_columns([ERROR]), decoded)
     after = found.column(ERROR).to_pylist()
     chosen = []
     for key, was, now in zip(_keys_of(batch), before, after, strict=True):
@@ -171,7 +176,11 @@ def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _
             if now != was:
                 outcome.told[key] = now
         chosen.append(is_new)
-    return found.filter(pa.array(chosen, pa.bool_())).drop_columns([ERROR])
+    good = found.filter(pa.array(chosen, pa.bool_())).drop_columns([ERROR])
+    counts = decoded.counts if all(chosen) else decoder.decode(good.column("body")).counts
+    outcome.counts.missing_fields += counts.get(MISSING, 0)
+    outcome.counts.extra_fields += counts.get(EXTRA, 0)
+    return good
 
 
 def _keys_in(table: DeltaTable, values: Mapping[str, object], sequences: pa.ChunkedArray) -> set[Key]:
@@ -196,16 +205,19 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
     return found
 
 
-def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], version: int) -> None:
-    """The version only has to be some number: what counts is that two commits that name the application collide."""
-    widen(table, Schema.from_arrow(target.schema))
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts: Relanded, brought: Unnamed) -> None:
+    told = {f"nsq.{name}": str(getattr(counts, name)) for name in (MISSING, EXTRA)}
+    # A table that this widens has a version that `table` is not of: the append then fails, and is prepared again.
+    widen(DeltaTable(**target.place.for_delta()), Schema.from_arrow(target.schema))
     check_leases((file.modified / 1000 for file in files), time.time())
-    table.create_write_transaction(
-        [action_of(file) for file in files],
-        mode="append",
-        schema=target.schema,
-        partition_by=list(PARTITIONS),
-        commit_properties=CommitProperties(app_transactions=[Transaction(_APPLICATION, version)]),
+    brought.try_commit(
+        lambda: table.create_write_transaction(
+            [action_of(file) for file in files],
+            mode="append",
+            schema=target.schema,
+            partition_by=list(PARTITIONS),
+            commit_properties=CommitProperties(custom_metadata=told, app_transactions=[taken_turn(turn_of(table))]),
+        )
     )
 
 

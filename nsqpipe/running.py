@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,47 +20,166 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.failures import PipeFailed, SeveralFailed, first_cause, of_job
 from nsqpipe.late import LateRows
+from nsqpipe.observing import tell
 from nsqpipe.progress import Tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pyspark_nsq.idle import Look
+
 _LOOK_EVERY: Final = 0.2  # seconds
+_STARTING: Final = 30.0  # seconds after which the next job is started in any case
+_PLANNING: Final = ("Initializing", "Getting offsets")  # how Spark's status begins until a query knows what to read
 _LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 
 Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Spark's report on a batch
+OnFailed = Callable[[str, PipeFailed], None]  # of how the names of a job's queries begin, and why it failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One job's queries, which end together."""
+
+    start: Callable[[], Iterable[StreamingQuery]]
+    late: LateRows = field(default_factory=LateRows)
+    prefix: str = ""  # how their names begin, where there are several jobs
 
 
 def run_queries(
     spark: SparkSession,
-    start: Callable[[], Sequence[StreamingQuery]],
+    start: Callable[[], Iterable[StreamingQuery]],
     *,
     observers: Sequence[Observer] = (),
     late: LateRows | None = None,
-) -> None:
-    """Until they end by themselves, one of them fails, rows are late and must not be, or a signal comes; then all are stopped.
+) -> bool:
+    """Run the queries of a job that is alone, as `run_groups` does."""
+    return run_groups(spark, [Group(start=start, late=late or LateRows())], observers=observers)
+
+
+def run_groups(
+    spark: SparkSession,
+    groups: Sequence[Group],
+    *,
+    observers: Sequence[Observer] = (),
+    goes_on: bool = False,
+    on_failure: OnFailed = lambda _prefix, _failure: None,
+    look: Look | None = None,
+) -> bool:
+    """Run until all end by themselves, or a signal comes; then those that still run are stopped. Returns whether all have ended.
+
+    A group ends when one of its queries fails, or rows are late and must not be. The others go on if `goes_on` says so, and
+    end with it otherwise. Raises PipeFailed at the end, with a line for each group that failed; `on_failure` is told at once.
 
     A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
     """
-    late = late or LateRows()
-    with _signals() as asked, _listening(spark, [*observers, late.observe]) as listener:
-        queries: Sequence[StreamingQuery] = ()
+    running = [_Running(spark, group) for group in groups]
+    with _signals() as asked, _listening(spark, [*(it.observe for it in running), *observers], look) as listener:
         try:
-            queries = start()
-            while any(query.isActive for query in queries) and not any(query.exception() for query in queries):
-                if asked.wait(_LOOK_EVERY) or late.is_error:
-                    break
+            have_ended = _watch(running, asked, goes_on=goes_on, on_failure=on_failure)
         finally:
-            for query in queries:
-                query.stop()
-        listener.wait_for_end(len(queries))
-        for query in queries:
+            with ExitStack() as stopping:
+                for it in running:
+                    stopping.callback(it.stop)
+        listener.wait_for_end(sum(len(it.queries) for it in running))
+    failures = [it.failure for it in running if it.has_failed() and it.failure is not None]
+    if len(failures) == 1:
+        raise failures[0]
+    if failures:
+        raise SeveralFailed(failures) from failures[0]
+    return have_ended
+
+
+def _watch(
+    running: Sequence[_Running],
+    asked: threading.Event,
+    *,
+    goes_on: bool,
+    on_failure: OnFailed,
+) -> bool:
+    """Return whether all have ended by themselves."""
+    for it in running:
+        it.start()
+        it.wait_for_plans(asked)
+        if asked.is_set() or (it.failure is not None and not goes_on):
+            return False
+    active = list(running)
+    while active:
+        for it in list(active):
+            may_go_on = it.is_active  # asked first, or one that fails just now would have ended well
+            if it.has_failed():
+                it.stop()
+                if not goes_on:
+                    return False
+                assert it.failure is not None
+                on_failure(it.prefix, it.failure)
+            if it.failure is not None or not may_go_on:
+                active.remove(it)
+        if active and asked.wait(_LOOK_EVERY):
+            return False
+    return True
+
+
+class _Running:
+    """A group while it runs. Observed in the listener's thread, asked in the job's."""
+
+    def __init__(self, spark: SparkSession, group: Group) -> None:
+        self._spark = spark
+        self._group = group
+        self.prefix = group.prefix
+        self.queries: list[StreamingQuery] = []
+        self.failure: PipeFailed | None = None
+
+    def start(self) -> None:
+        try:
+            for query in self._group.start():
+                self.queries.append(query)  # one by one: those before one that cannot be started have to be stopped
+        except Exception as error:
+            if not self.prefix:
+                raise
+            self.failure = of_job(f"{self.prefix.rstrip('.')}:", error)
+            self.failure.__cause__ = error
+
+    def wait_for_plans(self, asked: threading.Event) -> None:
+        """Each source starts a Python worker for its plans, to which Spark gives ten seconds: many at once may need more."""
+        deadline = time.monotonic() + _STARTING
+        while self.prefix and time.monotonic() < deadline:
+            messages = [str(query.status["message"]) for query in self.queries if query.isActive]
+            if not any(it.startswith(_PLANNING) for it in messages) or asked.wait(_LOOK_EVERY):
+                return
+
+    def observe(self, query: str, report: dict[str, Any]) -> None:
+        if query.startswith(self.prefix):
+            self._group.late.observe(query, report)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is something to wait for. A group whose first query has ended goes on with the second."""
+        return any(query.isActive for query in self.queries)
+
+    def has_failed(self) -> bool:
+        """Why, is in `failure` from then on."""
+        if self.failure is None:
+            self.failure = next(self._failures(), None)
+        return self.failure is not None
+
+    def _failures(self) -> Iterator[PipeFailed]:
+        for query in self.queries:
             if error := query.exception():
-                raise PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
-        late.check()
+                yield PipeFailed(f"{query.name or 'the query'}: {first_cause(error)}")
+        try:
+            self._group.late.check()
+        except PipeFailed as error:
+            yield error
+
+    def stop(self) -> None:
+        """Also a query whose sister could not be started."""
+        started = self._spark.streams.active if self.prefix else ()
+        for query in (*self.queries, *(it for it in started if (it.name or "").startswith(self.prefix))):
+            query.stop()
 
 
 def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
@@ -78,20 +199,25 @@ def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
 class _Listener(StreamingQueryListener):
     """Spark calls it in a thread of its own, for one event after another."""
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    def __init__(self, observers: Sequence[Observer], look: Look | None = None) -> None:
         self._observers = observers
+        self._look = look
+        self._last: dict[str, tuple[str, dict[str, Any]]] = {}  # name and report of each query, by its id
         self._ended = threading.Semaphore(0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """There is nothing to report yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        report = json.loads(event.progress.json)
-        for observe in self._observers:
-            observe(event.progress.name or "query", report)
+        name, report = event.progress.name or "query", json.loads(event.progress.json)
+        self._last[str(event.progress.id)] = name, report
+        tell(self._observers, name, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to do is no news."""
+        """Observers learn who is missing now, so that the last line of a job does not praise what it cannot see."""
+        name, last = self._last.get(str(event.id), ("", None))
+        if self._look is not None and last is not None and (report := self._look(name, last)) is not None:
+            tell(self._observers, name, dict(report))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self._ended.release()
@@ -102,8 +228,8 @@ class _Listener(StreamingQueryListener):
 
 
 @contextmanager
-def _listening(spark: SparkSession, observers: Sequence[Observer]) -> Iterator[_Listener]:
-    listener = _Listener(observers)
+def _listening(spark: SparkSession, observers: Sequence[Observer], look: Look | None) -> Iterator[_Listener]:
+    listener = _Listener(observers, look)
     spark.streams.addListener(listener)
     try:
         yield listener

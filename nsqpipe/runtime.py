@@ -5,29 +5,28 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
-import click
+import typer
 
 from nsqpipe.failures import PipeFailed, first_cause
-from nsqpipe.jobs import Decoding, OnSpark, Streaming
-from nsqpipe.kinds import Format, Late
+from nsqpipe.jobs import OfStreams, OnSpark
 from nsqpipe.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-    from nsqpipe.landed import Ledger
     from nsqpipe.settings import Job
-    from nsqpipe.tables import Table
-    from nsqpipe.upkeep import Policy
+    from nsqpipe.streams import Streams
+    from pyspark_nsq.idle import Look
+    from pyspark_nsq.reports import Report
 
-
-INCOMPLETE: Final = 3  # the exit status when all is well but for nodes that did not answer
+INCOMPLETE: Final = 3  # the exit status when nothing failed, and not all was read that was there
+STOPPED: Final = "nsqpipe: stopped before all was read that is there: the next run goes on"
 
 
 class Run:
@@ -61,8 +60,8 @@ class Run:
         log = None if job.remote else self._log(job)
         spark = open_session(name, master=job.master, remote=job.remote, conf=dict(job.conf), log=log)
         if self.progress is not None:
-            first = "first batch" if isinstance(job, Streaming) else name
-            self.progress.stage(first, tasks_of(spark), is_news=isinstance(job, Streaming))
+            first = "first batch" if isinstance(job, OfStreams) else name
+            self.progress.stage(first, tasks_of(spark), is_news=isinstance(job, OfStreams))
         return spark
 
     def _log(self, job: OnSpark) -> IO[bytes]:
@@ -74,47 +73,51 @@ class Run:
         except OSError as error:
             raise PipeFailed(f"--log {job.log}: {error.strerror}") from None
 
-    def queries(
-        self,
-        spark: SparkSession,
-        start: Callable[[], Sequence[StreamingQuery]],
-        ledger: Ledger,
-        tables: Sequence[Table] = (),
-        policy: Policy | None = None,
-        *,
-        late: Late = Late.COUNT,
-    ) -> None:
-        """Until they end. However that is, what has been done is said. Meanwhile the tables are looked after."""
+    def queries(self, spark: SparkSession, jobs: Sequence[Streams], *, goes_on: bool = False) -> None:
+        """Until they end. However that is, what has been done is said. Meanwhile the tables are looked after.
+
+        With `goes_on` the others do so when one of the jobs fails.
+        """
         from nsqpipe.late import LateRows
         from nsqpipe.metrics import serving
-        from nsqpipe.running import run_queries
+        from nsqpipe.running import Group, run_groups
         from nsqpipe.tending import tended
 
         job = self._job
-        assert isinstance(job, Streaming)
+        assert isinstance(job, OfStreams)
         assert isinstance(job, OnSpark)
-        here = () if job.remote else tables  # or they are the server's
-        landed = next(
-            (it for it in here if it.format is Format.DELTA and isinstance(job, Decoding) and job.can_fail), None
-        )
+        groups = [Group(start=partial(it.start, spark), late=LateRows(it.late), prefix=it.prefix) for it in jobs]
+        observers: list[Callable[[str, dict[str, Any]], None]] = [it.observe for it in jobs]
+        landed = {query: table for it in jobs for query, table in it.landed.items()}
+        look = _look_at(jobs)
         began = time.monotonic()
-        with serving(spark, job.metrics_address, landed) as page:
-            observers, upkeep_observers = [ledger.observe], [page.observe_upkeep]
+        with serving(spark, job.metrics_address, landed, look=look) as page:
+            upkeep_observers = [page.observe_upkeep]
             if self.progress is not None:
                 observers.append(self.progress.observe)
                 upkeep_observers.append(self.progress.observe_upkeep)
             try:
-                with tended(here, policy, upkeep_observers):
-                    run_queries(spark, start, observers=observers, late=LateRows(late))
+                with ExitStack() as upkeep:
+                    for it in () if job.remote else jobs:  # or the tables are the server's
+                        upkeep.enter_context(tended(it.tables, it.policy, upkeep_observers))
+                    have_ended = run_groups(
+                        spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed, look=look
+                    )
             finally:
                 if self.progress is not None:
-                    self.progress.finish(ledger.told(time.monotonic() - began))
-        if job.until_now and ledger.missing:
-            click.echo(f"nsqpipe: what these have is not in it: {'; '.join(ledger.missing.values())}", err=True)
-            raise click.exceptions.Exit(INCOMPLETE)
+                    seconds = time.monotonic() - began
+                    self.progress.finish("\n".join(it.ledger.told(seconds) for it in jobs))
+        missing = {node: why for it in jobs for node, why in it.ledger.missing.items()}
+        if job.until_now:
+            _check_complete(have_ended, missing)
+
+    def _failed(self, prefix: str, failure: PipeFailed) -> None:
+        if self.progress is not None:
+            self.progress.give_up(prefix)
+            self.progress.note(f"{failure}; the others go on")
 
     def told(self, text: str) -> None:
-        """How far it is."""
+        """Show how far the job is."""
         if self.progress is not None:
             self.progress.tell(text)
 
@@ -129,14 +132,43 @@ def running(job: Job) -> Iterator[Run]:
         except PipeFailed as error:
             failed = error
             _keep_traceback(job)
-        except (click.exceptions.Exit, click.UsageError):
+        except typer.Exit:
+            raise
+        except KeyboardInterrupt:  # before there was a query to stop
+            if isinstance(job, OfStreams) and job.until_now:
+                typer.echo(STOPPED, err=True)
+                raise typer.Exit(INCOMPLETE) from None
             raise
         except Exception as error:
             failed = PipeFailed(first_cause(error))
             _keep_traceback(job)
     if failed is not None:
-        click.echo(f"nsqpipe: {failed}", err=True)
-        raise click.exceptions.Exit(failed.exit_status)
+        for line in str(failed).splitlines():
+            typer.echo(f"nsqpipe: {line}", err=True)
+        raise typer.Exit(failed.exit_status)
+
+
+def _look_at(jobs: Sequence[Streams]) -> Look:
+    """Return how idle queries are seen: each through the source of its job."""
+    from pyspark_nsq.idle import ClusterLook
+
+    looks = {it.prefix: ClusterLook(it.source) for it in jobs if it.source}
+
+    def look(query: str, last: Report | None) -> Report | None:
+        its = next((it for prefix, it in looks.items() if query.startswith(prefix)), None)
+        return its(query, last) if its is not None else None
+
+    return look
+
+
+def _check_complete(have_ended: bool, missing: Mapping[str, str]) -> None:
+    """Exit with a status of its own where a scheduler must not take the run for done."""
+    if not have_ended:
+        typer.echo(STOPPED, err=True)
+    if missing:
+        typer.echo(f"nsqpipe: messages on these nodes were not read: {'; '.join(missing.values())}", err=True)
+    if missing or not have_ended:
+        raise typer.Exit(INCOMPLETE)
 
 
 def _keep_traceback(job: Job) -> None:

@@ -65,16 +65,27 @@ class Setting:
 
 
 def setting(
-    help: str, default: Any = MISSING, *, flag: str = "", at_least: float | None = None, parse: Parse | None = None
+    help: str,
+    default: Any = MISSING,
+    *,
+    flag: str = "",
+    at_least: float | None = None,
+    parse: Parse | None = None,
+    is_secret: bool = False,
 ) -> Any:
-    """`flag` is the field's name unless it is given; `parse` makes the value of the word."""
+    """`flag` is the field's name unless it is given; `parse` makes the value of the word. No `repr` has a secret."""
     about = {"help": help, "flag": flag, "at_least": at_least, "parse": parse}
-    return field(default=default, metadata={_SETTING: about})
+    return field(default=default, repr=not is_secret, metadata={_SETTING: about})
 
 
 def rest(help: str) -> Any:
     """All words that are not options."""
     return field(default=(), metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
+
+
+def argument(help: str) -> Any:
+    """One word that is not an option; the command line cannot do without it."""
+    return field(metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
 
 
 def settings_of(job: type[Job]) -> list[Setting]:
@@ -92,6 +103,50 @@ def _setting(name: str, annotation: Any, default: Any, *, flag: str | None, **ab
     return Setting(name=name, flag=shown, type=kind, repeats=repeats, default=default, **about)
 
 
+def value_of(it: Setting, given: Any) -> Any:
+    """Return what a value of a TOML file means to a setting. Raises ValueError, which says what was expected."""
+    if not it.repeats:
+        return _one(it, given)
+    if isinstance(given, dict) and it.parse is pair:
+        given = [f"{name}={_text(value)}" for name, value in given.items()]
+    return tuple(_one(it, word) for word in (given if isinstance(given, list) else [given]))
+
+
+def _one(it: Setting, given: Any) -> Any:
+    if it.type in (bool, int, float):
+        return _number(it, given)
+    if not isinstance(given, str):
+        raise ValueError(f"expected a text, not {given!r}")
+    if it.parse is not None:
+        return it.parse(given)
+    if issubclass(it.type, StrEnum) and given not in set(it.type):
+        raise ValueError(f"expected {', '.join(it.type)}, not {given!r}")
+    return it.type(given)
+
+
+def _number(it: Setting, given: Any) -> Any:
+    """TOML has true, 1 and 1.0 apart; of these a whole number will do where any number is asked for."""
+    if it.type is bool:
+        if not isinstance(given, bool):
+            raise ValueError(f"expected true or false, not {given!r}")
+        return given
+    kinds, wanted = ((int,), "a whole number") if it.type is int else ((int, float), "a number")
+    if isinstance(given, bool) or not isinstance(given, kinds):
+        raise ValueError(f"expected {wanted}, not {given!r}")
+    if it.at_least is not None and given < it.at_least:
+        raise ValueError(f"expected {wanted}, at least {it.at_least:g}, not {given!r}")
+    return it.type(given)
+
+
+def _text(value: Any) -> str:
+    """A value of an option that Spark or a store knows, and we do not."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, (str, int, float)):
+        raise ValueError(f"expected a text or a number, not {value!r}")
+    return str(value)
+
+
 # What words mean
 
 
@@ -107,7 +162,7 @@ def place(text: str) -> tuple[str, int]:
     if not lane or not (sequence.isascii() and sequence.isdigit()):
         raise ValueError(f"expected LANE=SEQUENCE, not {text!r}")
     if len(lane.split("/")) != 3 or not all(lane.split("/")):
-        raise ValueError(f"{lane!r} is no lane: expected <node>/<topic>/<log>")
+        raise ValueError(f"{lane!r} is not a lane: expected <node>/<topic>/<log>")
     return lane, int(sequence)
 
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from common.passwords import mask_passwords
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_LONGEST_PLACE: Final = 1024  # characters, as nsqd has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +20,9 @@ class From:
     topics: tuple[str, ...]
     lookupd: tuple[str, ...] = ()
     nsqd: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)  # anything else that the source knows
+    options: Mapping[str, str] = field(
+        default_factory=dict, repr=False
+    )  # anything else that the source knows, as its token
 
     def as_options(self) -> dict[str, str]:
         named = {"topic": self.topics, "lookupd": self.lookupd, "nsqd": self.nsqd}
@@ -28,6 +34,16 @@ def with_defaults(source: From, options: Mapping[str, str]) -> From:
     given = {name.lower() for name in source.options}
     missing = {name: value for name, value in options.items() if name.lower() not in given}
     return replace(source, options={**missing, **source.options})
+
+
+def reporting(source: From, name: str, into: str, kind: str) -> From:
+    """Have the stream report to nsqd how far it has come, and where it lands, unless `readerName` is set to nothing."""
+    if any(option.lower() == "readername" and not text for option, text in source.options.items()):
+        return source
+    place = mask_passwords(into)
+    if len(place) > _LONGEST_PLACE:
+        place = f"…{place[1 - _LONGEST_PLACE :]}"
+    return with_defaults(source, {"readerName": f"nsqpipe {name}", "readerInto": place, "readerFormat": kind})
 
 
 def stream(spark: SparkSession, source: From) -> DataFrame:

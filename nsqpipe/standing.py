@@ -4,13 +4,17 @@ A Delta or Iceberg table says itself how far it goes in each lane. So a checkpoi
 from the table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
 
 A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches, and takes a batch whose number it has for
-one that it has: a new checkpoint would begin with number 0 again, and nothing would land. So a note in the table's folder names
-the checkpoint that fills it, by the id that Spark's queries have from there, and no other one may.
+one that it has: a new checkpoint would begin with number 0 again, and nothing would land. So each checkpoint that fills a table
+puts a note into the table's folder, named by the id that Spark's queries have from there, and may go on only if no other note is
+there. As it puts its note first and looks then, of two that begin at once one sees the other at least, on a disk and in a store;
+both may, and neither has written a row then. A note is never taken for outdated: its checkpoint may lie on a disk of another
+machine, and its job may run, so only people can say that it will not come back.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyarrow.fs import FileSelector, FileType
 
+from nsqpipe.checkpoints import batches_in, committed_in, make_checkpoint, offsets_of, planned_in, query_in
 from nsqpipe.failures import PipeFailed
-from nsqpipe.storage import names_in, place_of, read_text, replace_text
+from nsqpipe.storage import names_in, read_text, remove_file, replace_text
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError, Unreachable
@@ -36,7 +41,8 @@ if TYPE_CHECKING:
     from nsqpipe.sources import From
     from pyspark_nsqtable.places import Place
 
-NOTE: Final = "_landed_by.json"  # readers leave out what begins with _
+NOTES: Final = "_landed_by"  # the folder; readers leave out what begins with _
+_NOTE: Final = ".json"
 _STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _BOUNDS: Final = (*_STARTS, "endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "lanes")
 
@@ -63,13 +69,21 @@ def check_standing(source: From, table: Table) -> From:
 
 
 def claim(table: Table) -> None:
-    """Note in a new Parquet table which checkpoint fills it. What `check_standing` lets pass may be claimed."""
-    checkpoint = Checkpoint.at(table.checkpoint_place)
-    name = checkpoint.id or str(uuid.uuid4())
-    if not checkpoint.id:
-        replace_text(checkpoint.place.child("metadata"), json.dumps({"id": name}))  # Spark takes it for its own
-    if not _batches_in(table.place.child("_spark_metadata")):
-        replace_text(table.place.child(NOTE), json.dumps({"checkpoint": table.checkpoint, "id": name}))
+    """Note in a new Parquet table which checkpoint fills it. Raises PipeFailed if another one has begun to meanwhile."""
+    place = table.checkpoint_place
+    if not query_in(place):
+        make_checkpoint(place, str(uuid.uuid4()))
+    checkpoint = Checkpoint.at(place)
+    _check_parquet(table, checkpoint)
+    if checkpoint.id in _notes_in(table):
+        return
+    note = _note(table, checkpoint.id)
+    replace_text(note, json.dumps({"checkpoint": place.absolute(), "host": socket.gethostname()}))
+    try:
+        _check_parquet(table, checkpoint)
+    except PipeFailed:
+        remove_file(note)
+        raise
 
 
 def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
@@ -123,20 +137,20 @@ class Checkpoint:
 
     @classmethod
     def at(cls, place: Place) -> Checkpoint:
-        name = _id_in(read_text(place.child("metadata")))
-        planned, done = _batches_in(place.child("offsets")), _batches_in(place.child("commits"))
+        query, planned = query_in(place), planned_in(place)
         if not planned:
-            return cls(place, name, {})
+            return cls(place, query, {})
         last = planned[-1]
         written = _offset_in(place, last)
-        places, begins = lanes_of(written), {} if last in done else lanes_of(written, "begins")
-        if last in done:
+        places = lanes_of(written)
+        if last in committed_in(place):
             opens = isinstance(written, dict) and bool(written.get("initial"))
-            return cls(place, name, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
+            return cls(place, query, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
         # It is run again, from where the batch before it ended.
+        begins = lanes_of(written, "begins")
         before = lanes_of(_offset_in(place, last - 1)) if last - 1 in planned else {}
         spans = {lane: Span(lane, at, at) for lane, at in before.items()}
-        return cls(place, name, spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
+        return cls(place, query, spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
 
     def check_topics(self, options: SourceOptions) -> None:
         """Otherwise the source would say that these lanes are lost, and how to do without them."""
@@ -154,15 +168,11 @@ class Checkpoint:
         return any(not span.opens for span in self.spans.values())
 
 
-def _id_in(metadata: str | None) -> str:
-    return str(json.loads(metadata)["id"]) if metadata else ""
-
-
 def _offset_in(checkpoint: Place, batch: int) -> Any:
-    lines = (read_text(checkpoint.child("offsets").child(str(batch))) or "").splitlines()
-    if len(lines) != 3 or lines[0] != "v1":
+    offsets = offsets_of(checkpoint, batch)
+    if len(offsets) != 1:
         raise PipeFailed(f"the checkpoint {checkpoint} is not one of this job: its offsets are not those of one source")
-    return json.loads(lines[2])
+    return offsets[0]
 
 
 # Tables that know their ends
@@ -251,38 +261,51 @@ def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
 
 
 def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
-    note = json.loads(read_text(table.place.child(NOTE)) or "null")
-    if not _batches_in(table.place.child("_spark_metadata")):
-        if note is not None and note["id"] != checkpoint.id and _goes_on(note, table):
-            raise PipeFailed(f"another job, with the checkpoint {note['checkpoint']}, has begun to fill {table.path}")
-        if checkpoint.goes_on:
+    notes = _notes_in(table)
+    is_ours = checkpoint.id in notes
+    others = [_told_by(_note(table, it)) for it in notes if it != checkpoint.id]
+    if batches_in(table.place.child("_spark_metadata")):
+        if others or not is_ours:
+            filled = f", and {' and '.join(others)} was when it was filled" if others else ""
             raise PipeFailed(
-                f"the checkpoint {checkpoint.place} has landed messages, and there is no table at {table.path} that has them: "
-                "to land all of them again name a new checkpoint"
+                f"the checkpoint {checkpoint.place} is not the one that has filled the Parquet table {table.path}{filled}: "
+                "such a table does not say which messages it has; name another table, or land into Delta, which does"
             )
-        if _has_files(table.place):
-            raise PipeFailed(f"{table.path} has files that no landing has written: name another table")
         return
-    if note is None or not checkpoint.id or note["id"] != checkpoint.id:
-        filled = f", and {note['checkpoint']} was when it was filled" if note else ""
+    if others:
         raise PipeFailed(
-            f"the checkpoint {checkpoint.place} is not the one that has filled the Parquet table {table.path}{filled}: "
-            "such a table does not say which messages it has; name another table, or land into Delta, which does"
+            f"another job, with the checkpoint {' and '.join(others)}, has begun to fill {table.path}: name another table, "
+            f"or remove the note in {table.place.child(NOTES)} once that job has ended for good"
         )
+    if checkpoint.goes_on:
+        raise PipeFailed(
+            f"the checkpoint {checkpoint.place} has landed messages, and there is no table at {table.path} that has them: "
+            "to land all of them again name a new checkpoint"
+        )
+    if not is_ours and _has_files(table.place):  # or they are of our first batch, which did not come to its end
+        raise PipeFailed(f"{table.path} has files that no landing has written: name another table")
 
 
-def _goes_on(note: Mapping[str, str], table: Table) -> bool:
-    """Whether the checkpoint that began to fill a table is still there."""
-    return Checkpoint.at(place_of(note["checkpoint"], table.storage)).id == note["id"]
+def _notes_in(table: Table) -> list[str]:
+    """The ids of the checkpoints that have begun to fill the table."""
+    names = names_in(table.place.child(NOTES))
+    return sorted(it.removesuffix(_NOTE) for it in names if it.endswith(_NOTE) and not it.startswith("."))
+
+
+def _note(table: Table, query: str) -> Place:
+    return table.place.child(NOTES).child(f"{query}{_NOTE}")
+
+
+def _told_by(note: Place) -> str:
+    """Which checkpoint a note is of. A torn one is as much of a note, and only tells less."""
+    try:
+        found = json.loads(read_text(note) or "")
+        return f"{found['checkpoint']} on {found['host']}"
+    except (ValueError, KeyError, TypeError):
+        return f"that {note} is of"
 
 
 # Files
-
-
-def _batches_in(folder: Place) -> list[int]:
-    """Spark's logs have a file for each batch; some are joined to one `<number>.compact`."""
-    names = [name.removesuffix(".compact") for name in names_in(folder)]
-    return sorted(int(it) for it in names if it.isdigit())
 
 
 def _has_files(folder: Place) -> bool:

@@ -177,16 +177,55 @@ def read_text(place: Place) -> str | None:
 def replace_text(place: Place, text: str) -> None:
     """Whole or not at all: who reads it meanwhile sees the one before."""
     with _said(place):
+        if place.is_local:
+            with _written_beside(Path(place.filesystem()[1]), text) as (temporary, file):
+                temporary.replace(file)
+        else:
+            _put(place, text)
+
+
+def create_text(place: Place, text: str) -> bool:
+    """Whole, and only if nothing is there; return whether that is so.
+
+    A disk lets one of several writers have it. A store is only asked beforehand: none of two at once may see the other.
+    """
+    with _said(place):
         filesystem, path = place.filesystem()
-        if not place.is_local:  # an object is there when it is complete
-            with filesystem.open_output_stream(path) as stream:
-                stream.write(text.encode())
-            return
-        file = Path(path)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_name(f".{file.name}.{os.getpid()}")
+        if not place.is_local:
+            if _is_file(filesystem, path):
+                return False
+            _put(place, text)
+            return True
+        with _written_beside(Path(path), text) as (temporary, file):
+            try:
+                os.link(temporary, file)
+            except FileExistsError:
+                return False
+        return True
+
+
+def _put(place: Place, text: str) -> None:
+    """An object is there when it is complete."""
+    filesystem, path = place.filesystem()
+    with filesystem.open_output_stream(path) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def _written_beside(file: Path, text: str) -> Iterator[tuple[Path, Path]]:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{uuid4().hex}")
+    try:
         temporary.write_text(text)
-        temporary.replace(file)
+        yield temporary, file
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_file(place: Place) -> None:
+    with _said(place):
+        filesystem, path = place.filesystem()
+        filesystem.delete_file(path)
 
 
 def names_in(place: Place) -> list[str]:

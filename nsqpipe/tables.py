@@ -42,6 +42,13 @@ class Table:
     def place(self) -> Place:
         return place_of(self.path, self.storage)
 
+    def absolute(self) -> str:
+        """Return its name for whoever is somewhere else. An address of a catalog may have a password."""
+        if self.format is not Format.ICEBERG:
+            return self.place.absolute()
+        where = self.catalog.name or self.catalog.properties.get("uri")
+        return f"{self.path} in {where}" if where else self.path
+
     @property
     def checkpoint(self) -> str:
         """Beside the table, unless said otherwise: the rows' place and the stream's belong together."""
@@ -137,7 +144,7 @@ class Table:
 
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
-            raise PipeFailed(f"this needs a Delta table, and {self.path} is none")
+            raise PipeFailed(f"this needs a Delta table, and {self.path} is not one")
 
 
 def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:

@@ -17,8 +17,9 @@ from pyarrow.fs import FileSelector, FileType
 
 from nsqpipe.joining import join, named_files
 from nsqpipe.kinds import Format
+from nsqpipe.observing import tell
 from nsqpipe.storage import cause_of, read_text, replace_text
-from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, leftovers
+from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, known_from, known_removals, leftovers
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -75,6 +76,7 @@ def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
 
 def vacuum(table: Table, keep: float, now: float) -> int:
     """Removes files that versions older than `keep` seconds needed, and files that a crash has left behind."""
+    properties = _knowing_removals(table.delta(), keep, now)
     filesystem, root = table.place.filesystem()
     selector = FileSelector(root, recursive=True)
     found = [
@@ -86,14 +88,22 @@ def vacuum(table: Table, keep: float, now: float) -> int:
     removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
     if removed:  # each time it is done, it is two commits
         delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
-    abandoned = leftovers(found, _names_needed(delta), now)
+    abandoned = leftovers(found, _names_needed(delta), now, known_from=known_from(properties, keep, now))
     for path in abandoned:
         filesystem.delete_file(f"{root}/{path}")
     return len(removed) + len(abandoned)
 
 
+def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, str]:
+    """Have the table know its removals for as long as versions are kept, and return its properties."""
+    properties = dict(delta.metadata().configuration)
+    if changed := known_removals(properties, keep, now):
+        delta.alter.set_table_properties(changed, raise_if_not_exists=False)
+    return properties | changed
+
+
 def _names_needed(delta: DeltaTable) -> set[str]:
-    """Of the newest version, and of earlier ones that may still be read."""
+    """Return the names of all files that the newest version needs, or an earlier one that may still be read."""
     gone = delta.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     return {unquote(path).rpartition("/")[2] for path in [*gone, *delta.file_uris()]}
 
@@ -119,9 +129,7 @@ def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[O
 
     def look() -> None:
         for table in tables:
-            done = tend_safely(table, policy, now=time.time())
-            for observe in observers:
-                observe(done)
+            tell(observers, tend_safely(table, policy, now=time.time()))
 
     def keep_on() -> None:
         while not stop.wait(policy.every):

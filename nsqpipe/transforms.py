@@ -9,7 +9,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
 from nsqpipe import worker
-from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, Decoding
+from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, ERROR, VALUE, Decoder, Decoding
+from pyspark_nsqtable.marks import MARK
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,12 +22,15 @@ KEY: Final = ("node", "topic", "sequence", "id")
 
 
 def decoded(rows: DataFrame, decoder: Decoder) -> DataFrame:
-    """Adds `value` and `error`, except for raw bodies."""
+    """Adds `value` and `error`, except for raw bodies; between marks also what is counted, for the sink."""
     if decoder.value_type is None:
         return rows
     value = from_arrow_type(decoder.value_type, prefer_timestamp_ntz=True)
-    wanted = StructType([*rows.schema, StructField(VALUE, value), StructField(ERROR, StringType())])
-    return rows.mapInArrow(Decoding(decoder), wanted)
+    columns = [*rows.schema, StructField(VALUE, value), StructField(ERROR, StringType())]
+    counts = MARK in rows.columns
+    if counts:
+        columns.append(StructField(COUNTS, from_arrow_type(COUNTS_TYPE)))
+    return rows.mapInArrow(Decoding(decoder, counts), StructType(columns))
 
 
 def with_partitions(rows: DataFrame) -> DataFrame:

@@ -15,6 +15,11 @@ that join the same files, the later one finds them gone, and does nothing.
 is being written, except time. So each file has a *lease*: a sink refuses to commit a file that was finished longer ago
 than `LEASE`, and nobody removes one before `ABANDONED_AFTER`, which is twice that. What lies in between is for clocks that
 disagree. Only names that our sink or deltalake give to files are ever looked at.
+
+**Removals.** A file that was joined is still needed by older versions. Only the note of its removal in the table's log tells it
+from a leftover, and Delta drops such notes after `delta.deletedFileRetentionDuration`, by default a week. So whoever keeps
+versions for longer first makes this as long. Of what was removed before that, notes may be gone: files of that time are left
+alone until no version that is kept can need them.
 """
 
 from __future__ import annotations
@@ -22,15 +27,19 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark_nsqtable.lease import ABANDONED_AFTER
+from pyspark_nsqtable.lease import ABANDONED_AFTER, LEASE
 
 DAY: Final = 24 * 3600.0
 _OURS: Final = re.compile(r"part-[0-9a-f-]+-[0-9a-f]{32}\.zstd\.parquet")
 _JOINED: Final = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}\.\w+\.parquet")  # as deltalake names what it writes
+_RETENTION: Final = "delta.deletedFileRetentionDuration"
+_KNOWN_FROM: Final = "nsq.removalsKnownFrom"  # seconds since 1970
+_UNITS: Final = {"millisecond": 0.001, "second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY, "week": 7 * DAY}
+_INTERVAL: Final = re.compile(rf"(?:interval\s+)?(\d+)\s+({'|'.join(_UNITS)})s?")
 _FOREIGN_AFTER: Final = 7 * DAY  # Delta's own rule, as its writers know nothing of our lease
 
 Partition = tuple[tuple[str, object], ...]  # columns and values
@@ -132,13 +141,16 @@ def _tier(file: NamedFile, policy: Policy) -> int:
     return int(math.log(max(1, file.rows), policy.fanout) + 1e-9)
 
 
-def leftovers(found: Iterable[FoundFile], named: Container[str], now: float) -> list[str]:
+def leftovers(found: Iterable[FoundFile], named: Container[str], now: float, *, known_from: float = 0.0) -> list[str]:
     """Paths of files that a crash has left behind. `named` holds the names of all files that any version may still need,
-    and must have been read after `found`: what was committed in between is then named."""
+    and must have been read after `found`: what was committed in between is then named. Files that are older than `known_from`
+    may be needed though they are not named."""
     return [
         file.path
         for file in found
-        if now - file.modified >= _safe_age(file.path.rpartition("/")[2]) and file.path.rpartition("/")[2] not in named
+        if file.modified >= known_from
+        and now - file.modified >= _safe_age(file.path.rpartition("/")[2])
+        and file.path.rpartition("/")[2] not in named
     ]
 
 
@@ -146,3 +158,25 @@ def _safe_age(name: str) -> float:
     if _OURS.fullmatch(name):
         return ABANDONED_AFTER
     return _FOREIGN_AFTER if _JOINED.fullmatch(name) else math.inf
+
+
+def seconds_of(interval: str) -> float | None:
+    """Read a duration as Delta's properties spell it, as in `interval 1 week`. None: it is not one."""
+    found = _INTERVAL.fullmatch(interval.strip().lower())
+    return float(found[1]) * _UNITS[found[2]] if found else None
+
+
+def known_removals(properties: Mapping[str, str], keep: float, now: float) -> dict[str, str]:
+    """Return the properties that a table needs so that it knows for `keep` seconds which files were removed; none if it does."""
+    kept = seconds_of(properties.get(_RETENTION, ""))
+    kept = 7 * DAY if kept is None else kept
+    if kept >= keep:
+        return {}
+    since = max(float(properties.get(_KNOWN_FROM, 0)), now - kept + LEASE)  # as clocks disagree
+    return {_RETENTION: f"interval {math.ceil(keep / 3600)} hours", _KNOWN_FROM: str(int(since))}
+
+
+def known_from(properties: Mapping[str, str], keep: float, now: float) -> float:
+    """Return from when on all removals are known that versions of the last `keep` seconds may depend on."""
+    since = float(properties.get(_KNOWN_FROM, 0))
+    return since if now - keep < since else 0.0

@@ -17,7 +17,7 @@ _PATH: Final = "PYTHONPATH"
 
 
 def main() -> None:
-    os.execve(sys.executable, [sys.executable, *sys.argv[1:]], without_zips(os.environ))
+    os.execve(sys.executable, [sys.executable, *sys.argv[1:]], without_zips(os.environ))  # nosec B606
 
 
 def without_zips(environment: Mapping[str, str]) -> dict[str, str]:

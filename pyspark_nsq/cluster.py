@@ -55,14 +55,7 @@ class Cluster:
 
         A stream may begin without nodes that are not registered any more: it reads them when they are back.
         """
-        heads = [head for place in self.places() if isinstance(head := self.head(place), Head)]
-        silent: dict[str, str] = {}
-        for departed, found in self.visit(self.departed):
-            if isinstance(found, Unreachable):
-                silent[departed.address] = str(found)
-            else:
-                heads += [head for _, head in found if isinstance(head, Head)]
-        there = presence(self._seen(silent, heads), Offsets({}))
+        heads, there = self._look(Offsets({}), left_out=None)
         self.check_nodes(there)
         if there.missing:
             if self._options.lossless and not for_stream:
@@ -72,49 +65,92 @@ class Cluster:
         self.check_found(heads, there.missing)
         return {head.lane: head for head in heads}
 
+    def look(self, offsets: Offsets) -> tuple[dict[Lane, Head], Presence]:
+        """Return the lanes of all nodes that answer, and which nodes do not, for a query that stands at these offsets.
+
+        Raises when a node is missing that the options require, or a topic is nowhere.
+        """
+        heads, there = self._look(offsets, left_out=[])
+        self.check_nodes(there)
+        self.check_found(heads, there.missing)
+        return {head.lane: head for head in heads}, there
+
+    def _look(self, offsets: Offsets, left_out: list[Unreachable] | None) -> tuple[list[Head], Presence]:
+        """Nodes that are registered and do not answer are put into `left_out`, if given; otherwise this raises."""
+        heads: list[Head] = []
+        for place in self.places(left_out=left_out):
+            try:
+                head = self.head(place)
+            except Unreachable as failure:
+                if left_out is None:
+                    raise
+                left_out.append(failure)
+                continue
+            if isinstance(head, Head):
+                heads.append(head)
+        silent = {failure.address: str(failure) for failure in left_out or ()}
+        for departed, found in self.visit(self.departed):
+            if isinstance(found, NsqError):
+                silent[departed.address] = str(found)
+            else:
+                heads += [head for _, head in found if isinstance(head, Head)]
+        return heads, presence(self._seen(silent, heads), offsets)
+
     def missing(self, offsets: Offsets | None = None) -> dict[str, str]:
         """Who is known and does not answer, by address, and why; nodes of the offsets whose address nobody knows, too."""
         return dict(self.presence(offsets).missing)
 
     def presence(self, offsets: Offsets | None = None) -> Presence:
+        """Who is there, and who is not, for a query that stands at these offsets."""
+        return self.glance(offsets if offsets is not None else Offsets({}))[1]
+
+    def glance(self, offsets: Offsets) -> tuple[list[Head], Presence]:
         """Look at everybody who is known now, at the same time, and for no longer than a glance each."""
         left_out: list[Unreachable] = []
         places: dict[str, list[Place]] = defaultdict(list)
         for place in self.places(left_out=left_out):
             places[place.address].append(place)
         silent = {failure.address: str(failure) for failure in left_out}
-        lanes: dict[str, list[Lane]] = {}
+        heads: list[Head] = []
         known = [*self.departed, *(Departed(it, "", tuple(p.topic for p in at), False) for it, at in places.items())]
         for departed, found in self.visit(known):
-            if isinstance(found, Unreachable):
+            if isinstance(found, NsqError):
                 silent[departed.address] = str(found)
             else:
-                lanes[departed.address] = [head.lane for _, head in found if isinstance(head, Head)]
-        seen = Seen(registered=self.registered, departed=self.departed, silent=silent, lanes=lanes)
-        return presence(seen, offsets if offsets is not None else Offsets({}))
+                heads += [head for _, head in found if isinstance(head, Head)]
+        return heads, presence(self._seen(silent, heads), offsets)
 
     def visit(
         self, nodes: Iterable[Departed]
-    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | Nothing]] | Unreachable]]:
-        """Ask nodes that are probably down for their logs; some answer, as they are only not registered."""
+    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | Nothing]] | NsqError]]:
+        """Ask nodes that are probably down for their logs; some answer, as they are only not registered.
 
-        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | Nothing]] | Unreachable]:
-            names = self._options.topics.names if it.topics is None else sorted(self._options.topics.among(it.topics))
+        Only `Nothing` says that a node has no such topic. A node that refuses to answer, or whose answer makes no sense, is
+        as silent as one that is down: it may have messages, and nobody can see them.
+        """
+
+        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | Nothing]] | NsqError]:
+            # Of a retired node silence means loss, so it has as long for an answer as any other question.
+            timeout = None if it.is_retired else GLANCE
             try:
-                places = [Place(it.address, name) for name in names]
-                # Of a retired node silence means loss, so it has as long for an answer as any other question.
-                timeout = None if it.is_retired else GLANCE
+                places = [Place(it.address, name) for name in self._names_at(it, timeout)]
                 return it, [(place, self.head(place, timeout=timeout)) for place in places]
-            except Unreachable as error:
-                return it, error
             except NsqError as error:
-                log.warning("%s is left out: %s", it.address, error)
-                return it, []
+                return it, error
 
         wanted = list(nodes)
         if wanted:
             with ThreadPoolExecutor(min(_AT_ONCE, len(wanted))) as pool:
                 yield from pool.map(ask, wanted)
+
+    def _names_at(self, it: Departed, timeout: float | None) -> list[str]:
+        """Which topics to ask a node for. Where nobody knows which it has, and a pattern may match one, the node says so."""
+        topics = self._options.topics
+        if it.topics is not None:
+            return sorted(topics.among(it.topics))
+        if not topics.patterns:
+            return list(topics.names)
+        return sorted({*topics.names, *topics.among(_topics_of(self._http, it.address, timeout=timeout))})
 
     def _seen(self, silent: Mapping[str, str], heads: Iterable[Head]) -> Seen:
         lanes: dict[str, list[Lane]] = defaultdict(list)
@@ -289,8 +325,8 @@ def _topics_of_each(
     return found
 
 
-def _topics_of(http: Http, address: str) -> list[str]:
-    stats = http.json(address, "/stats?format=json&include_clients=false&include_mem=false")
+def _topics_of(http: Http, address: str, *, timeout: float | None = None) -> list[str]:
+    stats = http.json(address, "/stats?format=json&include_clients=false&include_mem=false", timeout=timeout)
     return [topic["topic_name"] for topic in stats["topics"] or ()]
 
 

@@ -46,7 +46,7 @@ class Http:
             return json.loads(body)
         except ValueError:
             raise NsqError(
-                f"{address}{target} answers something that is no JSON: is this nsqd or nsqlookupd?"
+                f"{address}{target} answers something that is not JSON: is this nsqd or nsqlookupd?"
             ) from None
 
     @contextmanager
@@ -59,23 +59,34 @@ class Http:
         accept: str = "application/json",
         timeout: float | None = None,
         is_lookupd: bool = False,
+        body: bytes | None = None,
     ) -> Iterator[HTTPResponse]:
         """An answer that is 200, on a connection of its own. Whatever breaks inside the block is Unreachable."""
         with _translated(address):
-            connection, response = self._open(method, address, target, accept, timeout, is_lookupd=is_lookupd)
+            connection, response = self._open(
+                method, address, target, accept, timeout, is_lookupd=is_lookupd, body=body
+            )
             try:
                 yield response
             finally:
                 connection.close()
 
     def _open(
-        self, method: str, address: str, target: str, accept: str, timeout: float | None, *, is_lookupd: bool
+        self,
+        method: str,
+        address: str,
+        target: str,
+        accept: str,
+        timeout: float | None,
+        *,
+        is_lookupd: bool,
+        body: bytes | None,
     ) -> tuple[HTTPConnection, HTTPResponse]:
         for _ in range(2):
             connection = self.connect(address, timeout=timeout)
             try:
                 token = {} if is_lookupd else self.token_for(connection)
-                connection.request(method, target, headers={"Accept": accept, **token})
+                connection.request(method, target, body, headers={"Accept": accept, **token})
                 response = connection.getresponse()
                 if response.status == 200:
                     return connection, response

@@ -45,7 +45,7 @@ class Lane(NamedTuple):
     def parse(cls, text: str) -> Lane:
         parts = text.split("/")
         if len(parts) != 3 or not all(parts):
-            raise BadOption(f"{text!r} is no lane: expected <node>/<topic>/<log>")
+            raise BadOption(f"{text!r} is not a lane: expected <node>/<topic>/<log>")
         return cls(*parts)
 
 
@@ -154,7 +154,7 @@ def parse_bound(text: str, *, others: Edge, option: str, required: bool = False)
         written = json.loads(text)
     except ValueError as error:
         raise BadOption(
-            f'{option}: expected "earliest", "latest" or JSON, and this is none: {text!r} ({error})'
+            f'{option}: expected "earliest", "latest" or JSON, and this is neither: {text!r} ({error})'
         ) from None
     if not isinstance(written, dict):
         raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
@@ -183,7 +183,7 @@ def parse_times(text: str, *, others: Edge, option: str, required: bool = False)
     try:
         written = json.loads(text)
     except ValueError as error:
-        raise BadOption(f"{option}: expected JSON, and this is none: {text!r} ({error})") from None
+        raise BadOption(f"{option}: expected JSON, and this is not: {text!r} ({error})") from None
     if not isinstance(written, dict):
         raise BadOption(f"{option}: expected an object of times by lane, not {text!r}")
     return Places(

@@ -1,6 +1,6 @@
 """How streaming queries do, for whoever runs them: a listener of Spark's, and a page for Prometheus.
 
-    listener = NsqListener()
+    listener = NsqListener(look=ClusterLook(options))
     spark.streams.addListener(listener)
     serve(listener.states, "127.0.0.1:9108")
 
@@ -28,6 +28,7 @@ from pyspark.sql.streaming.listener import (
 from common.prometheus import CONTENT_TYPE, Metric, Sample, exposition
 from pyspark_nsq import reports
 from pyspark_nsq.errors import BadOption
+from pyspark_nsq.idle import Look
 
 OBSERVED: Final = "quality"  # the name of `DataFrame.observe` under which counts of broken rules come
 BYTES: Final = "nsq"  # and that under which `bytes` comes, where somebody counts them
@@ -53,7 +54,7 @@ class QueryState:
     state_rows: int = 0
     batch_seconds: float = 0.0
     commit_seconds: float = 0.0
-    last_success: float | None = None  # since 1970; also when there was nothing to do
+    last_success: float | None = None  # since 1970; also when there was nothing to do, and no node was missing
     lanes: Mapping[str, int] = field(default_factory=dict)  # the next sequence of each
     missing: Mapping[str, str] = field(default_factory=dict)  # nodes, and why
     broken: Mapping[str, int] = field(default_factory=dict)  # rows, by the rule that they broke
@@ -98,11 +99,22 @@ class QueryStates:
                 broken=_broken(state, report),
             )
 
-    def idle(self, query: str) -> None:
-        """There was nothing to do, which is as good as a batch."""
+    def idle(self, query: str, report: reports.Report | None = None) -> None:
+        """There was nothing to do, and a look at the cluster (`idle.Look`) gave this report.
+
+        That is as good as a batch if no node is missing. Without a look nobody knows: the query may be idle because its only
+        node is down.
+        """
         with self._lock:
             self._has_run.add(query)
-            self._states[query] = replace(self._states.get(query, QueryState()), last_success=self._clock())
+            state = self._states.get(query, QueryState())
+            if report is None:
+                self._states[query] = state
+                return
+            self._note_ends(query, report)
+            missing = reports.missing_in(report)
+            last_success = state.last_success if missing else self._clock()
+            self._states[query] = replace(state, lag=reports.lag_of(report), missing=missing, last_success=last_success)
 
     def ended(self, query: str, error: str | None) -> None:
         with self._lock:
@@ -124,7 +136,11 @@ class QueryStates:
         with self._lock:
             return {
                 query: replace(
-                    state, lag_seconds=reports.longest(it.lag(now) for it in self._times.get(query, {}).values())
+                    state,
+                    # Of what a missing node has, nobody knows the age.
+                    lag_seconds=None
+                    if state.missing
+                    else reports.longest(it.lag(now) for it in self._times.get(query, {}).values()),
                 )
                 for query, state in self._states.items()
             }
@@ -157,7 +173,7 @@ _EACH: Final[Mapping[str, tuple[Kind, str, Callable[[QueryState], float | None]]
     "failed_starts_total": ("counter", "Of them, those before any batch was done.", lambda it: it.failed_starts),
     "last_success_timestamp_seconds": (
         "gauge",
-        "When a batch was done, or there was nothing to do, for the last time.",
+        "When a batch was done, or a look found nothing to do and no node missing, for the last time.",
         lambda it: it.last_success,
     ),
     "batches_total": ("counter", "Batches that were committed.", lambda it: it.batches),
@@ -213,19 +229,25 @@ def _metric(name: str, kind: Kind, meaning: str, samples: list[Sample]) -> Metri
 class NsqListener(StreamingQueryListener):
     """Spark calls it in a thread of its own, for one event after another."""
 
-    def __init__(self, states: QueryStates | None = None) -> None:
+    def __init__(self, states: QueryStates | None = None, *, look: Look | None = None) -> None:
+        """`look` is how idle queries are seen: `ClusterLook` with the options of their source."""
         self.states = states or QueryStates()
+        self._look = look
         self._names: dict[str, str] = {}
+        self._last: dict[str, reports.Report] = {}  # of each query, by its id
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         self.states.started(self._name(event.id, event.name))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         name = self._name(event.progress.id, event.progress.name)
-        self.states.observe(name, json.loads(event.progress.json))
+        report = self._last[str(event.progress.id)] = json.loads(event.progress.json)
+        self.states.observe(name, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self.states.idle(self._name(event.id, None))
+        name = self._name(event.id, None)
+        report = self._look(name, self._last.get(str(event.id))) if self._look is not None else None
+        self.states.idle(name, report)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.states.ended(self._name(event.id, None), event.exception)

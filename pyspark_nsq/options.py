@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
@@ -52,6 +52,9 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "discoverySeconds": (_SOURCE, "10"),
     "requireAllNodes": (_SOURCE, "false"),
     "requireNodes": (_SOURCE, "0"),
+    "readerName": (_SOURCE, ""),
+    "readerInto": (_SOURCE, ""),
+    "readerFormat": (_SOURCE, ""),
     "exactlyOnce": (_SINK, "false"),
     "writeId": (_SINK, ""),
     "messagesPerPublish": (_SINK, "1000"),
@@ -70,7 +73,7 @@ class Access:
     ca_file: str = ""
     cert_file: str = ""
     key_file: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
     timeout: float = 30.0
     token_to: tuple[str, ...] = ()  # networks and names of nsqd that are shown the token
     token_over_http: bool = False
@@ -106,6 +109,15 @@ class Topics:
 
 
 @dataclass(frozen=True, slots=True)
+class Reader:
+    """As what a stream reports to nsqd how far it has come."""
+
+    name: str
+    into: str
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     where: Where
     access: Access
@@ -127,6 +139,7 @@ class SourceOptions:
     discovery_seconds: float
     require_all_nodes: bool
     require_nodes: int
+    reader: Reader | None  # None: it does not report
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +176,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         discovery_seconds=words.number("discoverySeconds", at_least=1),
         require_all_nodes=words.truth("requireAllNodes"),
         require_nodes=words.number("requireNodes", at_least=0),
+        reader=_reader(words),
     )
 
 
@@ -233,6 +247,13 @@ def _unknown(name: str, known: Mapping[str, str], door: str) -> str:
     close = get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {known[close[0]]}?" if close else f"there are: {', '.join(sorted(known.values()))}"
     return f"the {door} has no option {name}; {hint}"
+
+
+def _reader(words: _Words) -> Reader | None:
+    name, into, kind = words.text("readerName"), words.text("readerInto"), words.text("readerFormat")
+    if not name and (into or kind):
+        raise BadOption("readerInto and readerFormat say nothing without a readerName")
+    return Reader(name, into, kind) if name else None
 
 
 def _where(words: _Words) -> Where:

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from pyspark_nsq.announcing import Announcer
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
@@ -48,6 +49,7 @@ from pyspark_nsq.worker import spare_imports
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
 _NO_LIMIT: Final = (1 << 63) - 1
 _GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
+_LAST_WORDS: Final = 0.5  # seconds that a stream which ends by itself waits until nsqd have heard how far it came
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -58,6 +60,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._profiles = Profiles(self._cluster)
         self._last_batch_at = float("-inf")
         self._watch: Watch | None = None
+        self._announcer: Announcer | None = None
         self._all_answered = False
         self._initial: Offsets | None = None
         self._gap = 0  # messages that the batch which was planned last leaves out
@@ -96,10 +99,28 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lossless=self._options.lossless,
         )
         self._gap = skipped(here, end, heads)
+        self._announce(here, is_last=end is here and self._targets is not None)
         if end is here:
             return start
         self._last_batch_at = time.monotonic()
         return end.to_json()
+
+    def _announce(self, here: Offsets, *, is_last: bool) -> None:
+        """Spark asks for the next batch when the one before is committed.
+
+        It tells a source about a commit, too, but only with the batch after the next one: too late for a stream that ends.
+        """
+        options = self._options
+        if options.reader is None:
+            return
+        if self._announcer is None:
+            self._announcer = Announcer(options.reader, Http(options.access), self._addresses)
+        self._announcer.committed(here.lanes)
+        if is_last:
+            self._announcer.settle(_LAST_WORDS)
+
+    def _addresses(self) -> dict[Lane, str]:
+        return {lane: head.address for lane, head in self._heads().items()}
 
     def _share(self, heads: Mapping[Lane, Head], waiting: Mapping[Lane, Span], *, is_limited: bool) -> Shares | None:
         limit = Limit(self._options.max_rows, self._options.max_bytes) if is_limited else Limit()

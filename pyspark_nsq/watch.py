@@ -51,7 +51,7 @@ class Watch:
         self._silent: dict[str, str] = {}  # addresses that do not answer, and why
         self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
         self._watched: set[Place] = set()  # those and some that are gone: a thread each
-        self._down: set[Place] = set()  # of which the last question had no answer
+        self._down: dict[Place, str] = {}  # of which the last question had no answer, or an error; and why
 
     def start(self, *, tolerant: bool) -> bool:
         """Asks everybody once, so that `heads` is complete, and goes on in threads. Says whether all have answered.
@@ -84,7 +84,7 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def down(self) -> set[Lane]:
-        """Lanes that cannot be asked just now: those of nodes that do not answer, which `missing` names, and those refused."""
+        """Lanes that cannot be asked just now: those of nodes that do not answer or refuse to, which `missing` names."""
         with self._lock:
             return {
                 head.lane for place, head in self._heads.items() if place in self._down or place.address in self._silent
@@ -104,9 +104,9 @@ class Watch:
             for place, head in self._heads.items():
                 lanes[place.address].append(head.lane)
             cluster = self._cluster
-            return Seen(
-                registered=cluster.registered, departed=cluster.departed, silent=dict(self._silent), lanes=lanes
-            )
+            # A node that refuses one topic and answers for another is silent about the first.
+            silent = {place.address: why for place, why in self._down.items()} | self._silent
+            return Seen(registered=cluster.registered, departed=cluster.departed, silent=silent, lanes=lanes)
 
     def vanished(self) -> dict[Lane, str]:
         """Lanes that are gone, and how that was seen."""
@@ -170,11 +170,12 @@ class Watch:
     def _visit_departed(self) -> None:
         """Ask those who are not registered any more: they may only be draining, or cut off from nsqlookupd."""
         for departed, found in self._cluster.visit(self._cluster.departed):
-            if isinstance(found, Unreachable):
+            if isinstance(found, NsqError):
                 self._note_silence(departed.address, found)
                 continue
             self._note_answer(departed.address)
             for place, head in found:
+                self._set_down(place, "")
                 self._note(place, head)
             self._follow_all({place for place, head in found if isinstance(head, Head)})
 
@@ -220,7 +221,7 @@ class Watch:
             try:
                 found = self._wait_for_news(place)
             except NsqError as error:
-                if self._set_down(place, True):
+                if self._set_down(place, str(error)):
                     log.warning("%s is waited for: %s", place, error)
                 misses += 1
                 if isinstance(error, Unreachable):
@@ -228,23 +229,27 @@ class Watch:
             else:
                 self._note(place, found)
                 self._note_answer(place.address)
-                if self._set_down(place, False):
+                if self._set_down(place, ""):
                     log.warning("%s is back", place)
                 misses = 0 if isinstance(found, Head) else misses + 1
             time.sleep(_AGAIN if misses else _SHORTEST)
 
-    def _set_down(self, place: Place, is_down: bool) -> bool:
-        """Return whether that is news."""
+    def _set_down(self, place: Place, why: str) -> bool:
+        """Note why a place cannot be asked; nothing: it can. Return whether that is news."""
         with self._lock:
-            was_down = place in self._down
-            (self._down.add if is_down else self._down.discard)(place)
-            return was_down is not is_down
+            was_down = self._down.pop(place, "")
+            if why:
+                self._down[place] = why
+            return bool(was_down) is not bool(why)
 
     def _is_expected(self, place: Place) -> bool:
         """Whether a lane may be there. Where none is, its thread ends: topics and addresses come and go for months."""
         with self._lock:
             if place not in self._expected:
                 self._watched.discard(place)
+                # Nobody asks it any more. Of a lane that was there, the head is kept, and `missing` goes on naming the node.
+                if place not in self._heads:
+                    self._down.pop(place, None)
             return place in self._expected
 
     def _wait_for_news(self, place: Place) -> Head | Nothing:

@@ -6,19 +6,33 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import FileSystem
 
-from pyspark_nsqtable.ends import MARK, Refused, Span, advanced, application, joined
+from pyspark_nsqtable.ends import (
+    MARK,
+    Numbers,
+    Refused,
+    Span,
+    advanced,
+    ahead_and_judged_otherwise,
+    application,
+    joined,
+    judgement,
+    known_ends,
+)
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Place
-from pyspark_nsqtable.schemas import retried, widen
-from pyspark_nsqtable.sink import Target, action_of, check_fits, remove_unnamed
+from pyspark_nsqtable.schemas import additions, retried, widen
+from pyspark_nsqtable.sink import Target, action_of, check_fits
+from pyspark_nsqtable.unnamed import Unnamed, is_made
+
+SELECTS: Final = "nsq/select"  # application of a table with what SQL has made of messages: only SQL can add to it
 
 
 class AnotherJob(Exception):
@@ -46,6 +60,15 @@ class Batch:
     query: str
     number: int
     told: Mapping[str, str]
+    marks: Sequence[str] = ()  # applications by which the table says what kind of table it is, once
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """To which table a quarantine belongs, and who decides what lies in which of the two."""
+
+    table: Target
+    judge: int  # a fingerprint of the decoder and the rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +79,53 @@ class Commit:
     table: DeltaTable
     files: Sequence[DataFile]
     ends: Mapping[str, int]  # those that change
+    of: str = ""  # the id of the table to which this one is the quarantine
+    judge: int = 0  # whose rows a quarantine gets
 
-    def make(self, batch: Batch) -> None:
+    def widen(self) -> bool:
+        """Give the table the fields that the rows bring and it lacks, and return whether it lacked some."""
+        rows = Schema.from_arrow(self.target.schema)
+        if not (self.ends and self.files and additions(self.table.schema(), rows)):
+            return False
+        widen(self.table, rows)
+        return True
+
+    def make(self, batch: Batch, brought: Unnamed) -> None:
         """Raises AnotherJob, or LeaseExpired. What the table had before is not added again."""
         if not self.ends:
-            remove_unnamed(self.target, self.files)
             return
         check_leases((file.modified / 1000 for file in self.files), time.time())
-        marks = [] if is_marked(self.table) else [Transaction(MARK, 1)]
-        known = [Transaction(application(lane), end) for lane, end in self.ends.items()]
-        properties = CommitProperties(
-            custom_metadata={"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told},
-            app_transactions=[*marks, *known, Transaction(batch.query, batch.number)],
-        )
         try:
-            self.table.create_write_transaction(
-                [action_of(file) for file in self.files],
-                mode="append",
-                schema=self.target.schema,
-                partition_by=list(self.target.partitioning) or None,
-                commit_properties=properties,
-            )
+            brought.try_commit(lambda: self._append(batch))
         except CommitFailedError as failure:
             if "Concurrent transaction" not in str(failure):
                 raise
             raise another_job(self.target, next(iter(self.ends))) from failure
 
+    def _append(self, batch: Batch) -> None:
+        marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
+        known = [Transaction(application(lane, self.of), end) for lane, end in self.ends.items()]
+        if self.of:
+            known += [Transaction(judgement(lane, self.of), self.judge) for lane in self.ends]
+        properties = CommitProperties(
+            custom_metadata={"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told},
+            app_transactions=[*marks, *known, Transaction(batch.query, batch.number)],
+        )
+        self.table.create_write_transaction(
+            [action_of(file) for file in self.files],
+            mode="append",
+            schema=self.target.schema,
+            partition_by=list(self.target.partitioning) or None,
+            commit_properties=properties,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class DeltaDestination:
-    """Where landing adds rows. `beside` is the table to which a quarantine belongs."""
+    """Where landing adds rows. `beside` is given for a quarantine."""
 
     target: Target
-    beside: Target | None = None
+    beside: Beside | None = None
 
     keeps_columns: ClassVar[bool] = False  # Delta's log has what a file is of
 
@@ -104,38 +141,90 @@ class DeltaDestination:
         return self.target.filesystem()
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        return ends_of(self.target, lanes, beside=self.beside)
+        return ends_of(self.target, lanes, beside=None if self.beside is None else self.beside.table)
+
+    def check_judge(self, shares: Sequence[Share]) -> None:
+        if self.beside is not None:
+            check_judge(self.target, shares, self.beside)
 
     def prepare(self, shares: Sequence[Share]) -> None:
         prepare(self.target, shares, beside=self.beside)
 
-    def append(self, shares: Sequence[Share], batch: Batch) -> None:
-        append(self.target, shares, batch, beside=self.beside)
-
-    def discard(self, files: Sequence[DataFile], *, was_offered: bool) -> None:
-        """Delta's log says of each file whether a commit has named it, and no commit comes later."""
-        remove_unnamed(self.target, files)
+    def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+        append(self.target, shares, batch, brought, beside=self.beside)
 
 
-def append(target: Target, shares: Sequence[Share], batch: Batch, *, beside: Target | None = None) -> None:
-    """Append what the tasks have written. Whenever somebody has changed the schema meanwhile, it is judged anew."""
-    retried(lambda: prepare(target, shares, beside=beside).make(batch), again=lambda: None)
+def append(
+    target: Target, shares: Sequence[Share], batch: Batch, brought: Unnamed, *, beside: Beside | None = None
+) -> None:
+    """Append what the tasks have brought. Whenever somebody has changed the schema meanwhile, it is judged anew.
+
+    What fails is no failure if the table has the batch: an answer may be lost, and a store may refuse the repetition of a request
+    that it has taken.
+    """
+
+    def attempt() -> None:
+        commit = prepare(target, shares, beside=beside)
+        if commit.widen():  # a commit of its own, during which others may have added messages
+            commit = prepare(target, shares, beside=beside)
+        commit.make(batch, brought)
+
+    try:
+        retried(attempt, again=lambda: None)
+    except Exception:
+        if not is_made(lambda: _has(target, shares, batch, beside)):
+            raise
 
 
-def prepare(target: Target, shares: Sequence[Share], *, beside: Target | None = None) -> Commit:
-    """Judges what the tasks have written, and adds none of it. `beside` is the table to which a quarantine belongs.
+def _has(target: Target, shares: Sequence[Share], batch: Batch, beside: Beside | None) -> bool:
+    if beside is not None:
+        check_judge(target, shares, beside)
+    table = target.table()
+    spans = joined(span for share in shares for span in share.spans)
+    ends = _ends(table, spans, beside=existing(beside.table) if beside else None)
+    return table.transaction_version(batch.query) == batch.number and all(
+        end is not None and end >= spans[lane].end for lane, end in ends.items()
+    )
 
-    A table gets the fields that the rows bring and it lacks, which is a commit of its own.
+
+def check_judge(quarantine: Target, shares: Sequence[Share], beside: Beside) -> None:
+    """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
+    table, bad = existing(beside.table), existing(quarantine)
+    if table is not None and bad is not None:
+        check_ahead(
+            (table.transaction_version, bad.transaction_version),
+            shares,
+            of=str(table.metadata().id),
+            judge=beside.judge,
+            names=(f"the table at {beside.table.path}", f"the quarantine at {quarantine.path}"),
+        )
+
+
+def check_ahead(
+    said: tuple[Numbers, Numbers], shares: Sequence[Share], *, of: str, judge: int, names: tuple[str, str]
+) -> None:
+    """Raises NotJoined; `said` and `names` are of a table and of its quarantine."""
+    found = ahead_and_judged_otherwise(*said, (span.lane for share in shares for span in share.spans), of, judge)
+    if found is not None:
+        lane, end = found
+        raise NotJoined(
+            f"{names[1]} is ahead of {names[0]}, as after a crash: messages before {end} of lane {lane} were judged by "
+            "another decoder or other rules; land once more with these, or name another quarantine"
+        )
+
+
+def prepare(target: Target, shares: Sequence[Share], *, beside: Beside | None = None) -> Commit:
+    """Judges what the tasks have written, and adds none of it. `beside` says to which table a quarantine belongs.
 
     Raises NotJoined where rows would be missing, and AnotherJob where the table is no longer what the tasks saw.
     """
     spans = joined(span for share in shares for span in share.spans)
     table = target.table()
     check_fits(table, target)
-    widen(table, Schema.from_arrow(target.schema))  # before ends are read: it looks at a newer version
     if not is_marked(table) and table.file_uris():
         raise NotJoined(rows_without_ends(target.path))
-    ends = _ends([table, existing(beside)], spans)
+    main = None if beside is None else beside.table.table()
+    ends = _ends(table, spans, beside=main)
     for share in shares:
         for lane, seen in share.ends.items():
             if ends[lane] != seen:
@@ -144,7 +233,10 @@ def prepare(target: Target, shares: Sequence[Share], *, beside: Target | None = 
         after = advanced(spans, ends)
     except Refused as refused:
         raise NotJoined(f"{target.path}: {refused}") from None
-    return Commit(target, table, [file for share in shares for file in share.files], after)
+    files = [file for share in shares for file in share.files]
+    if beside is None or main is None:
+        return Commit(target, table, files, after)
+    return Commit(target, table, files, after, str(main.metadata().id), beside.judge)
 
 
 def ends_of(target: Target, lanes: Iterable[str], *, beside: Target | None = None) -> dict[str, int | None]:
@@ -153,7 +245,11 @@ def ends_of(target: Target, lanes: Iterable[str], *, beside: Target | None = Non
     To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
     asks only what has come since. Should that miss something, `prepare` finds it.
     """
-    return _ends([_kept_open(one.place) for one in (target, beside) if one is not None], lanes)
+    if beside is None:
+        return _ends(_kept_open(target.place), lanes)
+    main = _kept_open(beside.place)
+    # A quarantine knows nothing of a table that is still to be made.
+    return _ends(None if main is None else _kept_open(target.place), lanes, beside=main)
 
 
 def _kept_open(place: Place) -> DeltaTable | None:
@@ -181,13 +277,12 @@ def is_marked(table: DeltaTable) -> bool:
     return table.transaction_version(MARK) is not None
 
 
-def _ends(tables: Sequence[DeltaTable | None], lanes: Iterable[str]) -> dict[str, int | None]:
-    known = [table for table in tables if table is not None]
-    found: dict[str, int | None] = {}
-    for lane in lanes:
-        ends = [table.transaction_version(application(lane)) for table in known]
-        found[lane] = max((end for end in ends if end is not None), default=None)
-    return found
+def _ends(table: DeltaTable | None, lanes: Iterable[str], *, beside: DeltaTable | None = None) -> dict[str, int | None]:
+    """Where `beside` is given, `table` is its quarantine."""
+    said = None if table is None else table.transaction_version
+    if beside is None:
+        return known_ends(lanes, said)
+    return known_ends(lanes, said, of=str(beside.metadata().id), beside=beside.transaction_version)
 
 
 def rows_without_ends(path: str) -> str:

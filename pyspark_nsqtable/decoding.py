@@ -26,6 +26,8 @@ VALUE: Final = "value"
 ERROR: Final = "error"
 EXTRA: Final = "extra_fields"
 MISSING: Final = "missing_fields"
+COUNTS: Final = "_counts"  # the column
+COUNTS_TYPE: Final = pa.struct([(EXTRA, pa.int64()), (MISSING, pa.int64())])
 _TRIED: Final = 64  # bodies after which the quick way is given up for a batch if it has refused most of them
 _AT: Final = re.compile(r"\s*\(byte (\d+)\)")
 
@@ -66,13 +68,22 @@ def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Batches with a column `body` and what became of it, for Spark's mapInArrow."""
+    """Batches with a column `body` and what became of it, for Spark's mapInArrow.
+
+    With `counts` there is a column of them, too: the first row of a batch has those of the whole batch.
+    """
 
     decoder: Decoder
+    counts: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for rows in batches:
-            yield with_decoded(rows, self.decoder.decode(rows.column("body")))
+            decoded = self.decoder.decode(rows.column("body"))
+            found = with_decoded(rows, decoded)
+            if self.counts:
+                told = [dict(decoded.counts), *[None] * (rows.num_rows - 1)] if rows.num_rows else []
+                found = found.append_column(COUNTS, pa.array(told, COUNTS_TYPE))
+            yield found
 
 
 class RawDecoder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 
-from pyspark_nsqtable.statistics import Leaf, leaves, statistics
+from pyspark_nsqtable.statistics import Leaf, leaves, statistics, to_json
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _MOST_OPEN: Final = 64  # files of a task; rows of a quiet topic may be of as many hours as it has rows
@@ -118,7 +117,7 @@ class _OpenFile:
         self._writer.close()
         size = int(self._sink.tell())
         self._sink.close()
-        stats = json.dumps(statistics(self._writer.writer.metadata, self._leaves))
+        stats = to_json(statistics(self._writer.writer.metadata, self._leaves))
         return DataFile(self._path, size, self._partition, stats, time.time_ns() // 1_000_000)
 
     def discard(self) -> None:

@@ -5,7 +5,7 @@ Nothing here needs pyiceberg or a catalog, so executors need neither. What the d
 
 A task cannot ask the catalog how far the table goes, so it is told once for the whole query. That is enough: while the query
 runs, only its own commits move the ends, and each batch begins where the one before ended. Should anybody else move them,
-what the tasks have written is not what the table lacks, and `iceberg_commits.prepare` refuses it.
+what the tasks have written is not what the table lacks, and `iceberg_commits` refuses it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from pyspark_nsqtable.appending import Batch, Share
-from pyspark_nsqtable.files import DataFile
+from pyspark_nsqtable.ends import known_ends
 from pyspark_nsqtable.places import Access, Place, is_storage_option, parse_place
+from pyspark_nsqtable.unnamed import Unnamed
 
 LOCATION: Final = "iceberg.location"
-ENDS: Final = "iceberg.ends"
+ID: Final = "iceberg.id"
+NUMBERS: Final = "iceberg.numbers"
 CATALOG: Final = "catalog"
 PROPERTY: Final = "catalog."  # properties of the catalog follow it
 
@@ -42,7 +44,7 @@ class CatalogName:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
-    """Where landing adds rows. `beside` is the table to which a quarantine belongs."""
+    """Where landing adds rows. `beside` is the table to which a quarantine belongs, `judge` who decides what lies in which."""
 
     path: str  # `namespace.table`
     catalog: CatalogName
@@ -50,8 +52,10 @@ class IcebergTable:
     partitioning: tuple[str, ...]
     access: Access = field(default_factory=Access)
     location: str = ""  # of its data files, as the table spells it
-    known: Mapping[str, int] = field(default_factory=dict)  # the ends when the query was started
+    id: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)  # what it kept when the query was started; see `ends`
     beside: IcebergTable | None = None
+    judge: int = 0
 
     keeps_columns: ClassVar[bool] = (
         True  # as any reader of Parquet then reads a file alone, and pyiceberg finds a file's partition in it
@@ -69,40 +73,27 @@ class IcebergTable:
         return {
             "path": self.path,
             LOCATION: self.location,
-            ENDS: json.dumps(self.known),
+            ID: self.id,
+            NUMBERS: json.dumps(self.numbers),
             **self.catalog.as_options(),
             **self.access.as_options(),
         }
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        tables = [self] if self.beside is None else [self, self.beside]
-        found = {}
-        for lane in lanes:
-            ends = [table.known[lane] for table in tables if lane in table.known]
-            found[lane] = max(ends, default=None)
-        return found
+        if self.beside is None:
+            return known_ends(lanes, self.numbers.get)
+        return known_ends(lanes, self.numbers.get, of=self.beside.id, beside=self.beside.numbers.get)
 
     # In the driver
+
+    def check_judge(self, shares: Sequence[Share]) -> None:
+        _commits().check_judge(self, shares)
 
     def prepare(self, shares: Sequence[Share]) -> None:
         _commits().prepare(self, shares)
 
-    def append(self, shares: Sequence[Share], batch: Batch) -> None:
-        _commits().append(self, shares, batch)
-
-    def discard(self, files: Sequence[DataFile], *, was_offered: bool) -> None:
-        """Remove files of a batch that has failed.
-
-        Not those that a commit was to name: `append` has removed them where it knows that the catalog refused them, and where
-        the catalog's answer was lost they may yet become rows.
-        """
-        if not was_offered:
-            self.remove(files)
-
-    def remove(self, files: Sequence[DataFile]) -> None:
-        filesystem, root = self.filesystem()
-        for file in files:
-            filesystem.delete_file(f"{root}/{file.path}")
+    def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+        _commits().append(self, shares, batch, brought)
 
 
 def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
@@ -117,7 +108,8 @@ def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tupl
         partitioning=partitioning,
         access=parse_place(location, storage).access,
         location=location,
-        known=json.loads(options[ENDS]),
+        id=options[ID],
+        numbers=json.loads(options[NUMBERS]),
     )
 
 

@@ -9,6 +9,10 @@ is another one by now. So whatever moves the ends makes a snapshot, even without
 again by itself, on top of the other's snapshot and with the ends that we took the first time: then rows are there twice. So its
 own retries are off, and what was refused is judged anew.
 
+**When nobody knows whether a commit was made.** A catalog's answer may be lost, and its refusal may be that of a repetition while
+the first request is still on its way. So neither the data files of a commit that was tried nor the lists that it has of them are
+removed, whatever came back (`unnamed` says why), and the table is asked whether it has the batch.
+
 **Rolling back.** Properties stay as they are when somebody sets the table back to an earlier snapshot, and the ends would speak
 of rows that are gone. So the snapshot that set the ends is named with them, and has to be one that the table grew from. Once
 that snapshot has expired nobody can tell.
@@ -18,8 +22,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -33,14 +36,15 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 
-from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, Share, rows_without_ends
-from pyspark_nsqtable.ends import MARK, Refused, advanced, application, first_lacking, joined
+from pyspark_nsqtable.appending import SELECTS, AnotherJob, Batch, NotJoined, Share, check_ahead, rows_without_ends
+from pyspark_nsqtable.ends import MARK, Refused, advanced, application, first_lacking, joined, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Access
 from pyspark_nsqtable.schemas import Misfit, additions
 from pyspark_nsqtable.sink import BadTable
+from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by which the ends were set
 _TRIES: Final = 20  # commits of others may come between a look and ours
@@ -66,13 +70,23 @@ _S3: Final[Mapping[str, str]] = {
 class Standing:
     """What a table says of the messages that it has."""
 
-    ends: Mapping[str, int]
-    is_marked: bool  # all its rows are accounted for by ends
+    id: str
+    numbers: Mapping[str, int]  # see `ends`
     has_rows: bool
     is_set_back: bool  # to a snapshot before the one that set the ends
 
+    @property
+    def is_marked(self) -> bool:
+        """Whether all its rows are accounted for by ends."""
+        return MARK in self.numbers
+
+    @property
+    def is_selected(self) -> bool:
+        """Whether it has what SQL has made of messages."""
+        return SELECTS in self.numbers
+
     def end_of(self, lane: str) -> int | None:
-        return self.ends.get(lane)
+        return self.numbers.get(application(lane))
 
     def check(self, path: str) -> None:
         """Raises NotJoined where the ends do not say which rows there are."""
@@ -134,9 +148,10 @@ def location_of(table: Table) -> str:
 
 def standing(table: Table) -> Standing:
     prefix = application("")
-    own = {name: text for name, text in table.properties.items() if name.startswith(prefix)}
-    ends = {name.removeprefix(prefix): int(text) for name, text in own.items() if name not in (MARK, SNAPSHOT)}
-    return Standing(ends, MARK in own, _has_rows(table), _is_set_back(table, own.get(SNAPSHOT)))
+    numbers = {name: int(text) for name, text in table.properties.items() if name.startswith(prefix)}
+    return Standing(
+        str(table.metadata.table_uuid), numbers, _has_rows(table), _is_set_back(table, numbers.get(SNAPSHOT))
+    )
 
 
 def _has_rows(table: Table) -> bool:
@@ -146,10 +161,10 @@ def _has_rows(table: Table) -> bool:
     return snapshot.summary is None or snapshot.summary["total-records"] != "0"
 
 
-def _is_set_back(table: Table, named: str | None) -> bool:
-    if named is None or table.snapshot_by_id(int(named)) is None:
+def _is_set_back(table: Table, named: int | None) -> bool:
+    if named is None or table.snapshot_by_id(named) is None:
         return False
-    return all(it.snapshot_id != int(named) for it in ancestors_of(table.current_snapshot(), table.metadata))
+    return all(it.snapshot_id != named for it in ancestors_of(table.current_snapshot(), table.metadata))
 
 
 def check_fits(table: Table, target: IcebergTable) -> None:
@@ -205,12 +220,12 @@ class Commit:
     table: Table
     files: Sequence[DataFile]
     ends: Mapping[str, int]  # those that change
+    of: str = ""  # the id of the table to which this one is the quarantine
 
-    def make(self, batch: Batch) -> bool:
+    def make(self, batch: Batch, brought: Unnamed) -> bool:
         """Whether it was made; if not, somebody else has committed since it was judged. Raises LeaseExpired."""
         if not self.ends:
-            self.target.remove(self.files)  # the table has all of it
-            return True
+            return True  # the table has all of it
         check_leases((file.modified / 1000 for file in self.files), time.time())
         table = self.table
         # Of this object in memory alone; the catalog is told nothing of it.
@@ -227,26 +242,31 @@ class Commit:
             paths = (f"{self.target.location}/{file.path}" for file in self.files)
             for file in parquet_files_to_data_files(table.io, transaction.table_metadata, paths):
                 snapshot.append_data_file(file)
-        ends = {application(lane): str(end) for lane, end in self.ends.items()}
-        transaction.set_properties({**ends, MARK: "1", SNAPSHOT: str(snapshot.snapshot_id)})
-        table.catalog = cast(Catalog, _Doubting(table.catalog, snapshot.snapshot_id))
+        transaction.set_properties(self._properties(batch, snapshot.snapshot_id))
+        table.catalog = cast(Catalog, _Doubted(table.catalog))
         try:
-            transaction.commit_transaction()
-        except CommitFailedException:
+            brought.try_commit(transaction.commit_transaction)
+        except CommitRefused:
             return False
         return True
 
+    def _properties(self, batch: Batch, snapshot_id: int) -> dict[str, str]:
+        numbers = {application(lane, self.of): end for lane, end in self.ends.items()}
+        if self.of:
+            numbers |= {judgement(lane, self.of): self.target.judge for lane in self.ends}
+        numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: snapshot_id}
+        return {name: str(number) for name, number in numbers.items()}
 
-class _Doubting:
-    """A catalog that looks before it believes that a commit was refused.
 
-    An answer that is lost on its way is asked for again by proxies and by clients, and the second time the commit is refused
-    because of itself. pyiceberg would then remove the lists of files that the table by now consists of.
-    """
+class CommitRefused(Exception):
+    """The catalog said that somebody else has committed."""
 
-    def __init__(self, catalog: Catalog, snapshot_id: int) -> None:
+
+class _Doubted:
+    """A catalog whose refusals pyiceberg does not see, as it would remove the lists of files that they seem to leave unused."""
+
+    def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
-        self._snapshot_id = snapshot_id
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._catalog, name)
@@ -256,43 +276,70 @@ class _Doubting:
     ) -> CommitTableResponse:
         try:
             return self._catalog.commit_table(table, requirements, updates)
-        except CommitFailedException:
-            there = self._catalog.load_table(table.name())
-            if there.snapshot_by_id(self._snapshot_id) is None:
-                raise
-            return CommitTableResponse(metadata=there.metadata, **{"metadata-location": there.metadata_location})
+        except CommitFailedException as refusal:
+            raise CommitRefused(str(refusal)) from refusal
 
 
-def append(target: IcebergTable, shares: Sequence[Share], batch: Batch) -> None:
-    """Append what the tasks have written, unless somebody else has moved the ends.
+def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+    """Append what the tasks have brought, unless somebody else has moved the ends.
 
-    Raises what `judged` raises.
+    Raises what `judged` raises. What fails is no failure if the table has the batch.
     """
     catalog = open_catalog(target.catalog, target.access)
+    try:
+        _append(catalog, target, shares, batch, brought)
+    except Exception:
+        if not is_made(lambda: _has(catalog, target, shares, batch)):
+            raise
+
+
+def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
     pause = _PAUSE
-    with _removing_if_refused(target, shares):
-        for _ in range(_TRIES):
-            if judged(catalog, target, shares).make(batch):
-                return
-            time.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
+    for _ in range(_TRIES):
+        if judged(catalog, target, shares).make(batch, brought):
+            return
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
+
+
+def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
+    if target.beside is not None:
+        check_judge(target, shares)
+    table = catalog.load_table(target.path)
+    there = standing(table)
+    there.check(target.path)
+    spans = joined(span for share in shares for span in share.spans)
+    ends = _ends(spans, there, _beside(catalog, target))
+    return _names(table, batch) and all(end is not None and end >= spans[lane].end for lane, end in ends.items())
+
+
+def _names(table: Table, batch: Batch) -> bool:
+    """Return whether a snapshot is of this batch."""
+    told = (it.summary for it in table.snapshots() if it.summary is not None)
+    return any((it["nsq.query"], it["nsq.batch"]) == (batch.query, str(batch.number)) for it in told)
 
 
 def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
     """Judge what the tasks have written, and add none of it."""
-    with _removing_if_refused(target, shares):
-        judged(open_catalog(target.catalog, target.access), target, shares)
+    judged(open_catalog(target.catalog, target.access), target, shares)
 
 
-@contextmanager
-def _removing_if_refused(target: IcebergTable, shares: Sequence[Share]) -> Iterator[None]:
-    """Whatever else is raised may have left a commit behind that names the files."""
-    try:
-        yield
-    except (NotJoined, AnotherJob, BadTable):
-        target.remove([file for share in shares for file in share.files])
-        raise
+def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
+    """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
+    if quarantine.beside is None:
+        return
+    catalog = open_catalog(quarantine.catalog, quarantine.access)
+    table, bad = existing(catalog, quarantine.beside.path), existing(catalog, quarantine.path)
+    if table is not None and bad is not None:
+        there = standing(table)
+        check_ahead(
+            (there.numbers.get, standing(bad).numbers.get),
+            shares,
+            of=there.id,
+            judge=quarantine.judge,
+            names=(f"the table {quarantine.beside.path}", f"the quarantine {quarantine.path}"),
+        )
 
 
 def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
@@ -306,10 +353,9 @@ def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> C
     if table is None:  # it was made before the query was started
         raise NotJoined(f"the table {target.path} was removed")
     check_fits(table, target)
-    there = standing(table)
+    there, beside = standing(table), _beside(catalog, target)
     there.check(target.path)
-    beside = existing(catalog, target.beside.path) if target.beside is not None else None
-    ends = _ends(spans, there.ends, standing(beside).ends if beside is not None else {})
+    ends = _ends(spans, there, beside)
     for share in shares:
         for span in share.spans:
             if span.lane not in share.ends:  # nothing was to be added of it
@@ -322,8 +368,21 @@ def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> C
         after = advanced(spans, ends)
     except Refused as refused:
         raise NotJoined(f"{target.path}: {refused}") from None
-    return Commit(target, table, [file for share in shares for file in share.files], after)
+    files = [file for share in shares for file in share.files]
+    return Commit(target, table, files, after, "" if beside is None else beside.id)
 
 
-def _ends(lanes: Mapping[str, object], *tables: Mapping[str, int]) -> dict[str, int | None]:
-    return {lane: max((ends[lane] for ends in tables if lane in ends), default=None) for lane in lanes}
+def _beside(catalog: Catalog, target: IcebergTable) -> Standing | None:
+    """The table to which a quarantine belongs."""
+    if target.beside is None:
+        return None
+    table = existing(catalog, target.beside.path)
+    if table is None:
+        raise NotJoined(f"the table {target.beside.path} was removed")
+    return standing(table)
+
+
+def _ends(lanes: Iterable[str], table: Standing, beside: Standing | None) -> dict[str, int | None]:
+    if beside is None:
+        return known_ends(lanes, table.numbers.get)
+    return known_ends(lanes, table.numbers.get, of=beside.id, beside=beside.numbers.get)

@@ -5,15 +5,19 @@ has to see messages they come as rows between marks (`marks`). Both ways the sin
 appends them together with the ends of their lanes; `ends` has the rule.
 
 The quarantine is a table with ends of its own. It is written first, and only in batches that have rows for it: so it goes as far
-as the table does, whatever its own ends say, and what a crash left between the two commits the next run finds half done.
+as the table does, whatever its own ends say, and what a crash left between the two commits the next run finds half done. Its ends
+are kept apart by the table that they are of, as tables may share a quarantine, and with a fingerprint of decoder and rules: others
+would not put the same rows into it, and so must not go on where it is ahead of the table.
 """
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import pickle  # nosec B403
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -31,19 +35,21 @@ from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
 from pyspark_nsqtable import iceberg
-from pyspark_nsqtable.appending import Batch, DeltaDestination, Share
-from pyspark_nsqtable.decoding import ERROR, VALUE, Decoder, with_decoded
+from pyspark_nsqtable.appending import SELECTS, Batch, Beside, DeltaDestination, Share
+from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
-from pyspark_nsqtable.files import DataFile, PartitionedWriter
-from pyspark_nsqtable.marks import MARK, between_marks, columns_of, span_of
+from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsqtable.places import is_storage_option
-from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of
+from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, was_not_committed
 from pyspark_nsqtable.sink import DefaultSource as TableSource
+from pyspark_nsqtable.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
+BODY: Final = "body"
 SOURCE: Final = "source."  # the options of the source follow it
 QUARANTINE: Final = "quarantine."  # and those of the store that the quarantine lies in
-_OWN: Final = ("quarantine", "decoder", "dropbody")
+_OWN: Final = ("quarantine", "decoder", "dropbody", "judge")
 _HOUR: Final = 3_600_000_000  # microseconds
 
 
@@ -66,14 +72,14 @@ class Destination(Protocol):
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
         """How far the table goes, as a task can know it; a quarantine goes as far as its table at least."""
 
+    def check_judge(self, shares: Sequence[Share]) -> None:
+        """Raise NotJoined for a quarantine that is ahead of its table, if somebody else has judged what it has."""
+
     def prepare(self, shares: Sequence[Share]) -> None:
         """Judge what the tasks have written, and add none of it. Raises NotJoined or AnotherJob."""
 
-    def append(self, shares: Sequence[Share], batch: Batch) -> None:
-        """Add what the tasks have written, with the ends of its lanes, in one commit."""
-
-    def discard(self, files: Sequence[DataFile], *, was_offered: bool) -> None:
-        """Remove files of a batch that has failed; `was_offered`: a commit may have been tried."""
+    def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+        """Add what the tasks have brought, with the ends of its lanes, in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Landing:
     quarantine: Destination | None
     source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
     decoder: Decoder | None = None
+    selects: bool = False  # rows bring what SQL has made of messages
 
 
 @dataclass
@@ -127,15 +134,24 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
     if fails and not given.get("quarantine"):
         raise BadOption("landing what may fail needs the option quarantine, a table's folder")
     of_table, of_quarantine = _apart(given)
-    if iceberg.LOCATION in given:
-        landed = iceberg.of_options(of_table, nullable(table), PARTITIONS)
-        if not fails:
-            return Landing(landed, None, source, decoder)
-        failed = replace(iceberg.of_options(of_quarantine, nullable(quarantine), PARTITIONS), beside=landed)
-        return Landing(landed, failed, source, decoder)
-    target = _target(of_table, table)
-    delta = DeltaDestination(_target(of_quarantine, quarantine), beside=target) if fails else None
-    return Landing(DeltaDestination(target), delta, source, decoder)
+    judge = _fingerprint(given.get("decoder", "") + given.get("judge", ""))
+    into = _into_iceberg if iceberg.LOCATION in given else _into_delta
+    destinations = into((of_table, table), (of_quarantine, quarantine) if fails else None, judge)
+    return Landing(*destinations, source, decoder, SELECTED in schema.names)
+
+
+_Asked = tuple[Mapping[str, str], pa.Schema]  # options of a table, and the rows that it gets
+
+
+def _into_delta(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destination, Destination | None]:
+    table = _target(*good)
+    quarantine = None if bad is None else DeltaDestination(_target(*bad), Beside(table, judge))
+    return DeltaDestination(table), quarantine
+
+
+def _into_iceberg(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destination, Destination | None]:
+    table = _iceberg_table(*good)
+    return table, None if bad is None else replace(_iceberg_table(*bad), beside=table, judge=judge)
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -148,8 +164,17 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     return rest, {**beside, "path": given.get("quarantine", "")}
 
 
+def _fingerprint(text: str) -> int:
+    """As a version of a transaction, which is a number of 63 bits."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
+
+
 def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
     return replace(target_of(options, StructType()), schema=nullable(schema), partitioning=PARTITIONS)
+
+
+def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg.IcebergTable:
+    return iceberg.of_options(options, nullable(schema), PARTITIONS)
 
 
 def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
@@ -163,11 +188,23 @@ def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool)
 
 def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
     """The columns of both, where rows come between marks."""
-    not_good = {MARK, ERROR, *(["body"] if drops_body else [])}
+    selects = SELECTED in rows.names
+    not_good = {MARK, COUNTS, ERROR, SELECTED, *([BODY] if drops_body or selects else [])}
+    made = list(rows.field(SELECTED).type) if selects else []
     return (
-        pa.schema([column for column in rows if column.name not in not_good]),
-        pa.schema([column for column in rows if column.name not in (MARK, VALUE)]),
+        pa.schema([*(column for column in rows if column.name not in not_good), *made]),
+        pa.schema([column for column in rows if column.name not in (MARK, COUNTS, VALUE, SELECTED)]),
     )
+
+
+def _unfolded(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Good rows as the table gets them, of which one may be called as one that they replace."""
+    if SELECTED not in rows.schema.names:
+        return rows
+    made = rows.column(SELECTED)
+    kept = rows.drop_columns([BODY, SELECTED])
+    columns = [*kept.columns, *made.flatten()]
+    return pa.RecordBatch.from_arrays(columns, names=[*kept.schema.names, *(it.name for it in made.type)])
 
 
 class LandingWriter(DataSourceStreamArrowWriter):
@@ -189,18 +226,28 @@ class LandingWriter(DataSourceStreamArrowWriter):
         rows, quarantined = (sum(share.rows for share in shares) for shares in (good, bad))
         counts = {"rows": rows, "quarantined": quarantined, **_summed(message.counts for message in landed)}
         batch = Batch(landed[0].query, batchId, {f"nsq.{name}": str(count) for name, count in counts.items()})
-        if self._landing.quarantine is not None and quarantined:
-            self._landing.table.prepare(good)  # if the table refuses the batch, the quarantine must not have it
-            self._landing.quarantine.append(bad, batch)
-        self._landing.table.append(good, batch)
+        table, quarantine = self._landing.table, self._landing.quarantine
+        with self._brought(landed) as (brought, also_brought):
+            if quarantine is not None:
+                quarantine.check_judge(good)
+                if quarantined:
+                    table.prepare(good)  # if the table refuses the batch, the quarantine must not have it
+                    quarantine.append(bad, batch, also_brought)
+            table.append(good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        was_offered = None not in messages  # where a task has failed, Spark does not get to a commit
-        for message in messages:
-            if isinstance(message, Landed):
-                self._landing.table.discard(message.table.files, was_offered=was_offered)
-                if self._landing.quarantine is not None and message.quarantine is not None:
-                    self._landing.quarantine.discard(message.quarantine.files, was_offered=was_offered)
+        if was_not_committed(messages):
+            with self._brought([message for message in messages if isinstance(message, Landed)]):
+                pass
+
+    @contextmanager
+    def _brought(self, landed: Sequence[Landed]) -> Iterator[tuple[Unnamed, Unnamed]]:
+        """The files of the tasks, for the table and for the quarantine: without a commit they go at the end."""
+        table, quarantine = self._landing.table, self._landing.quarantine or self._landing.table
+        good = [file for message in landed for file in message.table.files]
+        bad = [file for message in landed if message.quarantine is not None for file in message.quarantine.files]
+        with Unnamed(*table.filesystem(), good) as first, Unnamed(*quarantine.filesystem(), bad) as second:
+            yield first, second
 
 
 def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
@@ -248,7 +295,8 @@ class _Task:
         reader = RangeReader(source, columns_of(source))
         self._good.look(str(part.range.lane) for part in parts)
         for part in parts:
-            rest = _lacking(part, self._begin(span_of(part)))
+            begin = [self._begin(span) for span in spans_of(part)][-1]
+            rest = _lacking(part, begin)
             if rest is not None:
                 for rows in reader.rows(rest):
                     self._add(_dated(self._decoded(rows)))
@@ -256,6 +304,8 @@ class _Task:
     def take_rows(self, batches: Iterator[pa.RecordBatch]) -> None:
         is_begun = False
         for batch in batches:
+            if COUNTS in batch.schema.names:
+                self._counts.update(_summed(batch.column(COUNTS).drop_null().to_pylist()))
             for span, rows in between_marks(batch):
                 if span is not None:
                     self._begin(span)
@@ -283,10 +333,10 @@ class _Task:
     def _add(self, rows: pa.RecordBatch) -> None:
         errors = None if self._bad is None else rows.column(ERROR)
         if self._bad is None or errors is None or errors.null_count == rows.num_rows:
-            self._good.add(rows)
+            self._good.add(_unfolded(rows))
             return
         is_good = pc.is_null(errors)
-        self._good.add(rows.filter(is_good))
+        self._good.add(_unfolded(rows.filter(is_good)))
         self._bad.add(rows.filter(pc.invert(is_good)))
 
 
@@ -294,7 +344,7 @@ def _lacking(part: Part, begin: int) -> Range | None:
     """What is to be read of a range, if anything is."""
     range_ = part.range
     if range_.end is None:
-        return range_ if begin == range_.begin else None
+        return range_ if begin <= range_.begin else None
     return replace(range_, begin=begin) if begin < range_.end else None
 
 

@@ -21,15 +21,23 @@ from pyspark_nsq.rows import COLUMNS, GAP, GAP_COLUMN
 from pyspark_nsqtable.ends import Span
 
 MARK: Final = "_range"  # the column; null in a message
+SELECTED: Final = "_selected"  # the column with what SQL has made of a message, where it makes something else of it
 SCHEMA: Final = f"{MARK} struct<lane: string, begin: bigint, end: bigint, opens: boolean>"
+_VANISHED: Final = "vanished"
 TYPE: Final = pa.struct([("lane", pa.string()), ("begin", pa.int64()), ("end", pa.int64()), ("opens", pa.bool_())])
 
 
-def span_of(part: Part) -> Span:
-    """What a range covers. Of a lane that is gone, and nobody knows how far it went, that is a gap's row."""
+def spans_of(part: Part) -> list[Span]:
+    """What a range covers; of several spans the last one is that of its rows.
+
+    A lane that is gone, and nobody knows how far it went, covers no message, as it may come back with those that it had. The
+    row that says so is one of a lane of its own, so it is there once, too, and the lane itself goes on where it ended.
+    """
     range_ = part.range
-    end = range_.begin + 1 if range_.end is None else range_.end
-    return Span(str(range_.lane), range_.begin, end, part.opens)
+    if range_.end is not None:
+        return [Span(str(range_.lane), range_.begin, range_.end, part.opens)]
+    stays = Span(str(range_.lane), range_.begin, range_.begin, part.opens)
+    return [stays, Span(f"{range_.lane}/{_VANISHED}", 0, range_.begin + 1, True)]
 
 
 def columns_of(source: SourceOptions) -> pa.Schema:
@@ -48,7 +56,8 @@ class Marking:
         reader = RangeReader(self.source, columns)
         for batch in batches:
             for part in parts_of(batch):
-                yield _mark(span_of(part), columns)
+                for span in spans_of(part):
+                    yield _mark(span, columns)
                 if part.range.end != part.range.begin:
                     for rows in reader.rows(part.range):
                         yield rows.append_column(MARK, pa.nulls(rows.num_rows, TYPE))

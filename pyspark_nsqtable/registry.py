@@ -6,7 +6,7 @@ import base64
 import http.client
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -16,6 +16,7 @@ from pyspark_nsqtable.columns import Cause, Unfit
 _TIMEOUT: Final = 10.0  # seconds for an answer
 _TRIES: Final = 3
 _LARGEST: Final = 16 << 20  # bytes of an answer
+_NO_SUCH_SCHEMA: Final = 40403  # a registry's own word for it; any proxy or wrong path answers 404
 
 
 class RegistryFailed(Exception):
@@ -24,7 +25,7 @@ class RegistryFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    url: str  # http://user:secret@host:8081/prefix
+    url: str = field(repr=False)  # http://user:secret@host:8081/prefix
 
     def avro_schema(self, number: int) -> str:
         """Return the schema of this number. Raises Unfit if there is none, and RegistryFailed if nobody can say."""
@@ -44,7 +45,7 @@ class Registry:
 
     def fetch(self, number: int) -> str:
         status, text = self._get(f"/schemas/ids/{number}")
-        if status == 404:
+        if status == 404 and _code_of(text) == _NO_SUCH_SCHEMA:
             raise Unfit(Cause.UNKNOWN_SCHEMA, f"the registry has none of number {number}")
         if status != 200:
             raise RegistryFailed(f"{self.shown} answers {status} when asked for schema {number}")
@@ -86,6 +87,15 @@ class Registry:
 def _avro_schema(registry: Registry, number: int) -> str:
     """Each worker asks once for each schema."""
     return registry.fetch(number)
+
+
+def _code_of(text: bytes) -> object:
+    """Return the `error_code` of an answer that has one."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found.get("error_code") if isinstance(found, dict) else None
 
 
 def _headers(user: str | None, secret: str | None) -> Mapping[str, str]:

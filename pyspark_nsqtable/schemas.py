@@ -1,8 +1,9 @@
 """How a table's schema may live on: rows may bring new fields, and may lack what is nullable; nothing changes its type.
 
 Delta's own append looks at no schema: files with other columns would be added, and readers would not see what is in them. So
-a table is widened by a commit of its own before the first file with a new field is named. Writers that know only the old
-fields go on: what their files lack is read as null.
+a table is widened before the first file with a new field is named. That is a commit of its own, as deltalake has none for both;
+it is made once nothing speaks against the rows, so a batch that is refused leaves the schema as it was. Writers that know only
+the old fields go on: what their files lack is read as null.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 from pyarrow.fs import FileSystem
 from pyspark import TaskContext
@@ -31,14 +32,17 @@ from pyspark_nsqtable.places import OPTIONS as STORAGE_OPTIONS
 from pyspark_nsqtable.places import Access, Place, is_storage_option, parse_place
 from pyspark_nsqtable.reading import UNREADABLE, TableReader, schema_of
 from pyspark_nsqtable.schemas import Misfit, additions, retried, widen
+from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "the table's place: a folder, s3://, gs:// or abfss://; made when it is missing",
     "partitioning": "columns that become folders, separated by commas",
     "version": "reading only: the table's version; without it the newest one",
     "writeId": "batch only: a write with an id that the table knows adds nothing",
+    "turn": "batch only: the turn that `turn_of` has told of the version by which the rows were chosen; refused when it is over",
     **STORAGE_OPTIONS,
 }
+TURNS: Final = "nsq/turns"  # the application under which a table counts writes of rows that were chosen by what it had
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 
 
@@ -50,6 +54,13 @@ class BadTable(Exception):
     """The table and the rows that are to be added differ in a field or in their partitioning."""
 
 
+class Overtaken(Exception):
+    """Since the rows were chosen by what the table lacks, somebody else has added rows chosen in the same way."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"another backfill or reland has added rows to {path} meanwhile: run this one again")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     path: str
@@ -57,6 +68,7 @@ class Target:
     write_id: str
     schema: pa.Schema
     access: Access = field(default_factory=Access)  # travels to the executors, whose environment may not have it
+    turn: int | None = None  # None: the rows do not depend on what the table has
 
     @property
     def place(self) -> Place:
@@ -118,7 +130,8 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             _append_once(self._target, written, written[0].query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        remove_unnamed(self._target, _files(_written(messages)))
+        if was_not_committed(messages):
+            unnamed(self._target, _files(_written(messages))).remove()
 
 
 class TableWriter(DataSourceArrowWriter):
@@ -132,7 +145,8 @@ class TableWriter(DataSourceArrowWriter):
         _append_once(self._target, _written(messages), self._target.write_id, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        remove_unnamed(self._target, _files(_written(messages)))
+        if was_not_committed(messages):
+            unnamed(self._target, _files(_written(messages))).remove()
 
 
 def _given(options: Mapping[str, str]) -> dict[str, str]:
@@ -166,7 +180,7 @@ def target_of(options: Mapping[str, str], schema: StructType) -> Target:
             raise BadOption(f"partitioning: there is no column {column}; there are: {', '.join(schema.names)}")
     place = _place(options)
     rows = nullable(to_arrow_schema(schema, timezone="UTC"))
-    return Target(str(place), columns, given.get("writeid", ""), rows, place.access)
+    return Target(str(place), columns, given.get("writeid", ""), rows, place.access, _number(options, "turn"))
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
@@ -203,31 +217,81 @@ def _files(written: list[Written]) -> list[DataFile]:
     return [file for message in written for file in message.files]
 
 
+def turn_of(table: DeltaTable) -> int:
+    """Return which turn it is in this version to write rows that were chosen by what the table has."""
+    return table.transaction_version(TURNS) or 0
+
+
+def taken_turn(turn: int) -> Transaction:
+    """Return what a commit has to name to end this turn. Delta lets one of two such commits at once fail."""
+    return Transaction(TURNS, turn + 1)
+
+
+def was_not_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
+    """Return whether an abort knows that no commit was tried.
+
+    Spark aborts after a task that failed, and after a commit that failed, which may be there or still on its way. It runs both in
+    processes of their own, so nothing but the messages tells them apart: a task that failed has none, and Spark commits only when
+    each task has one.
+    """
+    return None in messages
+
+
+def unnamed(target: Target, files: Sequence[DataFile]) -> Unnamed:
+    return Unnamed(*target.filesystem(), files)
+
+
 def _append_once(target: Target, written: list[Written], writer: str, version: int) -> None:
     """Adds the files, unless this writer's version is in the table. An empty batch is none of the table's business."""
     files = _files(written)
     if not files:
         return
-    table = target.table()
+    with unnamed(target, files) as brought:
+        table = target.table()
 
-    def attempt() -> None:
-        check_fits(table, target)
-        known = table.transaction_version(writer) if writer else None
-        if known is not None and known >= version:
-            remove_unnamed(target, files)
-            return
-        check_leases((file.modified / 1000 for file in files), time.time())
-        widen(table, Schema.from_arrow(target.schema))
-        properties = CommitProperties(app_transactions=[Transaction(writer, version)]) if writer else None
+        def attempt() -> None:
+            check_fits(table, target)
+            if _has(table, writer, version):
+                return
+            if target.turn is not None and turn_of(table) != target.turn:
+                raise Overtaken(target.path)
+            check_leases((file.modified / 1000 for file in files), time.time())
+            # If this widens the table, `table` is of an older version: the append fails, and all of this is looked at again.
+            widen(target.table(), Schema.from_arrow(target.schema))
+            transactions = [Transaction(writer, version)] if writer else []
+            brought.try_commit(lambda: _append(table, target, files, transactions))
+
+        try:
+            retried(attempt, again=table.update_incremental)
+        except Exception:
+            if not is_made(lambda: _names(target.table(), files) or _has(target.table(), writer, version)):
+                raise
+
+
+def _has(table: DeltaTable, writer: str, version: int) -> bool:
+    known = table.transaction_version(writer) if writer else None
+    return known is not None and known >= version
+
+
+def _names(table: DeltaTable, files: Sequence[DataFile]) -> bool:
+    named = {uri.rpartition("/")[2] for uri in table.file_uris()}
+    return named.issuperset(file.path.rpartition("/")[2] for file in files)
+
+
+def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], transactions: list[Transaction]) -> None:
+    turns = [] if target.turn is None else [taken_turn(target.turn)]
+    try:
         table.create_write_transaction(
             [action_of(file) for file in files],
             mode="append",
             schema=target.schema,
             partition_by=list(target.partitioning) or None,
-            commit_properties=properties,
+            commit_properties=CommitProperties(app_transactions=[*turns, *transactions]),
         )
-
-    retried(attempt, again=table.update_incremental)
+    except CommitFailedError as failure:
+        if turns and "Concurrent transaction" in str(failure):
+            raise Overtaken(target.path) from failure
+        raise
 
 
 def check_table(place: Place, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
@@ -250,16 +314,3 @@ def check_fits(table: DeltaTable, target: Target) -> None:
 def action_of(file: DataFile, *, adds: bool = True) -> AddAction:
     """The file in a commit; where it `adds` nothing, its rows were in the table before."""
     return AddAction(file.path, file.size, dict(file.partition), file.modified, adds, file.stats)
-
-
-def remove_unnamed(target: Target, files: Sequence[DataFile]) -> None:
-    """Of these files those that the table does not name: a commit that was said to have failed may be there."""
-    if not files:
-        return
-    named: set[str] = set()
-    if DeltaTable.is_deltatable(**target.place.for_delta()):
-        named = {uri.rpartition("/")[2] for uri in DeltaTable(**target.place.for_delta()).file_uris()}
-    filesystem, root = target.filesystem()
-    for file in files:
-        if file.path.rpartition("/")[2] not in named:
-            filesystem.delete_file(f"{root}/{file.path}")

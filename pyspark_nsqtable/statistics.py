@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from math import isfinite
 from typing import Any, Final
 
 import pyarrow as pa
 
 _RANGED: Final = (
+    pa.types.is_boolean,  # what has no range while others have one, deltalake's reader for pyarrow does not find
     pa.types.is_integer,
     pa.types.is_floating,
     pa.types.is_decimal,
@@ -77,8 +80,10 @@ def statistics(file: Any, columns: Sequence[Leaf]) -> dict[str, Any]:
         _put(found["nullCount"], leaf.path, sum(part.null_count for part in parts))
         ranges = [part for part in parts if part.has_min_max]
         if ranges and all(part.has_min_max or not part.num_values for part in parts):
-            _put(found["minValues"], leaf.path, _low(min(part.min for part in ranges)))
-            _put(found["maxValues"], leaf.path, _high(max(part.max for part in ranges)))
+            low, high = _low(min(part.min for part in ranges)), _high(max(part.max for part in ranges))
+            if low is not None and high is not None:
+                _put(found["minValues"], leaf.path, low)
+                _put(found["maxValues"], leaf.path, high)
     return found
 
 
@@ -100,8 +105,20 @@ def _high(value: object) -> object:
 
 
 def _plain(value: object) -> object:
+    """Dates as JSON has them, and None for an infinity, which it does not have."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
     if isinstance(value, date):
         return value.isoformat()
-    return float(value) if isinstance(value, Decimal) else value
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def to_json(found: object) -> str:
+    """Return what `statistics` has found as JSON, with all digits of decimals and no exponents.
+
+    As a float a decimal would lose digits, and deltalake takes 2.5e-08 for nothing: readers would pass over files that have
+    what they look for.
+    """
+    if isinstance(found, Mapping):
+        return f"{{{', '.join(f'{json.dumps(name)}: {to_json(value)}' for name, value in found.items())}}}"
+    return f"{found:f}" if isinstance(found, Decimal) else json.dumps(found, allow_nan=False)

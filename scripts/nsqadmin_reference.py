@@ -28,6 +28,9 @@ PARTS: Final[Mapping[str, tuple[type, ...]]] = {
     "Topics and channels": (
         model.Topic,
         model.TopicNode,
+        model.Reader,
+        model.ReaderNode,
+        model.Untold,
         model.Channel,
         model.ChannelNode,
         model.Client,

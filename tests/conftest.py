@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import Scheduling
+
+from tests.support.distribution import FromBothEnds
 
 pytest_plugins = ["pytester"]
 
@@ -15,6 +19,13 @@ pytest_plugins = ["pytester"]
 # elsewhere they are new each time, which is where new failures are to be found.
 settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("suite")
+
+# A JVM of a test lives for seconds, which is too short for what its best compiler gains later.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    return FromBothEnds(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -307,7 +307,10 @@ def _hold_nothing(size: int) -> None:
 # FIN: the one command that consumers send for every message, so a run of them is cut at once.
 
 _FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
-MOST_FINISHES: Final = 512  # in one command; bounds the structs below
+MOST_FINISHES: Final = 512  # in one command
+_REST: Final = (
+    63  # of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB
+)
 _SHORT_RUN: Final = 16  # where the pattern stops being quicker than the columns, as measured
 _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
@@ -321,7 +324,11 @@ def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
         return (data[at + 4 : at + 20],)
     if count == 0:
         return ()
-    return _id_struct(count).unpack_from(data, at)
+    rest = count & _REST
+    if rest == count or not rest:
+        return _id_struct(count).unpack_from(data, at)
+    first = count - rest
+    return _id_struct(first).unpack_from(data, at) + _id_struct(rest).unpack_from(data, at + first * _FIN_SIZE)
 
 
 def _count_finishes(data: bytes, at: int, candidates: int) -> int:
@@ -345,7 +352,7 @@ def _count_finishes(data: bytes, at: int, candidates: int) -> int:
     return 0 if match is None else (match.end() - at) // _FIN_SIZE
 
 
-@lru_cache(maxsize=MOST_FINISHES)
+@lru_cache(maxsize=128)
 def _id_struct(count: int) -> Struct:
     return Struct("4x16sx" * count)
 

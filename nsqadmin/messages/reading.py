@@ -12,6 +12,7 @@ from urllib.parse import quote_plus
 
 import trio
 
+from nsqadmin import sliced_json
 from nsqadmin.authz import Right
 from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.model import Gap, Message, NodeLog, Page
@@ -212,13 +213,26 @@ class Reader:
                     raise Unreadable(_why(UpstreamError(f"HTTP {answer.status}", status=answer.status, body=body)))
                 async with aclosing(_lines(answer.pieces)) as lines:
                     async for line in lines:
-                        document = _object(line)
+                        document = await self._object(line)
                         is_whole |= "next" in document
                         yield document
         except UpstreamError as error:
             raise Unreadable(_why(error)) from error
         if not is_whole:
             raise Unreadable("the answer broke off")
+
+    async def _object(self, line: bytes) -> dict[str, Any]:
+        """Parse a line, which a hostile node can make long: in slices, but for its body, which is one text."""
+        try:
+            if len(line) <= sliced_json.WINDOW:
+                document = json.loads(line)
+            else:
+                document = await self._upstream.in_slices(sliced_json.loads(line, longest_text=_LONGEST_LINE))
+        except (ValueError, RecursionError) as error:
+            raise _unreadable(error) from error
+        if not isinstance(document, dict):
+            raise Unreadable("what it says cannot be read: no object")
+        return document
 
     def seen(self, message: Message, topic: str, identity: Identity) -> Message:
         """As this one may see it."""
@@ -287,16 +301,6 @@ def _runs(sequences: Iterable[int]) -> list[tuple[int, int]]:
 
 def _unreadable(error: Exception) -> Unreadable:
     return Unreadable(f"what it says cannot be read: {error!r}")
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise _unreadable(error) from error
-    if not isinstance(document, dict):
-        raise Unreadable("what it says cannot be read: no object")
-    return document
 
 
 def _message(node: str, line: dict[str, Any]) -> Message:

@@ -30,6 +30,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "INVALID_CHANNEL": "That is no name for a channel: letters, digits and . _ - only, at most 64 of them, #ephemeral at the end if need be.",
     "INVALID_NODE": "Choose the one node from which the topic is to be removed.",
     "INVALID_PLACE": "Say where to move it: earliest, latest, a sequence or a time such as 2026-03-01T12:00:00Z.",
+    "INVALID_READER": "Say which reader is to be forgotten.",
     "TOPIC_NOT_FOUND": "There is no such topic any more.",
     "CHANNEL_NOT_FOUND": "There is no such channel any more.",
     "MISSING_ARG_TOPIC": "Choose a topic first.",
@@ -210,7 +211,13 @@ class ActionPages:
             steps=[*(step for receipt in receipts for step in receipt.steps), *vanished],
             done=self._after(first.action, result, len(receipts) > 1),
             retry=self._links.action(
-                retry.kind, topic=retry.topic, channel=retry.channel, node=retry.nodes, **{"from": retry.place}
+                retry.kind,
+                topic=retry.topic,
+                channel=retry.channel,
+                node=retry.nodes,
+                reader=retry.reader,
+                into=retry.into,
+                **{"from": retry.place},
             )
             if retry is not None
             else "",
@@ -266,12 +273,20 @@ def _action(word: str, values: _Values, topic: str) -> Action:
     else:
         raise HttpError(404, "NOT_FOUND")
     nodes = tuple(dict.fromkeys(it for it in values.get("node", ()) if it))
-    return Action(kind=kind, topic=topic, channel=channel, nodes=nodes, place=_first(values, "from").strip())
+    return Action(
+        kind=kind,
+        topic=topic,
+        channel=channel,
+        nodes=nodes,
+        place=_first(values, "from").strip(),
+        reader=_first(values, "reader"),
+        into=_first(values, "into"),
+    )
 
 
 def _fields(values: _Values, *, without_place: bool) -> list[tuple[str, str]]:
     """What the confirmation hands on unseen."""
-    names = ("topic", "channel", "node") if without_place else ("topic", "channel", "node", "from")
+    names = ("topic", "channel", "node", "reader", "into", *(() if without_place else ("from",)))
     return [(name, value) for name in names for value in values.get(name, ()) if value]
 
 

@@ -116,6 +116,19 @@ GLOSSARY: Final[dict[str, Entry]] = {
         "Tail",
         "New messages as they are published, through a temporary channel that takes its own copy and is gone with the page.",
     ),
+    "reader": Entry(
+        "Reader",
+        "A program that reads the topic's log without a channel, such as a Spark query, and reports how far it has committed. It keeps its own place: what is shown here is what it said last.",
+    ),
+    "behind": Entry("Behind", "Messages in the log that the reader has not committed, by its last report."),
+    "behind-time": Entry(
+        "Behind in time",
+        "How long ago the first message was published that the reader has not committed; over several nodes the longest.",
+    ),
+    "overtaken": Entry(
+        "Retention",
+        "Whether messages are removed before the reader has committed them, and when at the earliest, if things go on like this: from how far it is behind, how fast it commits, and how long nsqd keeps what its channels have finished. Lost are messages that were removed already.",
+    ),
     "replay": Entry("Replay", "Publishing a range of a topic's history again, to the same topic or to another one."),
     "seek": Entry(
         "Move a channel",

@@ -28,6 +28,7 @@ from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
 from nsqadmin.pages.kept import KeptPages
 from nsqadmin.pages.messages import MessagePages
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
+from nsqadmin.pages.readers import landing
 from nsqadmin.pages.standing import Standing
 from nsqadmin.pipeline_file import PipelineResults
 
@@ -134,6 +135,7 @@ class _Pages:
             tab=tab,
             page=details.topic_details(snapshot, topic),
             charts=self._topic_charts(request, name) if tab == "overview" else (),
+            landing=landing(topic),
             pipeline=self._pipeline(name) if tab == "overview" else None,
             graphite=self._graphite(request, "topic", name) if tab == "overview" else (),
             m=await self._messages.of_topic(request, snapshot, topic) if tab == "messages" else None,

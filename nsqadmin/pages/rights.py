@@ -20,6 +20,7 @@ ACTION_WORDS: Final = {
     Kind.UNPAUSE_CHANNEL: "Unpause",
     Kind.REMOVE_FROM_NODE: "Remove from node…",
     Kind.SEEK_CHANNEL: "Move…",
+    Kind.FORGET_READER: "Forget",
 }
 _OTHERS: Final = {
     "publish": Right.PUBLISH,

@@ -23,11 +23,15 @@ class Interest:
             return False  # how many there are is not known yet
         return now - self._looked_at.get("", -1e9) < _LOOKED_FOR or snapshot.totals.client_count <= few
 
-    def topics(self, snapshot: Snapshot, now: float) -> tuple[str, ...]:
-        """Those that somebody looks at, and those that wait although there are consumers: why, only clients can tell."""
+    def looked_at(self, now: float) -> tuple[str, ...]:
+        """The topics that somebody looks at."""
         since = now - _LOOKED_FOR
         self._looked_at = {topic: at for topic, at in self._looked_at.items() if at >= since}
-        looked = [topic for topic in self._looked_at if topic]
+        return tuple(topic for topic in self._looked_at if topic)[:_MOST_LOOKED]
+
+    def topics(self, snapshot: Snapshot, now: float) -> tuple[str, ...]:
+        """Those that somebody looks at, and those that wait although there are consumers: why, only clients can tell."""
+        looked = self.looked_at(now)
         waiting = [
             (max(channel.depth for channel in topic.channels), topic.name)
             for topic in snapshot.topics

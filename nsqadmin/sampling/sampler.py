@@ -23,6 +23,7 @@ from nsqadmin.sampling.cluster import Merger, totals_of
 from nsqadmin.sampling.drawing import drawn_lookupd, drawn_nodes, producers_of, unanswered_by
 from nsqadmin.sampling.events import events_between
 from nsqadmin.sampling.interest import Interest
+from nsqadmin.sampling.readers import ReaderSurvey
 from nsqadmin.sampling.rows import Rows
 from nsqadmin.sampling.stats import Stats
 from nsqadmin.sampling.work import Work
@@ -56,6 +57,7 @@ class Sampler:
         self._work = Work()
         self._census = Census(options, upstream, wall)
         self._stats = Stats(upstream, wall, most=options().max_cluster_size)
+        self._readers = ReaderSurvey(upstream, wall)
         self._upstream = upstream
         self._interest = Interest()
         self._merger = Merger()
@@ -127,7 +129,11 @@ class Sampler:
             if is_first:  # there is nobody to be asked yet
                 await asked.wait()
                 census.settle()
+        began = trio.current_time()
+        readers = self._readers.start(nursery, census.nodes, self._interest.looked_at(began))
         await self._ask_nodes(nursery).wait()
+        with trio.move_on_at(began + PATIENCE):
+            await readers.wait()
         census.settle()
         self._stats.forget_but(census.nodes)
         self._work.count_reading(self._upstream.spent)
@@ -151,7 +157,8 @@ class Sampler:
         answers = [
             answer for node in nodes if node.is_reachable and (answer := census.nodes[node.address].answer) is not None
         ]
-        topics = self._merger.merge(answers, census.directory(), now=trio.current_time())
+        merged = self._merger.merge(answers, census.directory(), now=trio.current_time())
+        topics = self._readers.shown(merged)
         drawn = Snapshot(
             index=before.index + 1,
             taken_at=now,

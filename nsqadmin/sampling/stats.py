@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_plus
 
@@ -23,12 +25,21 @@ _AT_ONCE: Final = 16  # nodes that are asked at the same time
 _BAD_REQUEST: Final = 400
 
 
+@dataclass(slots=True, eq=False)
+class _Share:
+    """How many bytes one node's answer takes of what all of them may."""
+
+    node: AskedNode
+    size: int = 0
+    has_made_way: bool = False  # for a node that has been known for longer
+
+
 class Stats:
     def __init__(self, upstream: Upstream, wall: Callable[[], float], *, most: int) -> None:
         self._upstream = upstream
         self._wall = wall
         self._most = most  # bytes of all answers together
-        self._sizes: dict[str, int] = {}  # of each node's last answer
+        self._shares: dict[str, _Share] = {}  # by address; those who came first stand first
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
     def start(
@@ -62,7 +73,7 @@ class Stats:
         got = await self._upstream.get_document(address, f"/stats?format=json&include_clients={words}")
         node.clock_skew = got.made_at - self._wall() if got.made_at is not None else None
         node.withheld = got.withheld
-        with self._counted(address, got):
+        with self._counted(node, got):
             document = dict(unwrapped(got.value))
             if topics:
                 await self._add_clients(address, document, topics)
@@ -80,30 +91,54 @@ class Stats:
         node.answer = answer
 
     @contextmanager
-    def _counted(self, address: str, got: Document) -> Iterator[None]:
+    def _counted(self, node: AskedNode, got: Document) -> Iterator[None]:
         """Count the answer while the block reads it, and afterwards instead of the last one if the block succeeds.
 
-        Other answers are read meanwhile, so it counts from the beginning. Raises UpstreamError when the answers of all
-        nodes together are too large.
+        Other answers are read meanwhile, so it counts from the beginning. Whoever registers with nsqlookupd is asked, so
+        nodes that have been known for longer come first: a newcomer makes way when they need the space. Raises UpstreamError
+        when the answer and those of nodes that have been known for longer are too large, and, after the block, when it had
+        to make way meanwhile.
         """
-        kept = self._sizes.get(address, 0)
-        others = sum(self._sizes.values()) - kept
-        if others + got.size > self._most:
-            reason = (
-                f"its answer of {megabytes(got.size)} and those of other nodes are larger than "
-                f"{megabytes(self._most)} together"
-            )
-            raise UpstreamError(f"{address}: {reason}", withheld=got.withheld, not_read=reason)
-        self._sizes[address] = max(kept, got.size)
+        address = node.announced.address
+        share = self._shares.setdefault(address, _Share(node))
+        if self._known_before(share) + got.size > self._most:
+            raise self._too_large(address, got.size, got.withheld)
+        kept, share.size, share.has_made_way = share.size, max(share.size, got.size), False
+        self._make_room()
         try:
             yield
             kept = got.size
         finally:
-            self._sizes[address] = kept
+            share.size = 0 if share.has_made_way else kept
+        if share.has_made_way:
+            raise self._too_large(address, got.size, got.withheld)
+
+    def _known_before(self, share: _Share) -> int:
+        """Return the bytes of nodes that have been known for longer."""
+        return sum(it.size for it in takewhile(lambda it: it is not share, self._shares.values()))
+
+    def _make_room(self) -> None:
+        """Drop answers of those who came last until the others are not too large together."""
+        excess = sum(it.size for it in self._shares.values()) - self._most
+        for address, share in reversed(self._shares.items()):
+            if excess <= 0:
+                return
+            if share.size:
+                excess -= share.size
+                share.node.answer = None
+                share.node.failed(self._too_large(address, share.size, share.node.withheld), self._wall())
+                share.size, share.has_made_way = 0, True
+
+    def _too_large(self, address: str, size: int, withheld: str) -> UpstreamError:
+        reason = (
+            f"its answer of {megabytes(size)} and those of nodes that have been known for longer are larger than "
+            f"{megabytes(self._most)} together"
+        )
+        return UpstreamError(f"{address}: {reason}", withheld=withheld, not_read=reason)
 
     def forget_but(self, addresses: Container[str]) -> None:
-        for address in [it for it in self._sizes if it not in addresses]:
-            del self._sizes[address]
+        for address in [it for it in self._shares if it not in addresses]:
+            del self._shares[address]
 
     async def _add_clients(self, address: str, document: dict[str, Any], topics: Sequence[str]) -> None:
         there = {it["topic_name"]: at for at, it in enumerate(document.get("topics") or ())}

@@ -127,9 +127,12 @@ class Batch:
 
 
 _MOST_IDS_AT_ONCE: Final = 512
+_REST: Final = (
+    63  # of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB
+)
 
 
-@lru_cache(maxsize=_MOST_IDS_AT_ONCE)
+@lru_cache(maxsize=128)
 def _id_structs(count: int) -> tuple[Struct, Struct]:
     return Struct(f">{count}Q"), Struct("16s" * count)
 
@@ -139,7 +142,11 @@ def hex_ids(start: int, count: int) -> tuple[bytes, ...]:
     if count == 1:
         return (b"%016x" % start,)
     if count > _MOST_IDS_AT_ONCE:
-        rest = count - _MOST_IDS_AT_ONCE
-        return hex_ids(start, _MOST_IDS_AT_ONCE) + hex_ids(start + _MOST_IDS_AT_ONCE, rest)
+        first = _MOST_IDS_AT_ONCE
+        return hex_ids(start, first) + hex_ids(start + first, count - first)
+    rest = count & _REST
+    if rest != count and rest:
+        first = count - rest
+        return hex_ids(start, first) + hex_ids(start + first, rest)
     numbers, texts = _id_structs(count)
     return texts.unpack(hexlify(numbers.pack(*range(start, start + count))))

@@ -386,7 +386,9 @@ class Topic:
             receipt.settle("exiting")
         self._drafts.clear()
         self.broker.unsealed.pop(self, None)
-        for channel in self.channels.values():
+        # A channel refers to its topic: if the topic kept its channels, both would wait for the garbage collector.
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
             channel.close()
 
     # The journal

@@ -26,7 +26,7 @@ def refused(file: str, offset: int = 0, *, topic: str = "", first: int = 0, end:
 @contextmanager
 def opened_to_salvage(files: Files, path: Path) -> Iterator[Salvage]:
     with opened_to_read(files, path) as read:
-        yield Salvage(WaitsOnce(read, time.sleep))
+        yield Salvage(WaitsOnce(time.sleep).reader(read))
 
 
 def readable(read: Callable[[], T], *, file: str, topic: str = "") -> Generator[Finding, None, T | None]:

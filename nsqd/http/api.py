@@ -54,11 +54,13 @@ from nsqd.http.metrics import nsqd_metrics
 from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
 from nsqd.http.position import next_places
 from nsqd.http.quick import OK, ping_answer
+from nsqd.http.readers import ReaderEndpoints, lags
 from nsqd.http.stats_json import stats_json
 from nsqd.http.stats_text import stats_text
+from nsqd.readers import Readers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
 
     from common.http_api import Attend
     from common.wire.unfinished import UnfinishedBodies
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
     from nsqd.http.guard import Guard
     from nsqd.http.publishing import Publishing
     from nsqd.options import Options
+    from nsqd.readers import Reader
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +135,7 @@ def make_app(
     start_drain: StartDrain,
     run_trio: Bridge,
     reading: Reading,
+    readers: Readers | None = None,
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
     attend: Attend | None = None,
     guard: Guard | None = None,
@@ -142,10 +146,12 @@ def make_app(
     Its table of routes is also the table of rights (nsqd/http/access.py); docs/how-to/rights.md shows it.
     """
     calls = _Calls(broker, turn, run_trio)
-    endpoints = _Endpoints(calls, settings, publishing, node, start_drain)
+    readers = readers or Readers()
+    endpoints = _Endpoints(calls, settings, publishing, node, start_drain, lambda: lags(readers, reading.history))
     topics = _TopicEndpoints(calls)
     channels = _ChannelEndpoints(calls, reading)
-    history = HistoryEndpoints(broker, reading, monotonic)
+    history = HistoryEndpoints(broker, reading, readers, monotonic)
+    followers = ReaderEndpoints(readers, lambda topic, log_id: history.find(topic, {"log": log_id}), time_ns)
     routes = [
         Endpoint("GET", "/ping", endpoints.ping, access=OPEN),
         Endpoint("GET", "/info", endpoints.info, access=READ_NODE),
@@ -154,6 +160,9 @@ def make_app(
         Endpoint("POST", "/mpub", endpoints.mpub, access=PUBLISH, logged=False),
         Endpoint("GET", "/topic/log", history.log, access=READ_TOPIC),
         Endpoint("GET", "/topic/read", history.read, access=READ_TOPIC),
+        # Whoever may read may say how far. Again and again, so it is not logged.
+        Endpoint("POST", "/topic/reader", followers.report, access=READ_TOPIC, logged=False),
+        Endpoint("POST", "/topic/reader/delete", followers.forget, access=OPERATE_TOPIC),
         Endpoint("POST", "/topic/create", topics.create, access=ADMIN_TOPIC),
         Endpoint("POST", "/topic/delete", topics.delete, access=ADMIN_TOPIC),
         Endpoint("POST", "/topic/empty", topics.empty, access=OPERATE_TOPIC),
@@ -242,7 +251,10 @@ class _Endpoints:
         publishing: Publishing,
         node: NodeInfo,
         start_drain: StartDrain,
+        lags: Callable[[], Iterable[tuple[str, Reader, int]]],
     ) -> None:
+        """`lags()` tells topic, reader, and by how many messages it is behind."""
+        self._lags = lags
         self._calls = calls
         self._broker = calls.broker
         self._settings = settings
@@ -268,7 +280,7 @@ class _Endpoints:
 
     async def metrics(self, request: Request) -> Response:
         with self._calls.turn():
-            body = exposition(nsqd_metrics(self._broker, memory_now()))
+            body = exposition(nsqd_metrics(self._broker, memory_now(), self._lags()))
         return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
 
     async def info(self, request: Request) -> Response:

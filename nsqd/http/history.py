@@ -10,7 +10,7 @@ import json as plain_json
 import logging
 import re
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -30,11 +30,13 @@ from common.wire.history import (
     encode_range,
     records_prefix,
 )
-from common.wire.names import is_valid_name
 from nsqd.http.places import AtTime, Edge, Place, parse_place
+from nsqd.http.readers import standings
+from nsqd.http.topic_argument import topic_argument
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+    from nsqd.readers import Readers
 
 log = logging.getLogger(__name__)
 
@@ -155,22 +157,24 @@ def place_argument(request: Request, default: str | None = None) -> Place | None
 
 
 class HistoryEndpoints:
-    def __init__(self, broker: Broker, reading: Reading, clock: Callable[[], float]) -> None:
+    def __init__(self, broker: Broker, reading: Reading, readers: Readers, clock: Callable[[], float]) -> None:
         self._broker = broker
         self._reading = reading
+        self._readers = readers
         self._clock = clock
 
     async def log(self, request: Request) -> Response:
         """What there is to read; with `wait` as soon as the synced end is not `next`, or the log is closed."""
         arguments = request.query()
-        topic = _topic(request)
-        past = self._find(topic, arguments)
+        topic = topic_argument(request)
+        past = self.find(topic, arguments)
         most = _most_points(arguments)
         if "wait" in arguments:
             past = await self._wait(request, topic, past, arguments)
         points = {} if most is None else {"points": await self._points(topic, past, arguments, most)}
         times = await self._reading.in_thread(past.times) if past.first < past.next else None
         first_time, last_time = times or (None, None)
+        readers = {"readers": await self._standings(topic, past)} if arguments.get("readers") == "true" else {}
         return json(
             {
                 "topic": topic,
@@ -183,8 +187,13 @@ class HistoryEndpoints:
                 "retention_time": past.retention_time,
                 "retention_bytes": past.retention_bytes,
                 **points,
+                **readers,
             }
         )
+
+    async def _standings(self, topic: str, past: Past) -> Sequence[dict[str, object]]:
+        readers = self._readers.of(topic)
+        return await self._reading.in_thread(lambda: standings(readers, past)) if readers else ()
 
     async def _points(
         self, topic: str, past: Past, arguments: dict[str, str], most: int
@@ -218,7 +227,7 @@ class HistoryEndpoints:
             await waiting.wait_for_change(topic, seconds=left, gone=request.wait_until_gone)
             if request.is_gone:
                 raise ClientGone
-            past = self._find(topic, {"log": past.log_id})
+            past = self.find(topic, {"log": past.log_id})
         return past
 
     def _is_closed(self, topic: str, past: Past) -> bool:
@@ -230,9 +239,9 @@ class HistoryEndpoints:
 
     async def read(self, request: Request) -> Response | Stream:
         arguments = request.query()
-        topic = _topic(request)
+        topic = topic_argument(request)
         place = place_argument(request, "earliest")
-        past = self._find(topic, arguments)
+        past = self.find(topic, arguments)
         start = await self._start(topic, past, place)
         end = _end(arguments, past, start)
         self._check_start(past, start)
@@ -267,13 +276,14 @@ class HistoryEndpoints:
         answer = _Answer(reading, reader, LogRange(reading.history.node, past.log_id, start, reader.end), packed=packed)
         if start < end and not past.still_has(start):  # it went while it was opened
             await answer.close()
-            raise self._gone(self._find(topic, {"log": past.log_id}))
+            raise self._gone(self.find(topic, {"log": past.log_id}))
         content_type = MSGPACK if packed else NDJSON
         return Stream(((b"content-type", content_type.encode()), V1), answer.next_piece, answer.close)
 
     # What can be refused
 
-    def _find(self, topic: str, arguments: dict[str, str]) -> Past:
+    def find(self, topic: str, arguments: Mapping[str, str]) -> Past:
+        """Return what there is of the log, which is the one that `log` names if that is given. Raises HttpError."""
         if self._broker.find(topic) is None:
             raise HttpError(404, "TOPIC_NOT_FOUND", details={"node": self._reading.history.node})
         past = self._reading.history.find(topic)
@@ -405,15 +415,6 @@ def _joined(lines: list[object]) -> bytes:
 
 
 # Arguments
-
-
-def _topic(request: Request) -> str:
-    topic = request.query().get("topic")
-    if topic is None:
-        raise HttpError(400, "MISSING_ARG_TOPIC")
-    if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_ARG_TOPIC")
-    return topic
 
 
 def _end(arguments: dict[str, str], past: Past, start: int) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from common.prometheus import Metric, Sample, gauge
 from common.version import NSQ_VERSION, suite_version
+from nsqd.http.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, DiskSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.http.memory import MemorySnapshot
+    from nsqd.readers import Reader
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -39,7 +41,8 @@ _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], 
 )
 
 
-def nsqd_metrics(broker: Broker, memory: MemorySnapshot) -> list[Metric]:
+def nsqd_metrics(broker: Broker, memory: MemorySnapshot, lags: Iterable[tuple[str, Reader, int]] = ()) -> list[Metric]:
+    """`lags`: topics with their readers, and by how many messages these are behind."""
     snapshot = broker.snapshot(clients=False)
     topics = tuple(snapshot.topics or ())
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
@@ -74,6 +77,7 @@ def nsqd_metrics(broker: Broker, memory: MemorySnapshot) -> list[Metric]:
             "From publication to FIN, over the window of --e2e-processing-latency-window-time.",
             _latencies(channels),
         ),
+        *_of_readers(list(lags), broker.timestamp),
     ]
 
 
@@ -117,6 +121,26 @@ def _of_disk(disk: DiskSnapshot) -> list[Metric]:
             "nsqd_log_waiting_for_disk",
             "Reads and jobs of carrying forward that are tried again, because the disk refuses to read.",
             (({"topic": topic}, waiting) for topic, waiting in disk.waiting.items()),
+        ),
+    ]
+
+
+def _of_readers(lags: Sequence[tuple[str, Reader, int]], timestamp: int) -> list[Metric]:
+    def labels(topic: str, reader: Reader) -> dict[str, str]:
+        return {"topic": topic, "reader": reader.report.name, "into": reader.report.into}
+
+    return [
+        _family(
+            "gauge",
+            "nsqd_reader_behind",
+            "Messages that a reader of the topic's log has not committed, by its last report.",
+            ((labels(topic, reader), behind) for topic, reader, behind in lags),
+        ),
+        _family(
+            "gauge",
+            "nsqd_reader_silent_seconds",
+            "Since the last report of a reader; one that runs reports at least each minute.",
+            ((labels(topic, reader), silence(reader, timestamp)) for topic, reader, _ in lags),
         ),
     ]
 

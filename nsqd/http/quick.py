@@ -364,14 +364,12 @@ def _may_be_ours(beginning: bytes) -> bool:
 
 
 class _Parsed:
-    """What httptools calls back with."""
+    """What httptools calls back with. It does not know its parser, which refers to it."""
 
     def __init__(self) -> None:
-        self.parser = httptools.HttpRequestParser(self)
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.complete = False
-        self.keep_alive = False
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -381,23 +379,23 @@ class _Parsed:
 
     def on_headers_complete(self) -> None:
         self.complete = True
-        self.keep_alive = self.parser.should_keep_alive()
 
 
 def _parse(head: bytes) -> _Head | None:
     if len(head) > _LONGEST_HEAD or not _may_be_ours(head):
         return None
     parsed = _Parsed()
+    parser = httptools.HttpRequestParser(parsed)
     try:
-        parsed.parser.feed_data(head[:-1])
+        parser.feed_data(head[:-1])
         if parsed.complete:
             return None
-        parsed.parser.feed_data(head[-1:])
+        parser.feed_data(head[-1:])
     except (httptools.HttpParserError, httptools.HttpParserUpgrade):
         return None
-    version = parsed.parser.get_http_version()
+    version = parser.get_http_version()
     path, _, query = parsed.url.partition(b"?")
-    kind = _KINDS.get((parsed.parser.get_method(), path))
+    kind = _KINDS.get((parser.get_method(), path))
     if not parsed.complete or kind is None or b"#" in query or version not in ("1.0", "1.1"):
         return None
     # Refusing it is not for the short path: it comes behind other answers, and reads on for a while.
@@ -415,4 +413,4 @@ def _parse(head: bytes) -> _Head | None:
     if kind == _PING and length:
         return None
     stay, leave = (_KEEP, _CLOSE) if version == "1.1" else (_KEEP_10, _CLOSE_10)
-    return _Head(kind, query, length, stay if parsed.keep_alive else leave, authorization)
+    return _Head(kind, query, length, stay if parser.should_keep_alive() else leave, authorization)

@@ -3,6 +3,7 @@
     node.json       whose data this is, and which ids may have been given out
     topology.json   topics and channels by name: the second place where a channel is named
     journal.NNNNNN  the change journal
+    readers.json    how far those have come who read logs without a channel, as they say; nothing depends on it
     topics/t.<name>/    one topic's log
     topics/x.<random>/  a deleted one, on its way out
     go-import.json  how far the import of a Go nsqd's data path came, see nsqd/go_import
@@ -34,6 +35,7 @@ from nsqd.log.segment import LOG_SUFFIX
 TOPICS: Final = "topics"
 NODE_JSON: Final = "node.json"
 TOPOLOGY_JSON: Final = "topology.json"
+READERS_JSON: Final = "readers.json"
 LOG_JSON: Final = "log.json"
 JOURNAL_PREFIX: Final = "journal."
 FORMAT: Final = 1
@@ -242,6 +244,14 @@ class DataPath:
         """Blocks on the disk. Raises OSError."""
         self.check_place()
         self._files.replace(self.folder / TOPOLOGY_JSON, topology)
+
+    def read_readers(self) -> SmallFile:
+        return read_small_file(self._files, self.folder / READERS_JSON)
+
+    def write_readers(self, readers: Mapping[str, object]) -> None:
+        """Blocks on the disk. Raises OSError."""
+        self.check_place()
+        self._files.replace(self.folder / READERS_JSON, as_json({"format": FORMAT, "readers": readers}))
 
     # Topics
 

@@ -187,7 +187,10 @@ class Past:
 
 
 class RangeReader:
-    """Reads the records of [next, end), in pieces of about `chunk` bytes."""
+    """Reads the records of [next, end), in pieces of about `chunk` bytes.
+
+    Where the disk refuses for long, the first refused read is waited for; then all that is refused is a gap at once.
+    """
 
     def __init__(
         self, topic: str, files: Files, start: int, end: int, chunk: int, pause: Callable[[float], None]
@@ -199,14 +202,14 @@ class RangeReader:
         self._chunk = chunk
         self._opened: list[tuple[Stretch, int | None]] = []
         self._place = 0
-        self._pause = pause
+        self._waiting = WaitsOnce(pause)  # for all files of the range together
         self._read: Salvage | None = None  # of the file that is being read
         self._offset = 0
         self._sequence = 0  # of the record at this offset
 
     def add(self, stretch: Stretch) -> None:
         try:
-            self._opened.append((stretch, patiently(lambda: self._files.open_to_read(stretch.path), self._pause)))
+            self._opened.append((stretch, self._waiting(lambda: self._files.open_to_read(stretch.path))))
         except FileNotFoundError:
             self._opened.append((stretch, None))
 
@@ -244,7 +247,7 @@ class RangeReader:
         read = self._read
         if read is None:
             strict = strictly(self._files, descriptor, stretch.path)
-            read = self._read = Salvage(WaitsOnce(strict, self._pause))
+            read = self._read = Salvage(self._waiting.reader(strict))
             self._offset, self._sequence = self._start_in(stretch, read)
             if self._sequence > self.next:
                 return self._gap(self._sequence, REFUSED if read.refused_in(0, self._offset) else DAMAGED)

@@ -145,21 +145,24 @@ def patiently(step: Callable[[], T], pause: Callable[[float], None]) -> T:
 
 
 class WaitsOnce:
-    """A reader of one file, in a thread: it waits for the first lasting refusal, and for no other after it."""
+    """Does steps in a thread, which may read several files: waits for the first lasting refusal, for no other after it."""
 
-    def __init__(self, read: ReadAt, pause: Callable[[float], None]) -> None:
-        self._read = read
+    def __init__(self, pause: Callable[[float], None]) -> None:
         self._pause = pause
         self._has_waited = False
 
-    def __call__(self, offset: int, size: int) -> bytes:
+    def __call__(self, step: Callable[[], T]) -> T:
         if self._has_waited:
-            return self._read(offset, size)
+            return step()
         try:
-            return patiently(lambda: self._read(offset, size), self._pause)
-        except ReadRefused:
-            self._has_waited = True
+            return patiently(step, self._pause)
+        except OSError as error:
+            self._has_waited = is_refusal(error)
             raise
+
+    def reader(self, read: ReadAt) -> ReadAt:
+        """Return a reader of one file that waits as this does."""
+        return lambda offset, size: self(lambda: read(offset, size))
 
 
 class Refusals:

@@ -62,35 +62,52 @@ class Checkpoint(NamedTuple):
 
 
 def recover_log(
-    files: Files, data_path: DataPath, topic: str, checkpoint: Checkpoint | None, new_id: Callable[[], str]
-) -> tuple[LogState, list[Damage]]:
-    """`checkpoint` is the last that the journal knows of this topic's log, if that was not deleted."""
+    files: Files,
+    data_path: DataPath,
+    topic: str,
+    checkpoint: Checkpoint | None,
+    new_id: Callable[[], str],
+    damage: list[Damage],
+) -> LogState:
+    """Read a log after a start, cut off a torn tail, and add what is damaged to `damage`.
+
+    `checkpoint` is the last that the journal knows of this topic's log, if that was not deleted. Where the disk refuses to
+    read (ReadRefused), it is called again: what was cut before the refusal is in `damage` already, and is not found again.
+    """
     folder = data_path.topic_folder(topic)
     log_id = data_path.read_log_id(folder)
     if log_id is not None and (checkpoint is None or checkpoint.log_id == log_id):
-        return _Recovery(files, folder, topic, log_id, checkpoint).run(new_id)
+        return _Recovery(files, folder, topic, log_id, checkpoint, damage).run(new_id)
     if log_id is None:
         recovery = _Recovery(
-            files, folder, topic, checkpoint.log_id if checkpoint is not None else new_id(), checkpoint
+            files, folder, topic, checkpoint.log_id if checkpoint is not None else new_id(), checkpoint, damage
         )
         recovery.name_again(has_segments=data_path.has_segments(topic))
     else:
         # One of the two is an older copy. What was seen under either name must not be taken for what comes now.
-        recovery = _Recovery(files, folder, topic, new_id(), None)
+        recovery = _Recovery(files, folder, topic, new_id(), None, damage)
         recovery.name_anew(f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}")
     return recovery.run(new_id)
 
 
 class _Recovery:
-    def __init__(self, files: Files, folder: Path, topic: str, log_id: str, checkpoint: Checkpoint | None) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: Path,
+        topic: str,
+        log_id: str,
+        checkpoint: Checkpoint | None,
+        damage: list[Damage],
+    ) -> None:
         self._files = files
         self._folder = folder
         self._topic = topic
         self._checkpoint = checkpoint
         self._state = LogState(log_id)
-        self._damage: list[Damage] = []
+        self._damage = damage
 
-    def run(self, new_id: Callable[[], str]) -> tuple[LogState, list[Damage]]:
+    def run(self, new_id: Callable[[], str]) -> LogState:
         state = self._state
         state.segments = self._find_segments()
         if state.segments:
@@ -100,7 +117,7 @@ class _Recovery:
             self._ends_early(new_id())
         if not self._is_vouched_for():
             self._doubt_names()
-        return state, self._damage
+        return state
 
     def _is_vouched_for(self) -> bool:
         """Whether the log ends where it was synced last. Of an empty log a checkpoint only says that it was made."""
@@ -282,4 +299,6 @@ class _Recovery:
         self.save_identity()
 
     def _note(self, file: str, offset: int, first: int, end: int, kept: Path | None, text: str) -> None:
-        self._damage.append(Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text))
+        damage = Damage(self._topic, file, offset, first, end, str(kept) if kept else "", text)
+        if damage not in self._damage:  # else found before a refusal
+            self._damage.append(damage)

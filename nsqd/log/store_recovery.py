@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
@@ -67,7 +66,7 @@ class StoreRecovery:
         self._damage += contents.damage
         moved = self._patiently(self._dropped_logs)
         for topic in topics:
-            self._patiently(partial(self._recover_topic, topic, told, moved))
+            self._recover_topic(topic, told, moved)
         self._look_for_lost_folders(told, moved)
         self._settle_node(told)
         self._patiently(self._store.adopt_dropped_folders)
@@ -93,7 +92,7 @@ class StoreRecovery:
         return tell_apart(self._journal.recover(contents)), contents
 
     def _recover_topic(self, topic: str, told: Told, moved: set[str]) -> None:
-        log_id = self._data_path.read_log_id(self._data_path.topic_folder(topic))
+        log_id = self._patiently(lambda: self._data_path.read_log_id(self._data_path.topic_folder(topic)))
         if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
             self._store.let_go(topic, log_id)
         else:
@@ -118,15 +117,17 @@ class StoreRecovery:
         is_moved = checkpoint is not None and checkpoint.log_id in moved
         if is_moved:
             checkpoint = None
-        state, damage = recover_log(self._files, self._data_path, topic, checkpoint, self._new_id)
-        self._find_ages(topic, state)
-        self._find_keys(state)
+        # Each step is repeated by itself: a log that was found to end early has its new id by then.
+        state = self._patiently(
+            lambda: recover_log(self._files, self._data_path, topic, checkpoint, self._new_id, self._damage)
+        )
+        self._patiently(lambda: self._find_ages(topic, state))
+        self._patiently(lambda: self._find_keys(state))
         if is_moved or state.is_stranger:
             # What was told is not about the log that has its name now, which the next start could not see any more.
             cut = ("cut", topic, 0)
             told.changes.append(cut)
             self._journal.record_quietly([cut])
-        self._damage += damage
         topic_log = self._logs[topic] = DiskLog(topic, self._data_path.topic_folder(topic), self._store, state)
         if checkpoint is None or checkpoint.log_id != topic_log.log_id:
             self._journal.record_quietly([checkpoint_of(topic_log)])
@@ -205,11 +206,13 @@ class StoreRecovery:
             if (newest_in(self._files, segment) or now) <= now - window:
                 break  # so are those before
             young.append(segment)
+        keys = []
         for segment in reversed(young):
             found = keys_in(self._files, segment, now - window)
             if found:
                 segment.keyed = max(timestamp for _, timestamp in found)
-                state.keys += found
+                keys += found
+        state.keys += keys  # at once, as the disk may refuse, and then all are read again
 
 
 def report(damage: Damage) -> None:

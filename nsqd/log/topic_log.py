@@ -795,6 +795,9 @@ class DiskLog:
         self._unwritten = []
         self._buffers = []
         self._buffered = 0
+        # The broker's alarms may remember a channel, and through it this log, for as long as the longest delay.
+        self._cache.forget_before(self.tail)
+        self._recent = []
         self.close()
         self._host.repaired(self)
         for receipt in receipts:

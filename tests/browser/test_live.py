@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -228,6 +229,34 @@ def press_and_confirm(page: Browser, label: str, *, typed: str = "") -> str:
     page.click("#dialog form button:not([type=button])")
     page.wait("document.querySelector('#dialog [data-receipt]')")
     return page.text("#dialog")
+
+
+def test_what_lands_where_is_shown_moves_and_is_forgotten(page: Browser, cluster: Cluster, topic: str) -> None:
+    def report(number: int, sequence: int) -> None:
+        node = cluster.nodes[number]
+        log = node.http("GET", f"/topic/log?topic={topic}").json["log"]
+        body = {"name": "nsqpipe land", "into": "s3://lake/t", "format": "delta", "host": "etl-1"}
+        node.post(f"/topic/reader?topic={topic}", json.dumps({**body, "log": log, "sequence": sequence}).encode())
+
+    report(0, 1)
+    report(1, 0)
+    page.open(f"/topics/{topic}?fresh=1")
+    page.wait_for_text("nsqpipe land", "[data-live='readers']")
+    text = page.text("[data-live='readers']")
+    assert all(word in text for word in ("s3://lake/t", "delta", "etl-1"))
+    behind = "[data-live='readers'] tr.topic [data-label='Behind']"
+    assert page.text(behind) == "3", "two on one node, and one on the other"
+    page.screenshot(ARTEFACTS / "lands-in.png")
+    report(0, 3)
+    page.wait_for_text("1", behind)
+    page.click_text("Forget", "[data-live='readers'] a")
+    page.wait_for_text("its next report brings it back", "#dialog")
+    page.click("#dialog form button")
+    page.wait("document.querySelector('#dialog [data-receipt=ok]')")
+    for node in cluster.nodes:
+        assert node.http("GET", f"/topic/log?topic={topic}&readers=true").json["readers"] == []
+    page.open(f"/topics/{topic}?fresh=1")
+    page.wait_for_text("No reader has reported to any node", "[data-live='readers']")
 
 
 def test_a_channel_is_paused_and_unpaused_on_all_nodes(page: Browser, cluster: Cluster, topic: str) -> None:

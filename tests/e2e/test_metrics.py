@@ -46,6 +46,8 @@ def test_nsqd_exports_what_the_page_says(tmp_path: Path) -> None:
     with Nsqd(tmp_path, "e2e-processing-latency-percentile=0.99") as nsqd:
         nsqd.post("/pub?topic=t", b"body")
         finish_one(nsqd.connect())
+        log = nsqd.http("GET", "/topic/log?topic=t").json["log"]
+        nsqd.post("/topic/reader?topic=t", b'{"name":"land","log":"%s","sequence":0}' % log.encode())
         assert exported(nsqd) == documented("nsqd")
 
 

@@ -17,6 +17,7 @@ import trio
 from nsqclient import (
     Config,
     ConnectError,
+    Consumer,
     Message,
     Producer,
     PublishUnknown,
@@ -25,12 +26,14 @@ from nsqclient import (
     open_consumer,
     open_producer,
 )
-from tests.soak.ledger import Ledger
+from nsqclient.events import Disconnected
+from tests.soak.ledger import Ledger, LostConnection
 from tests.support.process import Nsqd
 
 TOPIC: Final = "orders"
 CHANNELS: Final = ("a", "b")
 _PAUSE: Final = 0.02  # seconds between two publishes of a producer, on average
+_PULSE: Final = 0.05
 _QUIET: Final = logging.getLogger("tests.faults.clients")  # clients say much about a bad network
 
 
@@ -45,10 +48,15 @@ class Load:
     drain: float = 60.0  # seconds for everything to arrive in the end
 
     @property
+    def patience(self) -> float:
+        """Seconds without a sign of life after which a connection is given up."""
+        return 3 * self.heartbeat
+
+    @property
     def config(self) -> Config:
         return Config(
             heartbeat_interval=self.heartbeat,
-            read_timeout=3 * self.heartbeat,
+            read_timeout=self.patience,
             write_timeout=self.heartbeat,
             dial_timeout=self.heartbeat,
             reconnect_delay="fixed",  # the growing one reaches a minute on such a network
@@ -77,9 +85,11 @@ async def run_load(
         await trio.to_thread.run_sync(node.post, f"/channel/create?topic={TOPIC}&channel={channel}")
         ledger.add_channel(TOPIC, channel)
     where = f"{address[0]}:{address[1]}"
+    pulse = Pulse()
     async with trio.open_nursery() as consumers:
+        consumers.start_soon(pulse.beat)
         for channel in CHANNELS:
-            consumers.start_soon(_consume, where, channel, ledger, chance, load)
+            consumers.start_soon(_consume, where, channel, ledger, chance, load, pulse)
         async with trio.open_nursery() as producers:
             for _ in range(load.producers):
                 producers.start_soon(_produce, where, ledger, chance, load)
@@ -119,7 +129,7 @@ async def _publish(producer: Producer, ledger: Ledger, chance: Random, load: Loa
         ledger.acknowledged(TOPIC, numbers)
 
 
-async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, load: Load) -> None:
+async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, load: Load, pulse: Pulse) -> None:
     async def handle(message: Message) -> None:
         number = ledger.delivered(TOPIC, channel, message.body, message.attempts, trio.current_time())
         if chance.random() < 0.1:
@@ -129,5 +139,43 @@ async def _consume(where: str, channel: str, ledger: Ledger, chance: Random, loa
         if message.finish():
             ledger.finishing(TOPIC, channel, number, trio.current_time())
 
-    async with open_consumer(TOPIC, channel, nsqd=where, config=load.config, logger=_QUIET) as consumer:
+    async with (
+        open_consumer(TOPIC, channel, nsqd=where, config=load.config, logger=_QUIET) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(_note_lost_connections, consumer, channel, ledger, load, pulse)
         await consumer.run(handle, concurrency=20)
+
+
+async def _note_lost_connections(consumer: Consumer, channel: str, ledger: Ledger, load: Load, pulse: Pulse) -> None:
+    """Each end gives up a silent connection after its patience, so an answer older than both has been read.
+
+    nsqd counts from when it sent a message, which may be a patience before the client has read and answered it. Where this
+    process stood still, all of that takes longer.
+    """
+    async for event in consumer.events():
+        if isinstance(event, Disconnected):
+            now = trio.current_time()
+            patience = load.patience + pulse.longest_gap(since=now - load.msg_timeout)
+            lost = LostConnection(since=now - 2 * patience, until=now, timeout=load.msg_timeout - patience)
+            ledger.connection_lost(TOPIC, channel, lost)
+
+
+class Pulse:
+    """Notes when this process, and with it all clients, did not get to run: on a busy machine, or stopped."""
+
+    def __init__(self) -> None:
+        self._last = trio.current_time()
+        self._gaps: list[tuple[float, float]] = []  # when it ended, and its length
+
+    async def beat(self) -> None:
+        while True:
+            self._last = trio.current_time()
+            await trio.sleep(_PULSE)
+            now = trio.current_time()
+            if now - self._last > 2 * _PULSE:
+                self._gaps.append((now, now - self._last))
+
+    def longest_gap(self, since: float) -> float:
+        now = trio.current_time()
+        return max([now - self._last, *(length for at, length in self._gaps if at >= since)])

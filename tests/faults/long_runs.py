@@ -67,7 +67,8 @@ async def jumping_clock(folder: Path, ledger: Ledger, seed: int, seconds: float,
             await jump(clock, chance.uniform(1, 30), say)
 
     with Nsqd(folder / "data", environ=clock.environ) as node:
-        load = Load(longest_delay=60.0, drain=180.0)
+        # On a busy machine an answer takes seconds. It must not come too late, as what times out looks like a clock fault.
+        load = Load(longest_delay=60.0, msg_timeout=60.0, drain=300.0)
         await run_load(node, node.tcp, ledger, chance, partial(_for, seconds, disturb), load)
 
 

@@ -1,39 +1,31 @@
-"""Real processes on a disk that refuses to read for as long as a test wants it: see read_refusals.c."""
+"""Real processes on a disk that refuses to read for as long as a test wants it."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pytest
+from tests.faults.shim import Effect, Op, Rule, Shim
 
-SOURCE: Final = Path(__file__).with_name("read_refusals.c")
+_READS: Final = Op.READ | Op.CACHED_READ | Op.LIST
 
 
 class RefusingDisk:
-    """Preloaded with `environ`; made in a folder of its own, outside of the data path."""
+    """The disk that a data path is on, for the processes that are started with `environ`."""
 
-    def __init__(self, folder: Path) -> None:
-        compiler = shutil.which("cc")
-        if compiler is None:
-            pytest.skip("there is no C compiler")
-        library = folder / "read_refusals.so"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
-        self._control = folder / "control"
-        self.environ = {"LD_PRELOAD": str(library), "NSQ_REFUSE_CONTROL": str(self._control)}
+    def __init__(self, folder: Path, data_path: Path) -> None:
+        self._shim = Shim(folder, data_path)
+        self.environ: Mapping[str, str] = self._shim.environ
 
     def refuse(self, part_of_path: str) -> None:
         """From now on, what has this in its path; with a "+" before it also opening."""
-        fresh = self._control.with_suffix(".new")
-        fresh.write_text(part_of_path)
-        fresh.rename(self._control)
+        ops = _READS | Op.OPEN if part_of_path.startswith("+") else _READS
+        self._shim.apply(Rule(ops, Effect.FAIL, pattern=f"*{part_of_path.removeprefix('+')}*"))
 
     def heal(self) -> None:
-        self._control.unlink(missing_ok=True)
+        self._shim.heal()
 
     @contextmanager
     def refusing(self, part_of_path: str) -> Iterator[None]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from common.wire.commands import dpub, fin, rdy, sub
 from tests.faults.refusing import RefusingDisk
+from tests.faults.shim import COMPILER
 from tests.support.client import Client
 from tests.support.process import PYTHON, PYTHONPATH, Nsqd, eventually
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="no C compiler")
 
 DEFERRED = 20
 SEGMENT = 10_000  # bytes
@@ -24,7 +28,7 @@ LONG = 30.0  # seconds, on a busy machine
 def disk(tmp_path: Path) -> RefusingDisk:
     folder = tmp_path / "shim"
     folder.mkdir()
-    return RefusingDisk(folder)
+    return RefusingDisk(folder, tmp_path / "data")
 
 
 def broker(tmp_path: Path, disk: RefusingDisk, *, mem_queue_size: int = 0) -> Nsqd:
@@ -82,7 +86,7 @@ def said(nsqd: Nsqd, text: str) -> bool:
     return text in nsqd.log
 
 
-def fsck(nsqd: Nsqd, environ: dict[str, str]) -> tuple[int, dict[str, int]]:
+def fsck(nsqd: Nsqd, environ: Mapping[str, str]) -> tuple[int, dict[str, int]]:
     done = subprocess.run(
         [PYTHON, "-P", "-m", "nsqd", "fsck", "--json", str(nsqd.data_path)],
         env={"PYTHONPATH": PYTHONPATH, **environ},

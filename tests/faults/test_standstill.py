@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -46,6 +47,21 @@ async def before_and_after(disturb: Callable[[], Awaitable[None]]) -> None:
     await trio.sleep(2)
     await disturb()
     await trio.sleep(2)
+
+
+def test_what_clients_answered_on_connections_they_lost_is_no_fault(tmp_path: Path) -> None:
+    """The clients stand still, all in one thread, so that each has to give up its connection."""
+
+    async def stand_still() -> None:
+        await trio.sleep(2)
+        time.sleep(STANDSTILL)  # noqa: ASYNC251 -- nobody else may run
+        await trio.sleep(2)
+
+    ledger = Ledger()
+    with Nsqd(tmp_path / "data") as node:
+        trio.run(run_load, node, node.tcp, ledger, Random(1), stand_still, Load(longest_delay=40.0))
+    assert ledger.counts["connections lost"] > 0
+    print(f"{dict(ledger.counts)}, latest {ledger.latest:.1f} s")
 
 
 def test_nothing_is_lost_when_a_client_stands_still(tmp_path: Path) -> None:

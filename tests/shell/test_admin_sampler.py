@@ -226,9 +226,12 @@ def test_who_keeps_no_history_is_known() -> None:
 class SlowReading:
     """Nodes answer at once, and all answers have come before one of them has been read."""
 
+    def __init__(self) -> None:
+        self.sizes: dict[str, int] = {}
+
     async def get_document(self, address: str, target: str) -> Document:
         await trio.lowlevel.checkpoint()
-        return Document({"topics": []}, size=60_000, weight=0, made_at=None, withheld="")
+        return Document({"topics": []}, size=self.sizes.get(address, 60_000), weight=0, made_at=None, withheld="")
 
     async def in_slices(self, work: Slices[T]) -> T:
         await trio.testing.wait_all_tasks_blocked()
@@ -245,5 +248,52 @@ def test_answers_that_are_read_at_the_same_time_count_together() -> None:
         assert [node.answer is None for node in nodes].count(True) == 1
         (refused,) = [node.error for node in nodes if node.error is not None]
         assert "together" in refused.not_read
+
+    run(test)
+
+
+class Asking:
+    """Nodes that are asked for their statistics, of which 100,000 bytes together are read."""
+
+    def __init__(self, *names: str) -> None:
+        self.upstream = SlowReading()
+        self.stats = Stats(cast(Upstream, self.upstream), time.time, most=100_000)
+        self.nodes = [AskedNode(announced=Announced("", name, 4150, 4151), has_history=False) for name in names]
+
+    async def ask(self, *sizes: int) -> list[bool]:
+        """Whether each of the nodes, which answer with so many bytes, has been read. 0: it is not asked."""
+        self.upstream.sizes = {
+            node.announced.address: size for node, size in zip(self.nodes, sizes, strict=True) if size
+        }
+        async with trio.open_nursery() as nursery:
+            asked = [node for node in self.nodes if node.announced.address in self.upstream.sizes]
+            for node in asked:
+                node.not_before = 0.0
+            await self.stats.start(nursery, asked, has_clients=False, topics=()).wait()
+        return [node.answer is not None for node in self.nodes]
+
+
+def test_newcomer_makes_way_for_a_known_node_that_has_grown() -> None:
+    async def test() -> None:
+        asking = Asking("known", "new")
+        assert await asking.ask(40_000, 0) == [True, False]
+        assert await asking.ask(40_000, 50_000) == [True, True]
+        assert await asking.ask(60_000, 0) == [True, False]
+        (known, new) = asking.nodes
+        assert known.error is None
+        assert new.error is not None
+        assert "together" in new.error.not_read
+        assert await asking.ask(60_000, 50_000) == [True, False]
+        assert await asking.ask(60_000, 30_000) == [True, True]
+
+    run(test)
+
+
+def test_newcomer_makes_way_while_its_answer_is_read() -> None:
+    async def test() -> None:
+        asking = Asking("known", "new")
+        assert await asking.ask(40_000, 0) == [True, False]
+        asking.nodes.reverse()  # whoever is asked first answers first
+        assert await asking.ask(50_000, 60_000) == [False, True]
 
     run(test)

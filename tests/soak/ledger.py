@@ -5,7 +5,11 @@ KEPT seconds more, so a ledger of a day is no larger than one of an hour.
 
 An *interruption* is a time in which a node, or the network to it, was broken on purpose: killed, stopped, cut off. A
 FIN or REQ that was sent during it, or shortly before, may have been lost, so the message may come again, and before the
-delay of that REQ has passed. Nothing else is forgiven.
+delay of that REQ has passed.
+
+A *lost connection* is one that client or nsqd gave up, as where heartbeats come too late on a busy machine. The same is
+true of answers that were sent in its last seconds, but the message comes only when it has timed out. What comes sooner
+is early: a clock that jumps makes nothing wait for its timeout. Nothing else is forgiven.
 """
 
 from __future__ import annotations
@@ -41,9 +45,19 @@ class Owed:
     requeued_at: float = -inf
 
 
+@dataclass(frozen=True, slots=True)
+class LostConnection:
+    """A consumer's connection that ended by itself: what was answered in its last seconds may not have been read."""
+
+    since: float
+    until: float
+    timeout: float  # seconds after the answer, at the least, until nsqd takes such a message back
+
+
 @dataclass(slots=True, eq=False)
 class Channel:
     owed: dict[int, Owed] = field(default_factory=dict)
+    lost_connections: list[LostConnection] = field(default_factory=list)
     finished: OrderedDict[int, float] = field(default_factory=OrderedDict)  # number -> when
     paused_at: float = inf  # no message may arrive from then on
 
@@ -79,6 +93,10 @@ class Ledger:
         self._interruptions = [it for it in self._interruptions if it.until > since - KEPT]
         self._interruptions.append(Interruption(node, since, until))
         return self._interruptions[-1]
+
+    def connection_lost(self, topic: str, name: str, lost: LostConnection) -> None:
+        self.counts["connections lost"] += 1
+        self._topics[topic][name].lost_connections.append(lost)
 
     # Publishing
 
@@ -124,24 +142,32 @@ class Ledger:
         if now > channel.paused_at:
             self._violated("while paused", f"{label} came {now - channel.paused_at:.3f} s after the pause")
         if (owed := channel.owed.get(number)) is not None:
-            self._check_time(owed, now, node, label)
+            self._check_time(channel, owed, now, node, label)
             self._check_attempts(owed, attempts, now, node, label)
         elif (finished := channel.finished.get(number)) is None:
             self._violated("unknown", f"{label} was never sent, or finished more than {KEPT:.0f} s ago")
-        elif self._may_be_unheeded(finished, now, node):
+        elif self._may_be_unheeded(finished, now, node) or _may_be_unread(channel, finished, now):
             self.counts["again"] += 1
         else:
             self._violated("again", f"{label} came again {now - finished:.3f} s after its FIN")
         return number
 
-    def _check_time(self, owed: Owed, now: float, node: str, label: str) -> None:
+    def _check_time(self, channel: Channel, owed: Owed, now: float, node: str, label: str) -> None:
         due = owed.sent.due
         if now < due:
             self._violated("early", f"{label} was early by {due - now:.3f} s")
-        elif now < owed.due and not self._may_be_unheeded(owed.requeued_at, now, node):
+        elif now < owed.due and self._is_too_early(channel, owed, now, node):
             self._violated("early", f"{label} was early by {owed.due - now:.3f} s after a requeue")
         elif owed.attempts == 0 and due > owed.sent.at:
             self.latest = max(self.latest, now - due)
+
+    def _is_too_early(self, channel: Channel, owed: Owed, now: float, node: str) -> bool:
+        if self._may_be_unheeded(owed.requeued_at, now, node):
+            return False
+        if _may_be_unread(channel, owed.requeued_at, now):
+            self.counts["timed out"] += 1
+            return False
+        return True
 
     def _check_attempts(self, owed: Owed, attempts: int, now: float, node: str, label: str) -> None:
         least = owed.attempts if self._may_be_unheeded(owed.attempts_at, now, node) else owed.attempts + 1
@@ -207,3 +233,10 @@ class Ledger:
         self.wrong[kind] += 1
         if len(self.texts) < _MOST_TEXTS:
             self.texts.append(text)
+
+
+def _may_be_unread(channel: Channel, answered_at: float, now: float) -> bool:
+    """Whether the answer may have been lost with its connection, so that the message has timed out since."""
+    return any(
+        it.since <= answered_at <= it.until and now >= answered_at + it.timeout for it in channel.lost_connections
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.soak.ledger import GRACE, KEPT, Ledger
+from tests.soak.ledger import GRACE, KEPT, Ledger, LostConnection
 
 
 @pytest.fixture
@@ -164,3 +164,54 @@ def test_what_comes_during_an_interruption_is_forgiven_before_its_end_is_known(l
     deliver(ledger, number, 4, attempts=2)
     interruption.until = 5
     assert (ledger.wrong, ledger.counts["again"]) == ({}, 1)
+
+
+LOST = LostConnection(since=10, until=13, timeout=7)
+
+
+def requeue(ledger: Ledger, number: int, at: float) -> None:
+    deliver(ledger, number, at)
+    ledger.requeueing("t", "c", number, 60, at)
+
+
+@pytest.mark.parametrize(
+    ("answered", "came", "early"),
+    [
+        pytest.param(12, 19.5, 0, id="when it has timed out"),
+        pytest.param(12, 18.5, 1, id="before it can have timed out"),
+        pytest.param(9, 19.5, 1, id="answered while the connection was sound"),
+        pytest.param(14, 24, 1, id="answered on the next connection"),
+    ],
+)
+def test_only_what_was_answered_on_a_lost_connection_may_time_out(
+    ledger: Ledger, answered: float, came: float, early: int
+) -> None:
+    (number,) = published(ledger)
+    requeue(ledger, number, answered)
+    ledger.connection_lost("t", "c", LOST)
+    deliver(ledger, number, came, attempts=2)
+    assert ledger.wrong["early"] == early
+
+
+@pytest.mark.parametrize(("came", "again"), [(19.5, 0), (18.5, 1)])
+def test_finished_message_may_time_out_as_well(ledger: Ledger, came: float, again: int) -> None:
+    (number,) = published(ledger)
+    finish(ledger, number, 12)
+    ledger.connection_lost("t", "c", LOST)
+    deliver(ledger, number, came, attempts=2)
+    assert ledger.wrong["again"] == again
+
+
+def test_a_lost_connection_makes_no_publication_due(ledger: Ledger) -> None:
+    (number,) = published(ledger, at=12, delay=60)
+    ledger.connection_lost("t", "c", LOST)
+    deliver(ledger, number, 30)
+    assert ledger.wrong["early"] == 1
+
+
+def test_a_lost_connection_is_one_of_its_channel(ledger: Ledger) -> None:
+    (number,) = published(ledger)
+    requeue(ledger, number, 12)
+    ledger.connection_lost("t", "d", LOST)
+    deliver(ledger, number, 19.5, attempts=2)
+    assert ledger.wrong["early"] == 1

@@ -26,6 +26,8 @@ _NSQPIPE: Final = Path(sys.executable).parent / "nsqpipe"  # as pip has installe
 _PATH: Final = os.pathsep.join(
     dict.fromkeys([str(Path(shutil.which("java") or "/usr/bin/java").parent), "/usr/bin", "/bin"])
 )
+# How JVMs are started in tests is said by tests/conftest.py, and nothing else is.
+_ENVIRON: Final = {"PATH": _PATH, **{name: os.environ[name] for name in ("JDK_JAVA_OPTIONS",) if name in os.environ}}
 
 Process = subprocess.Popen[bytes]
 
@@ -68,7 +70,7 @@ class Cluster:
         )
         words = [text for setting in settings for text in ("--conf", setting)]
         command = [str(_NSQPIPE), "submit", "--master", self.url, *words, "--", *job]
-        environ = {"PATH": _PATH, "HOME": str(self._folder)}
+        environ = {**_ENVIRON, "HOME": str(self._folder)}
         if defaults:
             (self._folder / "conf").mkdir()
             lines = [f"{name} {value}\n" for name, value in defaults.items()]
@@ -107,7 +109,7 @@ class Cluster:
             process = subprocess.Popen(
                 [str(_SPARK / "bin" / "spark-class"), f"{_CLASS}.{program}", *words],
                 cwd=self._folder,
-                env={"PATH": _PATH, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
+                env={**_ENVIRON, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

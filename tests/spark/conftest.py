@@ -17,10 +17,12 @@ import pytest
 
 from nsqpipe.worker_python import worker_python
 from tests.support.process import ROOT, Nsqd
-from tests.support.spark import KEPT
+from tests.support.spark import KEPT, numbered, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.support.orders import Orders
 
 MISSING = [
     f"{what} ({how})"
@@ -79,3 +81,19 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def nsqd(tmp_path: Path) -> Iterator[Nsqd]:
     with Nsqd(tmp_path / "data", KEPT) as process:
         yield process
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
+        yield process
+
+
+@pytest.fixture
+def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
+    """A topic of its own for each test."""
+    from tests.support.orders import Orders
+
+    topic = request.node.name.partition("[")[0][-60:]
+    publish(node, topic, numbered(100))
+    return Orders(node, topic)

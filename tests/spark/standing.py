@@ -311,6 +311,12 @@ class _Query:
         self._id = json.loads(metadata.read_text())["id"]
 
     def run(self) -> Iterator[str]:
+        try:
+            yield from self._run()
+        finally:
+            self._reader.stop()  # or its threads would go on asking in the tests of other modules
+
+    def _run(self) -> Iterator[str]:
         self._reader.prepareForTriggerAvailableNow()
         planned, done = self._numbers("offsets"), self._numbers("commits")
         number = max(planned, default=0) if set(planned) - set(done) else max(planned, default=-1) + 1

@@ -91,7 +91,7 @@ def test_a_schema_of_the_users_own_leaves_columns_out(spark: SparkSession, nsqd:
         ({"topic": "nothing"}, "there is no topic nothing at 127.0.0.1"),
         ({"topic": "nothing.*"}, "matches nothing.*"),
         ({"startingOffset": "latest"}, "did you mean startingOffsets?"),
-        ({"startingOffsets": '{"x": 1}'}, "'x' is no lane"),
+        ({"startingOffsets": '{"x": 1}'}, "'x' is not a lane"),
         ({"startingOffsets": '{"x/orders/y": 1}'}, "there is no lane x/orders/y"),
         ({"nsqd": "127.0.0.1:1"}, "127.0.0.1:1 cannot be reached"),
         ({"nsqd": "", "lookupd": "127.0.0.1:1"}, "127.0.0.1:1 cannot be reached"),

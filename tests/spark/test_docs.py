@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from nsqpipe.cli import app
 from pyspark_nsq.listener import NsqListener
 from pyspark_nsq.options import OPTIONS
 from pyspark_nsq.rows import ALL_COLUMNS
@@ -42,6 +47,31 @@ def test_each_option_that_kafkas_are_said_to_be_is_there() -> None:
     named = {name for cell in ours for name in re.findall(r"`(\w+)`", cell)}
     assert len(ours) > 20
     assert named <= {*OPTIONS}
+
+
+def test_the_pipeline_runs_as_it_is_written(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    section = HOW_TO.partition("## Several tables, with columns masked, in one session\n")[2].partition("\n## ")[0]
+    pipeline, rules = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    here = pipeline.replace("127.0.0.1:4151", address(nsqd)).replace("/data/", f"{tmp_path}/")
+    (tmp_path / "pipeline.toml").write_text(here)
+    (tmp_path / "rules.toml").write_text(rules)
+    order = b'{"user": "ann", "email": "ann@example.org", "amount": %d}'
+    publish(nsqd, "orders", [order % amount for amount in (-1, 5, 100)])
+    publish(nsqd, "clicks", numbered(10))
+    for command in commands.splitlines():
+        words = command.replace("pipeline.toml", f"{tmp_path}/pipeline.toml").split()[1:]
+        result = CliRunner().invoke(app, [*words, "--until-now"])  # or it would not end
+        assert result.exit_code == 0, result.output
+    table = pa.table(DeltaTable(tmp_path / "tables/orders").to_pyarrow_table().sort_by("sequence"))
+    assert table["amount"].to_pylist() == [5, 100]
+    assert table["is_large"].to_pylist() == [False, True]
+    assert {"email", "amount", "is_large"} == {*table.column_names} - {*ALL_COLUMNS, "date", "hour"}
+    assert "body" not in table.column_names
+    assert b"ann@" not in b"".join(it.read_bytes() for it in (tmp_path / "tables/orders").rglob("*.parquet"))
+    assert DeltaTable(tmp_path / "tables/orders.quarantine").to_pyarrow_dataset().count_rows() == 1
+    assert DeltaTable(tmp_path / "tables/clicks").to_pyarrow_dataset().count_rows() == 10
+    assert set(json.loads((tmp_path / "results/per-minute.json").read_text())["topics"]) == {"orders", "clicks"}
 
 
 def test_the_examples_run(spark: SparkSession, tmp_path: Path) -> None:

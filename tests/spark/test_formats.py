@@ -257,6 +257,10 @@ def registry() -> Iterator[RegistryServer]:
         "/schemas/ids/11": (200, {"schema": "no"}),
         "/schemas/ids/12": (500, {}),
         "/schemas/ids/13": (200, ["nothing"]),
+        "/schemas/ids/14": (404, "default backend - 404"),
+        "/schemas/ids/15": (404, {"error_code": 404, "message": "HTTP 404 Not Found"}),
+        "/schemas/ids/16": (404, {"error_code": 40401, "message": "Subject not found"}),
+        "/schemas/ids/17": (404, ["nothing"]),
     }
     with RegistryServer(answers) as server:
         yield server
@@ -291,7 +295,15 @@ def test_a_schema_that_cannot_be_had_is_the_rows_error(registry: RegistryServer,
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(12, "answers 500 when asked for schema 12"), (13, "has no schema in its answer for 13")]
+    ("number", "said"),
+    [
+        (12, "answers 500 when asked for schema 12"),
+        (13, "has no schema in its answer for 13"),
+        (14, "answers 404 when asked for schema 14"),
+        (15, "answers 404 when asked for schema 15"),
+        (16, "answers 404 when asked for schema 16"),
+        (17, "answers 404 when asked for schema 17"),
+    ],
 )
 def test_a_registry_that_fails_is_no_rows_error(registry: RegistryServer, number: int, said: str) -> None:
     decoder = confluent_avro_decoder(parse_fields(FIELDS), Registry(f"http://me:secret@{registry.address}"))

@@ -11,19 +11,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.types import LongType
+from pyspark.sql.pandas.types import from_arrow_schema
+from typer.testing import CliRunner
 
 from nsqpipe import iceberg
 from nsqpipe.cli import app
 from nsqpipe.failures import PipeFailed
+from nsqpipe.land import Land, prepare_landing
 from nsqpipe.landed import Ledger
+from nsqpipe.shape import Shape
+from nsqpipe.sources import reporting
 from nsqpipe.standing import check_standing
 from nsqpipe.tables import Format
 from nsqpipe.tending import tend
@@ -33,17 +39,21 @@ from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
 from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined
-from pyspark_nsqtable.ends import MARK, application
+from pyspark_nsqtable.ends import MARK, application, judgement
 from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_commits import SNAPSHOT, open_catalog
+from pyspark_nsqtable.landing import LandingWriter, land, landing_of
 from pyspark_nsqtable.lease import ABANDONED_AFTER
+from pyspark_nsqtable.marks import SELECTED, Marking
+from pyspark_nsqtable.unnamed import Unnamed
 from tests.spark import standing
-from tests.spark.test_landing import GROWN, QUERY, Job, Odd, Orders, files
+from tests.spark.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
 from tests.spark.test_standing import begins, planned, source_of
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
 from tests.support.iceberg_rest import rest_catalog
-from tests.support.process import ROOT, Nsqd
-from tests.support.spark import KEPT, address, numbered, publish
+from tests.support.orders import Orders
+from tests.support.process import ROOT
+from tests.support.spark import address, publish
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table as Opened
@@ -54,28 +64,24 @@ BAD = "raw.bad"
 class IcebergJob(Job):
     """A query that is started now: it is told how far the tables go."""
 
-    def __init__(self, orders: Orders, folder: Path, query: str = "q", *, decoder: Odd | None = None) -> None:
+    def __init__(
+        self,
+        orders: Orders,
+        folder: Path,
+        query: str = "q",
+        *,
+        decoder: Odd | None = None,
+        table: str = "raw.table",
+        bad: str = BAD,
+    ) -> None:
         super().__init__(orders, folder, query, decoder=decoder)
-        good, bad = landing.schemas(source_options(self.source), decoder, drops_body=False)
-        theirs = table_at(folder, BAD).sink_options(bad) if decoder else {}
-        self.options |= table_at(folder).sink_options(good)
-        self.options |= {f"quarantine.{name}": text for name, text in theirs.items()} | {"quarantine": BAD}
+        rows, failed = landing.schemas(source_options(self.source), decoder, drops_body=False)
+        theirs = table_at(folder, bad).sink_options(failed) if decoder else {}
+        self.options |= table_at(folder, table).sink_options(rows)
+        self.options |= {f"quarantine.{name}": text for name, text in theirs.items()} | {"quarantine": bad}
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture
-def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    topic = request.node.name[-60:]
-    publish(node, topic, numbered(100))
-    return Orders(node, topic)
-
-
-def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], *, times: int = 1) -> None:
+def before_the_commit(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, times: int = 1) -> None:
     """Somebody does this just before the next commits to the table, and after they were judged."""
     commit, left = SqlCatalog.commit_table, times
 
@@ -199,14 +205,31 @@ def test_a_table_grows_while_it_is_landed_into_and_who_writes_the_old_fields_goe
 ) -> None:
     old = IcebergJob(orders, tmp_path, decoder=Odd())
     old.batch_of(0, 20, opens=True)
-    new = IcebergJob(orders, tmp_path, "new", decoder=Odd(GROWN))
-    new.batch_of(20, 40)
-    before_the_commit(monkeypatch, lambda: new.batch_of(40, 40))  # which changes nothing
-    old.batch_of(40, 100)
+
+    def widen() -> None:
+        with opened(tmp_path).update_schema() as update:
+            update.add_column(("value", "m"), LongType())
+
+    before_the_commit(monkeypatch, widen)
+    old.batch_of(20, 40)
+    IcebergJob(orders, tmp_path, "new", decoder=Odd(GROWN)).batch_of(40, 60)
+    IcebergJob(orders, tmp_path, "old again", decoder=Odd()).batch_of(60, 100)
     assert landed(tmp_path) == list(range(0, 100, 2))
     assert landed(tmp_path, BAD) == list(range(1, 100, 2))
     values = rows_in(tmp_path)["value"].to_pylist()
-    assert sorted((it["n"], it["m"]) for it in values if it["m"] is not None) == [(n, n) for n in range(20, 40, 2)]
+    assert sorted((it["n"], it["m"]) for it in values if it["m"] is not None) == [(n, n) for n in range(40, 60, 2)]
+
+
+def test_a_batch_brings_the_fields_that_the_table_lacks(orders: Orders, tmp_path: Path) -> None:
+    IcebergJob(orders, tmp_path, decoder=Odd()).batch_of(0, 20, opens=True)
+    ahead = IcebergJob(orders, tmp_path, "ahead", decoder=Odd(GROWN))
+    with pytest.raises(NotJoined):
+        ahead.batch_of(30, 60)
+    assert "m" not in rows_in(tmp_path)["value"].to_pylist()[0], "what is refused leaves the schema alone"
+    IcebergJob(orders, tmp_path, "new", decoder=Odd(GROWN)).batch_of(20, 40)
+    assert sorted(it["m"] for it in rows_in(tmp_path)["value"].to_pylist() if it["m"] is not None) == list(
+        range(20, 40, 2)
+    )
 
 
 def test_fields_of_another_type_are_refused_before_anything_is_read(orders: Orders, tmp_path: Path) -> None:
@@ -243,7 +266,8 @@ def test_a_batch_without_a_row_that_the_table_keeps_still_moves_its_end_and_coll
     rival = IcebergJob(orders, tmp_path, "rival", decoder=Odd())
     tasks, theirs = job.tasks(100, 120), rival.tasks(100, 150)
     table = rival.writer._landing.table
-    before_the_commit(monkeypatch, lambda: table.append([it.table for it in theirs], Batch("rival", 0, {})))
+    brought = Unnamed(*table.filesystem(), [])
+    before_the_commit(monkeypatch, lambda: table.append([it.table for it in theirs], Batch("rival", 0, {}), brought))
     with pytest.raises(AnotherJob):
         job.commit(tasks)
     assert opened(tmp_path).properties[application(str(job.head.lane))] == "150"
@@ -267,49 +291,175 @@ def test_a_table_that_was_set_back_is_not_added_to(orders: Orders, tmp_path: Pat
     first = opened(tmp_path).history()[0].snapshot_id
     opened(tmp_path).manage_snapshots().rollback_to_snapshot(first).commit()
     assert landed(tmp_path) == list(range(50)), "and the ends say 80"
-    with pytest.raises(NotJoined, match="was set back to a snapshot"):
-        job.batch_of(80, 100)
+    job.batch = 1  # the one that has gone is run again: its snapshot is there still
+    for borders in ((50, 80), (80, 100)):
+        with pytest.raises(NotJoined, match="was set back to a snapshot"):
+            job.batch_of(*borders)
     with pytest.raises(PipeFailed, match="was set back to a snapshot"):
         check_standing(source_of(orders), table_at(tmp_path))
 
 
-def test_files_whose_commit_may_have_been_made_are_left_alone(
+def delay_a_commit(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> Callable[[], object]:
+    """The next commit to this table raises; the catalog gets it when the function that is returned is called."""
+    commit, late = SqlCatalog.commit_table, []
+
+    def slow(catalog: SqlCatalog, table: Opened, *arguments: object) -> object:
+        if table.name()[-1] != name:
+            return commit(catalog, table, *arguments)  # type: ignore[arg-type]
+        monkeypatch.undo()
+        late.append(partial(commit, catalog, table, *arguments))  # type: ignore[arg-type]
+        raise error
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", slow)
+    return lambda: late.pop()()
+
+
+@pytest.mark.parametrize("name", ["table", "bad"])
+def test_a_commit_that_arrives_after_the_abort_finds_its_files(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Spark aborts in a process of its own, which knows nothing of the commit. The next run finds what has arrived."""
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    tasks = job.tasks(0, 40, opens=True)
+    arrive = delay_a_commit(monkeypatch, name, CommitStateUnknownException("502"))
+    with pytest.raises(CommitStateUnknownException):
+        job.commit(tasks)
+    job.writer.abort(list(tasks), 0)
+    arrive()
+    IcebergJob(orders, tmp_path, decoder=Odd()).batch_of(0, 40, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, BAD)) == (list(range(0, 40, 2)), list(range(1, 40, 2)))
+
+
+def test_a_commit_that_arrives_after_it_was_said_to_be_refused_finds_its_files_and_is_not_another_job(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = IcebergJob(orders, tmp_path)
     job.batch_of(0, 10, opens=True)
-    before = files(tmp_path)
     tasks = job.tasks(10, 40)
+    arrive = delay_a_commit(monkeypatch, "table", CommitFailedException("somebody else has the lock"))
+    commit = SqlCatalog.commit_table  # which is the delay, until it has happened
 
-    def lost() -> None:
-        raise CommitStateUnknownException("502")
+    def late(catalog: SqlCatalog, *arguments: object) -> object:
+        try:
+            return commit(catalog, *arguments)  # type: ignore[arg-type]
+        finally:
+            before_the_commit(monkeypatch, arrive)
 
-    before_the_commit(monkeypatch, lost)
-    with pytest.raises(CommitStateUnknownException):
-        job.commit(tasks)
-    job.writer.abort(list(tasks), 1)
-    assert files(tmp_path) == before + 1, "the catalog may still take it"
-    more = job.tasks(10, 60)
-    job.writer.abort([*more, None], 1)  # a task has failed, so there was no commit
-    assert files(tmp_path) == before + 1
+    monkeypatch.setattr(SqlCatalog, "commit_table", late)
+    job.commit(tasks)
+    monkeypatch.undo()
+    assert landed(tmp_path) == list(range(40))
+    assert len(opened(tmp_path).snapshots()) == 2
 
 
+def test_files_of_tasks_beside_one_that_has_failed_are_removed(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    tasks = job.tasks(0, 60, opens=True)
+    assert files(tmp_path) == 2
+    job.writer.abort([*tasks, None], 0)
+    assert files(tmp_path) == 0
+
+
+@pytest.mark.parametrize("error", [CommitFailedException, CommitStateUnknownException])
 def test_an_answer_that_was_lost_doubles_nothing(
-    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """The commit was made, and its second try by the client's own transport is refused."""
     job = IcebergJob(orders, tmp_path)
     commit = SqlCatalog.commit_table
 
     def twice(catalog: SqlCatalog, *arguments: object) -> object:
+        monkeypatch.undo()
         commit(catalog, *arguments)  # type: ignore[arg-type]
-        raise CommitFailedException("somebody else has committed")
+        raise error("somebody else has committed")
 
     tasks = job.tasks(0, 60, opens=True)
     monkeypatch.setattr(SqlCatalog, "commit_table", twice)
     job.commit(tasks)
-    monkeypatch.undo()
     assert landed(tmp_path) == list(range(60))
+
+
+def crash_between_the_two_commits(job: IcebergJob, monkeypatch: pytest.MonkeyPatch, *borders: int) -> None:
+    tasks = job.tasks(*borders, opens=True)
+    delay_a_commit(monkeypatch, "table", CommitStateUnknownException("502"))  # for ever
+    with pytest.raises(CommitStateUnknownException):
+        job.commit(tasks)
+
+
+def test_whoever_judges_otherwise_does_not_go_on_where_the_quarantine_is_ahead(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrected after a crash: 1, 3, ... lie in the quarantine, and 0, 4, ... would be in neither table."""
+    crash_between_the_two_commits(IcebergJob(orders, tmp_path, decoder=Odd()), monkeypatch, 0, 20)
+    old, new = IcebergJob(orders, tmp_path, decoder=Odd()), IcebergJob(orders, tmp_path, decoder=Odd(fails=0))
+    for borders in ((0, 20), (0, 0), (0, 40)):
+        with pytest.raises(NotJoined, match=r"before 20 of lane .* were judged by another decoder"):
+            new.batch_of(*borders, opens=True)
+    old.batch_of(0, 20, opens=True)
+    IcebergJob(orders, tmp_path, decoder=Odd(fails=0)).batch_of(20, 40)
+    assert landed(tmp_path) == [*range(0, 20, 2), *range(21, 40, 2)]
+    assert landed(tmp_path, BAD) == [*range(1, 20, 2), *range(20, 40, 2)]
+
+
+def test_a_new_quarantine_is_a_way_to_go_on(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_between_the_two_commits(IcebergJob(orders, tmp_path, decoder=Odd()), monkeypatch, 0, 20)
+    IcebergJob(orders, tmp_path, decoder=Odd(fails=0), bad="raw.worse").batch_of(0, 20, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "raw.worse")) == (list(range(1, 20, 2)), list(range(0, 20, 2)))
+
+
+def test_two_tables_share_a_quarantine(orders: Orders, tmp_path: Path) -> None:
+    first = IcebergJob(orders, tmp_path, decoder=Odd())
+    second = IcebergJob(orders, tmp_path, decoder=Odd(fails=0), table="raw.other")
+    for job in (first, second, first, second):
+        job.batch_of(job.batch * 50, job.batch * 50 + 50, opens=job.batch == 0)
+    assert (landed(tmp_path), landed(tmp_path, "raw.other")) == (list(range(0, 100, 2)), list(range(1, 100, 2)))
+    assert landed(tmp_path, BAD) == list(range(100))
+    said, lane = opened(tmp_path, BAD).properties, str(first.head.lane)
+    ids = [str(opened(tmp_path, name).metadata.table_uuid) for name in ("raw.table", "raw.other")]
+    assert [said[application(lane, it)] for it in ids] == ["100", "100"]
+    assert len({said[judgement(lane, it)] for it in ids}) == 2
+
+
+def test_what_sql_makes_of_messages_lands_and_is_not_forgotten(orders: Orders, tmp_path: Path) -> None:
+    """As after `--select 'cast(body as int) * 2 as twice'`."""
+    made = pa.struct([("twice", pa.int16())])
+    seen = seen_by_sql(Job(orders, tmp_path), (SELECTED, made))
+    rows, _ = landing.seen_by_sql(seen, drops_body=False)
+    table = table_at(tmp_path)
+    to = landing_of(table.sink_options(rows), from_arrow_schema(seen))
+    head = orders.head
+    ranges = as_rows([Range(head.lane, head.address, 0, 100)], frozenset([(head.lane, 0)]))
+
+    def after_sql() -> Iterator[pa.RecordBatch]:
+        for batch in Marking(source_options(orders.source))(iter([ranges])):
+            twice = [None if body is None else {"twice": 2 * int(body)} for body in batch.column("body").to_pylist()]
+            times = batch.column("timestamp")
+            found = batch.append_column(SELECTED, pa.array(twice, made)).append_column("date", times.cast(pa.date32()))
+            yield found.append_column("hour", pa.nulls(batch.num_rows, pa.int32())).select(seen.names)
+
+    joined = pa.Table.from_batches(after_sql()).combine_chunks().to_batches()
+    LandingWriter(to).commit([land(to, iter(joined), query="q", name="q-0-0")], 0)
+    found = rows_in(tmp_path)
+    assert sorted(found["twice"].to_pylist()) == list(range(0, 200, 2))
+    assert "body" not in found.column_names
+    quarantine = table_at(tmp_path, BAD)
+    job = Land(source=source_of(orders), table=table, quarantine=quarantine, shape=Shape(select="1 as one"))
+    prepare_landing(job)
+    with pytest.raises(PipeFailed, match=r"raw\.table has what --select has made of messages: say the same --select"):
+        prepare_landing(replace(job, shape=Shape()))
+
+
+def test_nodes_are_told_the_table_and_its_catalog(orders: Orders, tmp_path: Path) -> None:
+    def told(catalog: CatalogName) -> str:
+        table = replace(table_at(tmp_path), catalog=catalog)
+        return reporting(source_of(orders), "land", table.absolute(), table.format).options["readerInto"]
+
+    assert told(CatalogName("lake")) == "raw.table in lake"
+    assert told(CatalogName()) == "raw.table"
+    assert told(catalog_at(tmp_path)) == f"raw.table in sqlite:///{tmp_path}/catalog.db"
+    assert (
+        told(CatalogName("", {"uri": "postgresql://me:hidden@host/c"})) == "raw.table in postgresql://me:xxxxx@host/c"
+    )
 
 
 def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: Path) -> None:
@@ -328,19 +478,25 @@ def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: 
 
 def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp_path: Path) -> None:
     """In a process of its own, as pyiceberg reads its configuration when it is imported."""
-    IcebergJob(orders, tmp_path).batch_of(0, 60, opens=True)
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 60, opens=True)
     code = (
-        "from nsqpipe.iceberg import standing; from nsqpipe.tables import Format, Table; "
+        "import sys; from nsqpipe.iceberg import standing; from nsqpipe.tables import Format, Table; "
         "from pyspark_nsqtable.iceberg import CatalogName; "
-        "print(list(standing(Table('raw.table', Format.ICEBERG, catalog=CatalogName('default'))).ends.values()))"
+        "print(standing(Table('raw.table', Format.ICEBERG, catalog=CatalogName('default'))).end_of(sys.argv[1]))"
     )
     said = {
         f"PYICEBERG_CATALOG__DEFAULT__{name.upper()}": text for name, text in catalog_at(tmp_path).properties.items()
     }
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **said}, cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, str(job.head.lane)],
+        env={**os.environ, **said},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    assert (done.stdout.strip(), done.returncode) == ("[60]", 0), done.stderr
+    assert (done.stdout.strip(), done.returncode) == ("60", 0), done.stderr
 
 
 def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Orders, tmp_path: Path) -> None:

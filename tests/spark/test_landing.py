@@ -4,33 +4,37 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
+from deltalake.table import TableAlterer
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from nsqpipe.quality import Rule, Then
+from nsqpipe.shape import Shape
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import FoundFile, Policy, leftovers
-from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Range
+from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, Batch, DeltaDestination, NotJoined, prepare
-from pyspark_nsqtable.decoding import EXTRA, Decoded
+from pyspark_nsqtable.appending import AnotherJob, Batch, DeltaDestination, NotJoined, append
+from pyspark_nsqtable.ddl import parse_fields
+from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, ERROR, EXTRA, MISSING, Decoded, Decoding, json_decoder
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
 from pyspark_nsqtable.sink import Target
-from tests.support.process import Nsqd
-from tests.support.spark import KEPT, address, numbered, publish
+from pyspark_nsqtable.unnamed import Unnamed
+from tests.support.commits import delay_a_commit, lose_an_answer
+from tests.support.orders import Orders
+from tests.support.spark import numbered, publish
 
 RANGES = from_arrow_schema(COLUMNS)
 QUERY = "9b0c4c1e-7d0e-4c8e-9a57-0f5f0b7a2c11"  # as Spark names one
@@ -40,33 +44,30 @@ GROWN = pa.struct([("n", pa.int64()), ("m", pa.int64())])
 
 @dataclass(frozen=True)
 class Odd:
-    """A decoder that takes odd numbers for an error."""
+    """A decoder that takes odd numbers for an error, or even ones."""
 
     value_type: pa.DataType = VALUE
+    fails: int = 1  # the remainder of numbers that do
 
     def decode(self, bodies: pa.Array) -> Decoded:
         numbers = [int(body) for body in bodies.to_pylist()]
-        values = [None if number % 2 else {it.name: number for it in self.value_type} for number in numbers]
-        errors = ["odd" if number % 2 else None for number in numbers]
+        good = [number % 2 != self.fails for number in numbers]
+        values = [
+            {it.name: number for it in self.value_type} if is_good else None
+            for number, is_good in zip(numbers, good, strict=True)
+        ]
+        errors = [None if is_good else "odd" for is_good in good]
         return Decoded(pa.array(values, self.value_type), pa.array(errors, pa.string()), {EXTRA: len(numbers)})
 
 
-@dataclass(frozen=True)
-class Orders:
-    """A topic of a node that all tests share."""
+class Ones:
+    """A decoder to which each message is a one, with a field too many and two too few."""
 
-    nsqd: Nsqd
-    topic: str
+    value_type = VALUE
 
-    @property
-    def source(self) -> dict[str, str]:
-        return {"nsqd": address(self.nsqd), "topic": self.topic}
-
-    @property
-    def head(self) -> Head:
-        options = source_options(self.source)
-        (head,) = Cluster(options, Http(options.access)).heads().values()
-        return head
+    def decode(self, bodies: pa.Array) -> Decoded:
+        count = len(bodies) - bodies.null_count
+        return Decoded(pa.array([{"n": 1}] * len(bodies), VALUE), None, {EXTRA: count, MISSING: 2 * count})
 
 
 class Job:
@@ -97,6 +98,12 @@ class Job:
             found.append(land(landing, iter([as_rows([part], opening)]), query=self.query, name=name))
         return found
 
+    def lose(self, place: int) -> list[Landed]:
+        """The lane is gone, and nobody knows how far it went."""
+        rows = as_rows([Range(self.head.lane, "", place, None)], frozenset())
+        landing = landing_of({**self.options, "source.gapRows": "true", "source.failOnDataLoss": "false"}, RANGES)
+        return [land(landing, iter([rows]), query=self.query, name=f"{self.query}-{self.batch}-{place:05d}")]
+
     def commit(self, tasks: Sequence[Landed]) -> None:
         self.writer.commit([*tasks, None], self.batch)
         self.batch += 1
@@ -122,19 +129,6 @@ def landed(folder: Path, name: str = "table") -> list[int]:
 
 def files(folder: Path) -> int:
     return len(list(folder.rglob("*.parquet")))
-
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture
-def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    topic = request.node.name[-60:]
-    publish(node, topic, numbered(100))
-    return Orders(node, topic)
 
 
 def test_ranges_become_rows_of_topic_day_and_hour_with_the_end_of_their_lane(orders: Orders, tmp_path: Path) -> None:
@@ -212,6 +206,34 @@ def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, m
     assert landed(tmp_path) == list(range(80))
 
 
+@pytest.mark.parametrize("name", ["table", "bad"])
+def test_a_commit_that_arrives_after_the_abort_finds_its_files(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Spark aborts in a process of its own, which knows nothing of the commit. The next run finds what has arrived."""
+    job = Job(orders, tmp_path, decoder=Odd())
+    tasks = job.tasks(0, 40, opens=True)
+    arrive = delay_a_commit(monkeypatch, folder=name)
+    with pytest.raises(OSError, match="timed out"):
+        job.commit(tasks)
+    job.writer.abort(list(tasks), 0)
+    arrive()
+    job.batch_of(0, 40, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 40, 2)), list(range(1, 40, 2)))
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_commit_whose_answer_is_lost_is_not_another_job(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    job = Job(orders, tmp_path)
+    tasks = job.tasks(0, 40, opens=True)
+    lose_an_answer(monkeypatch, refused=refused)
+    job.commit(tasks)
+    assert landed(tmp_path) == list(range(40))
+    assert files(tmp_path) == 1
+
+
 def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: Path) -> None:
     job = Job(orders, tmp_path, decoder=Odd())
     job.batch_of(0, 50, 100, opens=True)
@@ -224,6 +246,12 @@ def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: P
     assert "error" not in good.column_names
     told = DeltaTable(tmp_path / "table").history(1)[0]
     assert [told[f"nsq.{name}"] for name in ("rows", "quarantined", EXTRA)] == ["50", "50", "100"]
+
+
+def take(job: Job, tasks: Sequence[Landed]) -> None:
+    """Commit what is good of the tasks' messages."""
+    table = target_of(job)
+    append(table, [it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:
@@ -266,9 +294,40 @@ def test_whoever_takes_messages_while_the_table_grows_is_noticed(
     def overtake() -> None:
         grown = Schema.from_arrow(another.writer._landing.table.schema)
         widen(DeltaTable(tmp_path / "table"), grown)
-        prepare(target_of(another), [it.table for it in theirs]).make(Batch("another", 0, {}))
+        take(another, theirs)
 
     overtaken(monkeypatch, overtake)
+    with pytest.raises(AnotherJob):
+        job.commit(tasks)
+    assert landed(tmp_path) == list(range(0, 40, 2))
+
+
+def test_a_batch_that_is_refused_or_adds_nothing_leaves_the_schema_alone(orders: Orders, tmp_path: Path) -> None:
+    Job(orders, tmp_path, decoder=Odd()).batch_of(0, 20, opens=True)
+    before = DeltaTable(tmp_path / "table").version()
+    ahead, again = (Job(orders, tmp_path, name, decoder=Odd(GROWN)) for name in ("ahead", "again"))
+    with pytest.raises(NotJoined):
+        ahead.batch_of(30, 60)
+    again.batch_of(0, 20, opens=True)
+    table = DeltaTable(tmp_path / "table")
+    assert table.version() == before
+    assert "m" not in [it.name for it in pa.schema(table.schema().to_arrow()).field("value").type]
+
+
+def test_whoever_takes_messages_while_this_batch_widens_the_table_is_noticed(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, another = Job(orders, tmp_path, decoder=Odd(GROWN)), Job(orders, tmp_path, "another", decoder=Odd())
+    another.batch_of(0, 20, opens=True)
+    tasks, theirs = job.tasks(20, 40), another.tasks(20, 40)
+    add_columns = TableAlterer.add_columns
+
+    def beaten(alterer: TableAlterer, fields: list[Field]) -> None:
+        monkeypatch.undo()
+        take(another, theirs)
+        add_columns(alterer, fields)
+
+    monkeypatch.setattr(TableAlterer, "add_columns", beaten)
     with pytest.raises(AnotherJob):
         job.commit(tasks)
     assert landed(tmp_path) == list(range(0, 40, 2))
@@ -331,6 +390,64 @@ def test_a_crash_between_the_two_commits_is_a_batch_that_is_half_done(
     assert (landed(tmp_path), landed(tmp_path, "bad")) == (list(range(0, 60, 2)), list(range(1, 60, 2)))
 
 
+def crash_between_the_two_commits(job: Job, monkeypatch: pytest.MonkeyPatch, *borders: int) -> None:
+    tasks = job.tasks(*borders, opens=True)
+    delay_a_commit(monkeypatch, folder="table")  # for ever
+    with pytest.raises(OSError, match="timed out"):
+        job.commit(tasks)
+
+
+def test_whoever_judges_otherwise_does_not_go_on_where_the_quarantine_is_ahead(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Corrected after a crash: 1, 3, ... lie in the quarantine, and 0, 4, ... would be in neither table."""
+    old, new = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
+    crash_between_the_two_commits(old, monkeypatch, 0, 20)
+    for borders in ((0, 20), (0, 0), (0, 40)):
+        with pytest.raises(NotJoined, match=r"before 20 of lane .* were judged by another decoder"):
+            new.batch_of(*borders, opens=True)
+    old.batch_of(0, 20, opens=True)
+    new.batch_of(20, 40)
+    assert landed(tmp_path) == [*range(0, 20, 2), *range(21, 40, 2)]
+    assert landed(tmp_path, "bad") == [*range(1, 20, 2), *range(20, 40, 2)]
+
+
+def test_who_judges_is_known_by_decoder_and_rules() -> None:
+    def shape(fields: str, *checks: str) -> Shape:
+        rules = tuple(Rule(check, check, Then.QUARANTINE) for check in checks)
+        return Shape(decoder=json_decoder(parse_fields(fields)), rules=rules)
+
+    assert shape("n int", "value.n > 0").judge == shape("n int", "value.n > 0").judge
+
+    def judge(of: Shape) -> int:
+        options = {"path": "t", "quarantine": "bad", "judge": of.judge}
+        quarantine = landing_of(options, from_arrow_schema(pa.schema([(MARK, TYPE), (ERROR, pa.string())]))).quarantine
+        assert isinstance(quarantine, DeltaDestination)
+        assert quarantine.beside is not None
+        return quarantine.beside.judge
+
+    shapes = [shape("n int"), shape("n bigint"), shape("n int", "value.n > 0"), shape("n int", "value.n > 1")]
+    assert len({it.judge for it in shapes}) == len(shapes)
+    assert len({judge(it) for it in shapes}) == len(shapes)
+
+
+def test_a_new_quarantine_is_a_way_to_go_on(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crash_between_the_two_commits(Job(orders, tmp_path, decoder=Odd()), monkeypatch, 0, 20)
+    new = Job(orders, tmp_path, decoder=Odd(fails=0))
+    new.options["quarantine"] = str(tmp_path / "worse")
+    new.batch_of(0, 20, opens=True)
+    assert (landed(tmp_path), landed(tmp_path, "worse")) == (list(range(1, 20, 2)), list(range(0, 20, 2)))
+
+
+def test_two_tables_share_a_quarantine(orders: Orders, tmp_path: Path) -> None:
+    first, second = Job(orders, tmp_path, decoder=Odd()), Job(orders, tmp_path, decoder=Odd(fails=0))
+    second.options["path"] = str(tmp_path / "other")
+    for job in (first, second, first, second):
+        job.batch_of(job.batch * 50, job.batch * 50 + 50, opens=job.batch == 0)
+    assert (landed(tmp_path), landed(tmp_path, "other")) == (list(range(0, 100, 2)), list(range(1, 100, 2)))
+    assert landed(tmp_path, "bad") == list(range(100))
+
+
 def test_a_batch_without_a_row_that_the_table_keeps_still_moves_its_end(orders: Orders, tmp_path: Path) -> None:
     publish(orders.nsqd, orders.topic, [b"1"] * 50)
     job = Job(orders, tmp_path, decoder=Odd())
@@ -386,6 +503,71 @@ def test_rows_between_marks_land_as_ranges_do(orders: Orders, tmp_path: Path) ->
     assert [n for n in landed(tmp_path) if n >= 7] == [n for n in range(7, 100) if n % 3 and n % 5]
     assert landed(tmp_path, "bad") == [n for n in range(7, 100) if n % 3 and n % 5 == 0]
     assert DeltaTable(tmp_path / "table").transaction_version(application(str(job.head.lane))) == 100
+
+
+def test_fields_are_counted_between_marks_as_where_the_sink_decodes(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    found = [("value", VALUE), ("error", pa.string()), (COUNTS, COUNTS_TYPE)]
+    options = {name: text for name, text in job.options.items() if not name.startswith("source.")}
+    landing = landing_of(options, from_arrow_schema(seen_by_sql(job, *found)))
+    parts = [Range(job.head.lane, job.head.address, *span) for span in ((0, 30), (30, 100))]
+    marked = Marking(source_options(job.source))(iter([as_rows(parts, frozenset([(job.head.lane, 0)]))]))
+
+    def after_sql() -> pa.RecordBatch:
+        for rows in Decoding(Ones(), counts=True)(marked):
+            when = [pa.nulls(rows.num_rows, kind) for kind in (pa.date32(), pa.int32())]
+            yield rows.append_column("date", when[0]).append_column("hour", when[1])
+
+    joined = pa.Table.from_batches(after_sql()).combine_chunks().to_batches(max_chunksize=37)
+    LandingWriter(landing).commit([land(landing, iter(joined), query="q", name="q-0-0")], 0)
+    told = DeltaTable(tmp_path / "table").history(1)[0]
+    assert [told[f"nsq.{name}"] for name in ("rows", EXTRA, MISSING)] == ["100", "100", "200"]
+    assert COUNTS not in DeltaTable(tmp_path / "table").to_pyarrow_table().column_names
+
+
+def gaps(folder: Path) -> list[int]:
+    rows = DeltaTable(folder / "table").to_pyarrow_table().to_pylist()
+    return sorted(row["sequence"] for row in rows if row["gap"])
+
+
+def test_a_lane_that_vanished_and_came_back_lands_whole_beside_a_row_that_says_so(
+    orders: Orders, tmp_path: Path
+) -> None:
+    job = Job(orders, tmp_path)
+    job.options["source.gapRows"] = "true"
+    job.batch_of(0, 30, opens=True)
+    for _ in range(2):  # the second time it is run again, with an old checkpoint
+        job.commit(job.lose(30))
+        assert gaps(tmp_path) == [30]
+    back = Job(orders, tmp_path, "back")
+    back.options["source.gapRows"] = "true"
+    back.batch_of(0, 60, opens=True)
+    job.commit(job.lose(60))
+    assert gaps(tmp_path) == [30, 60]
+    back.batch_of(60, 100)
+    bodies = DeltaTable(tmp_path / "table").to_pyarrow_table()["body"].to_pylist()
+    assert sorted(int(body) for body in bodies if body is not None) == list(range(100))
+    with pytest.raises(NotJoined, match="messages"):
+        job.commit(job.lose(110))
+
+
+def test_a_lane_that_vanished_says_so_between_marks_too(orders: Orders, tmp_path: Path) -> None:
+    job = Job(orders, tmp_path)
+    job.options["source.gapRows"] = "true"
+    source = source_options(job.source | {"gapRows": "true", "failOnDataLoss": "false"})
+    schema = pa.schema([*columns_of(source), (MARK, TYPE), ("date", pa.date32()), ("hour", pa.int32())])
+    landing = landing_of({"path": job.options["path"]}, from_arrow_schema(schema))
+    job.batch_of(0, 30, opens=True)
+    ranges = as_rows([Range(job.head.lane, "", 30, None)], frozenset())
+    for number in range(2):
+        rows = pa.Table.from_batches(Marking(source)(iter([ranges])))
+        for name, kind in (("date", pa.date32()), ("hour", pa.int32())):
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, kind))
+        [joined] = rows.combine_chunks().to_batches()
+        LandingWriter(landing).commit([land(landing, iter([joined]), query="sql", name="sql-0-0")], number)
+        assert gaps(tmp_path) == [30]
+    job.batch_of(30, 100)
+    assert DeltaTable(tmp_path / "table").to_pyarrow_table().num_rows == 101
 
 
 def test_rows_that_lost_their_mark_are_an_error(orders: Orders, tmp_path: Path) -> None:

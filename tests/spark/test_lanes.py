@@ -356,7 +356,7 @@ def test_bounds(text: str, bound: object) -> None:
     "text", ["", "newest", "[1]", "{", '{"a": 1}', '{"a/b/c": -1}', '{"a/b/c": 1.5}', '{"v": 9, "lanes": {}}']
 )
 def test_bad_offsets_are_refused_with_the_name_of_the_option(text: str) -> None:
-    with pytest.raises(BadOption, match=r"startingOffsets|is no lane"):
+    with pytest.raises(BadOption, match=r"startingOffsets|is not a lane"):
         parse_bound(text, others=Edge.EARLIEST, option="startingOffsets")
 
 

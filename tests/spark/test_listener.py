@@ -7,14 +7,19 @@ import re
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nsqpipe.landed import Ledger
+from nsqpipe.running import _Listener
 from pyspark_nsq import reports
 from pyspark_nsq.errors import BadOption
+from pyspark_nsq.idle import ClusterLook
 from pyspark_nsq.lanes import Head, Lane, Offsets, skipped
 from pyspark_nsq.listener import NsqListener, QueryStates, serve
 from pyspark_nsq.reports import EndTimes, longest
@@ -146,6 +151,8 @@ def test_a_query_from_start_to_failure_and_a_restart_that_does_not_help() -> Non
     states.observe("land", report())
     states.now = 110.0
     states.idle("land")
+    assert states.of("land").last_success == 100.0, "nobody has looked"
+    states.idle("land", report(start=10))
     assert states.of("land").last_success == 110.0
     states.ended("land", "boom")
     found = states.of("land")
@@ -169,6 +176,45 @@ def test_batches_add_up() -> None:
     found = states.of("land")
     assert (found.rows, found.bytes, found.late_rows, found.gap, found.lag) == (20, 100, 4, 1, 5)
     assert (found.missing, found.lanes, found.broken) == ({}, {LANE: 20}, {'says "no"': 4})
+
+
+def looked(answers: dict[str, Any] | None, at: float, last: dict[str, Any]) -> reports.Report:
+    """What is seen of an idle query at a node with this log, or at one that is down."""
+    look = ClusterLook({"nsqd": "127.0.0.1:1", "topic": "t"}, clock=lambda: at)
+    if answers is not None:
+        look._cluster._http.json = Mock(return_value=answers)  # type: ignore[method-assign]
+    return look("land", last)
+
+
+def test_an_idle_query_is_well_only_while_its_nodes_are_there() -> None:
+    log = {"node": "n", "topic": "t", "log": "l", "first": 0, "next": 30, "bytes": 9, "last_time": 1}
+    states, last = Told(), report(20, 20, at=100)
+    states.observe("land", last)
+    states.now = 1000.0
+    states.idle("land", looked(log | {"retention_time": 1, "retention_bytes": 0}, 1000, last))
+    found = states.of("land")
+    assert (found.last_success, found.missing, found.lag, found.lag_seconds) == (1000.0, {}, 10, 900.0)
+    states.now = 90_000.0
+    states.idle("land", looked(None, 90_000, last))
+    found = states.of("land")
+    assert (found.last_success, [*found.missing], found.lag_seconds) == (1000.0, ["127.0.0.1:1"], None)
+    assert (found.batches, found.rows, found.lanes) == (1, 20, {LANE: 20})
+
+
+def test_an_idle_query_whose_nsqlookupd_cannot_be_asked_is_not_known_to_be_well() -> None:
+    found = ClusterLook({"lookupd": "127.0.0.1:1", "topic": "t"})("land", None)
+    assert "cannot be reached" in reports.missing_in(found)["127.0.0.1:1"]
+
+
+def test_the_last_line_of_a_job_tells_who_has_gone_while_it_was_idle() -> None:
+    ledger, last = Ledger("land", "table t"), report(20, 20)
+    listener: Any = _Listener([ledger.observe], lambda _, it: looked(None, 200, dict(it or {})))
+    listener.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(id=1, name="land", json=json.dumps(last))))
+    assert not ledger.missing
+    listener.onQueryIdle(SimpleNamespace(id=1))
+    assert [*ledger.missing] == ["127.0.0.1:1"]
+    assert "20 rows read" in ledger.told(1.0)
+    assert "without 127.0.0.1:1" in ledger.told(1.0)
 
 
 def page_of(states: QueryStates) -> str:

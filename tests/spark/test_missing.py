@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,16 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from typer.testing import CliRunner
 
+from nsqpipe.cli import app
+from nsqpipe.lag import set_offsets
+from nsqpipe.storage import place_of
 from pyspark_nsq.cluster import Cluster
-from pyspark_nsq.errors import DataLoss, NsqError
+from pyspark_nsq.errors import DataLoss, NsqError, Refused
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told, waited_for
-from pyspark_nsq.options import source_options
+from pyspark_nsq.options import Access, source_options
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.process import Nsqd, Nsqlookupd
-from tests.support.spark import KEPT, address, numbered, patiently, publish
+from tests.support.spark import KEPT, address, lane_of, numbered, patiently, publish
 
 A, B = Lane("a", "orders", "log"), Lane("b", "orders", "log")
 DOWN = {"b:1": "b:1 cannot be reached"}
@@ -79,6 +84,72 @@ def test_what_has_to_be_there_is_checked() -> None:
 
 
 # Real nodes, no Spark
+
+
+class Answers(Http):
+    """Of an nsqlookupd that has node a, and remembers node b; what b answers is given."""
+
+    def __init__(self, answer: dict[str, Any] | NsqError, topics: list[str] | None) -> None:
+        super().__init__(Access())
+        self._answer = answer
+        self._topics = topics
+
+    def json(self, address: str, target: str, *, timeout: float | None = None, is_lookupd: bool = False) -> Any:
+        if is_lookupd:
+            there = {"broadcast_address": "a", "http_port": 1, "topics": ["orders"], "tombstones": [False]}
+            away = {"broadcast_address": "b", "http_port": 1, "topics": self._topics, "node": "b"}
+            return {"producers": [there], "missing": [away | {"drained": False, "retired": False}]}
+        if address == "b:1":
+            if isinstance(self._answer, NsqError):
+                raise self._answer
+            return self._answer
+        return {
+            "node": "a",
+            "topic": "orders",
+            "log": "log",
+            "first": 0,
+            "next": 5,
+            "bytes": 5,
+            "last_time": 1,
+            "retention_time": 1,
+            "retention_bytes": 0,
+        }
+
+
+NO_RIGHT = Refused("b:1", 403, "E_UNAUTHORIZED", {})
+NO_TOPIC = Refused("b:1", 404, "TOPIC_NOT_FOUND", {"node": "b"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "topics", "pattern"),
+    [
+        (NO_RIGHT, ["orders"], "orders"),
+        (Refused("b:1", 500, "INTERNAL_ERROR", {}), None, "orders"),
+        (Refused("b:1", 404, "Not Found", {}), ["orders"], "orders"),
+        ({"no": "log"}, ["orders"], "orders"),
+        (NO_RIGHT, None, "ord*"),
+    ],
+)
+def test_a_node_that_is_not_registered_and_refuses_to_answer_is_missing(
+    answer: dict[str, Any] | NsqError, topics: list[str] | None, pattern: str
+) -> None:
+    def cluster(**more: str) -> Cluster:
+        given = {"lookupd": "x:4161", "topic": pattern, "discoverySeconds": "10", **more}
+        return Cluster(source_options(given), Answers(answer, topics))
+
+    missing = cluster().missing()
+    assert missing.keys() == {"b:1"}
+    with pytest.raises(NsqError, match=r"b:1 .*; failOnDataLoss=false reads what the others have"):
+        cluster().heads()
+    with pytest.raises(NsqError, match=r"all nodes have to be there: b:1 "):
+        cluster(requireAllNodes="true").heads(for_stream=True)
+    assert cluster().look(Offsets({}))[1].missing == missing
+
+
+def test_only_a_node_that_says_so_has_no_such_topic() -> None:
+    cluster = Cluster(source_options({"lookupd": "x:4161", "topic": "orders"}), Answers(NO_TOPIC, ["orders"]))
+    assert cluster.missing() == {}
+    assert [str(lane) for lane in cluster.heads()] == ["a/orders/log"]
 
 
 @dataclass
@@ -209,3 +280,29 @@ def test_a_retired_node_may_go_when_its_lane_was_read_and_not_before(three: Thre
     assert [*three.cluster().missing(unread)] == [address(two)]
     with pytest.raises(DataLoss, match=rf"lane {lane}: 5 messages \[5, 10\) cannot be read"):
         next_offsets(three.reader(), unread)
+
+
+def test_lag_says_what_it_does_not_know_while_a_node_is_missing(three: Three, tmp_path: Path) -> None:
+    one, two = three.nodes
+    lanes = {address(node): lane_of(node, "orders") for node in (one, two)}
+    words = ("--lookupd", three.where, "--topic=orders", "--checkpoint", str(tmp_path / "checkpoint"))
+    set_offsets(place_of(str(tmp_path / "checkpoint")), dict.fromkeys(lanes.values(), 4))
+    assert json.loads(CliRunner().invoke(app, ["lag", *words, "--json"]).stdout)["behind"] == 12
+    two.kill()
+    three.wait_for(1)
+    found = CliRunner().invoke(app, ["lag", *words, "--at-most=100"])
+    assert found.exit_code == 3, "nobody knows whether it is so little"
+    assert "at least 6 behind" in found.stdout
+    assert f"{lanes[address(two)]}  reached 4 of -, nobody knows how much behind" in found.stdout
+    assert f"{address(two)} cannot be reached" in found.stderr
+    told = json.loads(CliRunner().invoke(app, ["lag", *words, "--json"]).stdout)
+    assert [*told["missing"]] == [address(two)]
+    assert {it["lane"]: it["behind"] for it in told["lanes"]} == {lanes[address(one)]: 6, lanes[address(two)]: None}
+    for option, says in {
+        "--require-all": "all nodes have to be there",
+        "--nodes=2": "2 nodes have to be there",
+    }.items():
+        refused = CliRunner().invoke(app, ["lag", *words, option])
+        assert refused.exit_code == 1
+        assert says in refused.stderr
+        assert refused.stderr.count("\n") == 1

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -14,8 +15,8 @@ from typing import Final
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import write_deltalake
+from typer.testing import CliRunner
 
 from nsqpipe import checks
 from nsqpipe.cli import app
@@ -124,7 +125,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no name of a topic": (lambda w: w.land(topic="a b"), 2, "'a b' is neither a valid name of a topic"),
     "no interval": (lambda w: w.land("--every=abc"), 2, "'--every': expected a time, as in '10 seconds', not 'abc'"),
     "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, protobuf, not 'jsn'"),
-    "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, not 'x'"),
+    "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, iceberg, not 'x'"),
     "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is no master"),
     "a master that is down": (
         lambda w: w.land(f"--master=spark://127.0.0.1:{closed_port()}"),
@@ -258,6 +259,24 @@ def test_what_can_work_is_let_through(world: World, monkeypatch: pytest.MonkeyPa
     result = CliRunner().invoke(app, world.land("--every=1 minute 30 seconds", "--decoder=json", "--schema=a int"))
     assert "Spark was to be started" in result.stderr
     assert what_lies_in(world.folder) == before
+
+
+@pytest.mark.parametrize(("master", "remote"), [("spark://somewhere:7077", ""), ("local[*]", "sc://somewhere")])
+def test_a_name_that_nobody_resolves_is_not_waited_for(
+    master: str, remote: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def unanswered(*_: object, **__: object) -> None:
+        asked.set()
+        may_answer.wait(LIMIT)
+
+    monkeypatch.setattr(socket, "getaddrinfo", unanswered)
+    began = time.monotonic()
+    checks._spark(Land(topic=("orders",), nsqd=("127.0.0.1:1",), table="t", master=master, remote=remote))
+    assert asked.is_set()
+    assert time.monotonic() - began < LIMIT
+    may_answer.set()
 
 
 def test_a_node_that_is_missing_stops_a_batch_and_a_stream_only_where_all_are_required(

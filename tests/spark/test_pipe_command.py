@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import pytest
-from click.testing import CliRunner, Result
+from deltalake import DeltaTable
+from typer.testing import CliRunner, Result
 
+from nsqpipe import jobs
 from nsqpipe.cli import app
+from nsqpipe.command_line import root
 from nsqpipe.failures import PipeFailed
 from nsqpipe.metrics import serving
 from tests.support.process import ROOT, Nsqd
@@ -118,12 +121,12 @@ def test_what_cannot_work_is_one_line(words: list[str], complaint: str) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_a_table_of_other_columns_is_one_line(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
+def test_a_table_that_lacks_a_column_gets_no_row_twice(spark: SparkSession, orders: Nsqd, tmp_path: Path) -> None:
     land = ("land", "--nsqd", address(orders), "--topic=orders", "--table", tmp_path / "table", "--until-now")
     assert nsqpipe(*land).exit_code == 0
     result = nsqpipe(*land, "--checkpoint", tmp_path / "other", "--decoder=json", "--schema=price double")
-    assert result.exit_code == 1
-    assert f"do not fit into the table at {tmp_path}/table: value is missing" in result.stderr.splitlines()[-1]
+    assert result.exit_code == 0, result.output
+    assert spark.read.parquet(*DeltaTable(str(tmp_path / "table")).file_uris()).count() == 120
 
 
 def test_an_avro_schema_that_is_none_is_one_line(tmp_path: Path) -> None:
@@ -168,6 +171,39 @@ def test_a_single_value_in_the_file_will_do_where_an_option_may_be_repeated(tmp_
     config = tmp_path / "pipe.toml"
     config.write_text('[lag]\ntopic = "orders"\nnsqd = "127.0.0.1:1"\ncheckpoint = "/nowhere"\njson = true\n')
     assert "there is no checkpoint" in nsqpipe("--config", config, "lag").stderr
+
+
+def test_help_shows_nothing_of_the_file(tmp_path: Path) -> None:
+    config = tmp_path / "pipe.toml"
+    config.write_text('[storage]\nsecret_access_key = "hidden"\n[land]\nregistry = "http://me:hidden@registry:8081"\n')
+    said = nsqpipe("--config", config, "land", "--help").stdout
+    assert "--registry" in said
+    assert "hidden" not in said
+
+
+def test_shells_complete_commands_and_options() -> None:
+    def completed(words: str, at: int) -> list[str]:
+        environ = {"_NSQPIPE_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(at)}
+        return CliRunner().invoke(app, env=environ, prog_name="nsqpipe").stdout.split()
+
+    assert completed("nsqpipe la", 1) == ["land", "lag"]
+    assert completed("nsqpipe land --late", 2) == []
+    assert completed("nsqpipe land --format ", 3) == ["delta", "parquet"]
+
+
+def test_an_interrupt_before_there_is_anything_to_stop_is_no_failure() -> None:
+    def interrupted(job: jobs.Doctor) -> None:
+        raise KeyboardInterrupt
+
+    result = CliRunner().invoke(root("", "", {}, {"doctor": (jobs.Doctor, interrupted)}), ["doctor"])
+    assert (result.exit_code, result.stderr) == (0, "nsqpipe: stopped\n")
+
+
+@pytest.mark.parametrize("words", [(), ("offsets",)])
+def test_no_command_is_an_error_that_shows_which_there_are(words: tuple[str, ...]) -> None:
+    result = nsqpipe(*words)
+    assert result.exit_code == 2
+    assert "Commands:" in result.stderr
 
 
 def test_an_address_for_metrics_that_cannot_be_is_one_line() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 from nsqpipe.cli import app
 from nsqpipe.decoders import make_decoder
@@ -89,6 +91,23 @@ def test_rows_that_fail_lie_in_a_table_of_their_own(spark: SparkSession, nsqd: N
     assert [it for it in values if it["m"] is not None] == [{"n": 1, "m": "new"}]
     assert len(values) == 101
     assert len(rows_in(tmp_path, BAD)) == 3
+
+
+def test_a_table_gets_what_is_selected_once(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    select = "sha2(value.email, 256) as email, cast(value.amount as smallint) as amount, md5(body) as body"
+    shape = Shape(decoder=make_decoder(Kind.JSON, "email string, amount int", ""), select=select)
+    publish(nsqd, "orders", [*(b'{"email": "a@b", "amount": %d}' % number for number in range(100)), b"no JSON"])
+    pipeline = pipeline_of(spark, source_of(nsqd, "orders", maxRowsPerTrigger=60), tmp_path, shape=shape)
+    pipeline.land()
+    pipeline.forget_commit(pipeline.last_batch())
+    pipeline.land()
+    found = rows_in(tmp_path)
+    assert sorted(found["amount"].to_pylist()) == list(range(100))
+    assert set(found["email"].to_pylist()) == {hashlib.sha256(b"a@b").hexdigest()}
+    assert rows_in(tmp_path, BAD)["body"].to_pylist() == [b"no JSON"]
+    forgotten = pipeline_of(spark, pipeline.job.source, tmp_path, shape=replace(shape, select=""))
+    with pytest.raises(PipeFailed, match="say the same --select"):
+        forgotten.land()
 
 
 def test_the_command_lands_says_so_and_knows_its_lag(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:

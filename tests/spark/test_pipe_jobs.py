@@ -12,9 +12,9 @@ from deltalake import DeltaTable
 
 from nsqpipe import maintenance, replay, sources
 from nsqpipe.aggregate import Aggregate, start_aggregating
-from nsqpipe.failures import PipeFailed
+from nsqpipe.checkpoints import checkpointed
+from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.lag import lags, set_offsets
-from nsqpipe.lanes import checkpointed
 from nsqpipe.running import run_queries
 from nsqpipe.shape import Shape
 from nsqpipe.storage import place_of
@@ -25,7 +25,8 @@ from tests.support.process import Nsqd
 from tests.support.spark import address, lane_of, next_of, numbered, publish
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameWriter
 
 
 def test_windows_of_a_stream_are_those_of_a_batch(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
@@ -157,6 +158,30 @@ def test_a_backfill_adds_what_is_missing_and_a_dedupe_removes_what_is_there_twic
     assert maintenance.dedupe(spark, pipeline.table) == {"partitions": 0, "removed": 0}
 
 
+def test_of_two_backfills_at_once_one_is_refused(
+    spark: SparkSession, nsqd: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(nsqd, "orders", numbered(50))
+    pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
+    batch_writer = Table.batch_writer
+
+    def backfill() -> None:
+        maintenance.backfill(spark, source_of(nsqd, "orders"), Shape(), pipeline.table, pipeline.quarantine)
+
+    def overtaken(table: Table, rows: DataFrame) -> DataFrameWriter:
+        monkeypatch.undo()
+        backfill()
+        return batch_writer(table, rows)
+
+    monkeypatch.setattr(Table, "batch_writer", overtaken)
+    with pytest.raises(Exception, match="run this one again") as refused:
+        backfill()
+    assert first_cause(refused.value) == (
+        f"another backfill or reland has added rows to {pipeline.table.path} meanwhile: run this one again"
+    )
+    assert pipeline.numbers() == list(range(50))
+
+
 def test_a_checkpoint_that_was_made_begins_where_it_says_and_lag_is_what_it_lacks(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
@@ -164,13 +189,13 @@ def test_a_checkpoint_that_was_made_begins_where_it_says_and_lag_is_what_it_lack
     pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
     lane = lane_of(nsqd, "orders")
     set_offsets(place_of(str(pipeline.checkpoint)), {lane: 70})
-    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint)))] == [
+    assert [(it.lane, it.behind) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint))).lanes] == [
         (lane, 30)
     ]
     pipeline.land()
     assert pipeline.numbers() == list(range(70, 100))
     assert [
-        (it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint)))
+        (it.reached, it.behind, it.lost) for it in lags(pipeline.job.source, place_of(str(pipeline.checkpoint))).lanes
     ] == [(100, 0, 0)]
     assert checkpointed(place_of(str(pipeline.checkpoint)))[1] == [{lane: 100}]
 

@@ -46,6 +46,8 @@ def test_a_topic_lands_once_by_topic_date_and_hour(
     pipeline.land()
     pipeline.land()
     assert pipeline.numbers() == list(range(2500))
+    (reader,) = nsqd.http("GET", "/topic/log?topic=007&readers=true").json["readers"]
+    assert (reader["into"], reader["format"], reader["behind"]) == (pipeline.table.path, kind.value, 0)
     found = pipeline.rows.select("topic", "date", "hour", "timestamp").distinct().collect()
     assert {row.topic for row in found} == {"007"}, "a topic that looks like a number keeps its zeros"
     assert all((row.date, row.hour) == (row.timestamp.date(), row.timestamp.hour) for row in found)

@@ -5,9 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+
 from nsqpipe.metrics import Page, Quarantined, States
 from nsqpipe.tables import Format, Table
-from tests.spark.test_landing import QUERY, Job, Odd, Orders
+from tests.spark.test_landing import QUERY, Job, Odd
+from tests.support.orders import Orders
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, numbered, publish
 
@@ -19,7 +23,7 @@ def test_rows_that_the_sink_could_not_parse_are_counted_by_the_table_s_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = Table(str(tmp_path / "table"), Format.DELTA)
-    states = States(Quarantined(table))
+    states = States({"land": Quarantined(table)})
     with Nsqd(tmp_path / "data", KEPT) as nsqd:
         publish(nsqd, "orders", numbered(100))
         job = Job(Orders(nsqd, "orders"), tmp_path, QUERY, decoder=Odd())
@@ -38,7 +42,30 @@ def test_rows_that_the_sink_could_not_parse_are_counted_by_the_table_s_log(
     assert 'nsq_query_rule_broken_total{query="land",rule="not parsed"} 40\n' in Page(states).page().decode()
 
 
+def test_a_commit_that_comes_during_a_look_is_counted_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit(failed: int) -> None:
+        told = {"nsq.query": QUERY, "nsq.quarantined": str(failed)}
+        rows = pa.table({"n": [failed]})
+        write_deltalake(tmp_path, rows, mode="append", commit_properties=CommitProperties(custom_metadata=told))
+
+    commit(1)
+    counting = Quarantined(Table(str(tmp_path), Format.DELTA))
+    commit(10)
+    version = DeltaTable.version
+
+    def beaten(table: DeltaTable) -> int:
+        monkeypatch.undo()
+        found = version(table)
+        commit(100)
+        return found
+
+    monkeypatch.setattr(DeltaTable, "version", beaten)
+    assert [counting.since_last(QUERY), counting.since_last(QUERY)] == [10, 100]
+
+
 def test_what_spark_has_counted_is_not_counted_again(tmp_path: Path) -> None:
-    states = States(Quarantined(Table(str(tmp_path / "table"), Format.DELTA)))
+    states = States({"land": Quarantined(Table(str(tmp_path / "table"), Format.DELTA))})
     states.observe("land", {"id": QUERY, "observedMetrics": {"quality": {"not parsed": 3, "positive": 1}}})
     assert states.snapshot()["land"].broken == {"not parsed": 3, "positive": 1}

@@ -118,6 +118,20 @@ def test_of_several_queries_the_one_furthest_behind_is_shown() -> None:
     assert stream.getvalue().rpartition("\r\x1b[2K")[2].startswith("land: batch 4, 49 rows read")
 
 
+def test_a_job_that_failed_is_not_what_one_waits_for_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    stream = Terminal()
+    progress = Progress(stream, clock=Clock())
+    for query, end in (("a.land", 50), ("a.quarantine", 60), ("b.land", 900)):
+        progress.observe(query, report(4, {"n/t/l": 1}, {"n/t/l": end}))
+    assert stream.getvalue().endswith("19 s to go, the furthest behind of 3 streams")
+    progress.give_up("a.")
+    progress.renew()
+    assert stream.getvalue().rpartition("\r\x1b[2K")[2] == (
+        "b.land: batch 4, 899 rows read, 899/s, 100 behind, 0 s to go, a failed"
+    )
+
+
 def test_what_failed_leaves_no_half_line_behind() -> None:
     stream = Terminal()
     with Progress(stream, clock=Clock()) as progress:

@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
+from deltalake.table import TableAlterer
+from typer.testing import CliRunner
 
 from nsqpipe import reland as relanding
 from nsqpipe.cli import app
@@ -20,6 +21,7 @@ from nsqpipe.reland import Reland, Relanded, reland
 from nsqpipe.storage import place_of
 from pyspark_nsqtable.ddl import as_nullable, parse_fields
 from pyspark_nsqtable.decoding import Decoder, RawDecoder, json_decoder
+from tests.support.commits import delay_a_commit
 
 CAME = [
     pa.field("topic", pa.string()),
@@ -87,7 +89,7 @@ def test_what_is_understood_now_is_in_the_table_and_the_rest_says_why_it_fails(t
         3: "wrong type: value.user: expected string, found integer 3",
         4: "not JSON: ends too early at byte 1",
     }
-    assert tables.reland("user string, note string") == Relanded(landed=1, failing=2)
+    assert tables.reland("user string, note string") == Relanded(landed=1, failing=2, extra_fields=1)
     assert [(row["sequence"], row["body"], row["value"]) for row in tables.landed()] == [
         (1, b"{}", {"user": "a", "amount": 1, "note": None}),
         (2, b'{"user": "b", "amount": 2.5, "note": "n"}', {"user": "b", "amount": None, "note": "n"}),
@@ -101,6 +103,29 @@ def test_what_is_understood_now_is_in_the_table_and_the_rest_says_why_it_fails(t
         date(2026, 3, 1),
         12,
     )
+
+
+def test_fields_that_are_missing_or_passed_over_are_counted_in_the_rows_that_land(tmp_path: Path) -> None:
+    tables = Tables(tmp_path)
+    tables.fail(message(1, b'{"user": "a", "more": 1}'), message(2, b'{"user": 2, "other": 3}'))
+    found = tables.reland(OLD)
+    assert (found.landed, found.missing_fields, found.extra_fields) == (1, 1, 1)
+    told = DeltaTable(tables.table).history(1)[0]
+    assert (told["nsq.missing_fields"], told["nsq.extra_fields"]) == ("1", "1")
+
+
+def test_an_append_that_arrives_after_it_was_given_up_finds_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(tmp_path)
+    tables.fail(message(1, b'{"user": "a", "amount": 1}'))
+    arrive = delay_a_commit(monkeypatch)
+    with pytest.raises(OSError, match="timed out"):
+        tables.reland(OLD)
+    arrive()
+    assert [row["sequence"] for row in tables.landed()] == [1]
+    assert tables.reland(OLD) == Relanded(landed=1)
+    assert (len(tables.landed()), tables.failing()) == (1, {})
 
 
 def test_a_second_run_has_nothing_to_do(tmp_path: Path) -> None:
@@ -167,7 +192,7 @@ def test_a_message_that_is_quarantined_twice_lands_once(tmp_path: Path) -> None:
 def test_rows_that_a_rule_refused_stay(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     tables.fail(message(1, b'{"user": "a"}', error="rule: amount is positive"), message(2, b'{"user": "b"}'))
-    assert tables.reland(OLD) == Relanded(landed=1, by_rule=1)
+    assert tables.reland(OLD) == Relanded(landed=1, by_rule=1, missing_fields=1)
     assert tables.failing() == {1: "rule: amount is positive"}
 
 
@@ -193,9 +218,36 @@ def test_two_at_once_do_not_both_land_a_row(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(relanding, "_append", late)
     tables.reland(OLD)
-    assert others == [Relanded(landed=1, failing=1)]
+    assert others == [Relanded(landed=1, failing=1, missing_fields=1)]
     assert [row["sequence"] for row in tables.landed()] == [1]
     assert list(tables.failing()) == [2]
+
+
+GROWN = f"{OLD}, note string"
+
+
+@pytest.mark.parametrize(
+    ("owner", "step"), [(relanding, "_judged"), (relanding, "widen"), (TableAlterer, "add_columns")]
+)
+def test_two_at_once_that_bring_a_new_field_do_not_both_land_a_row(
+    owner: object, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = Tables(tmp_path)
+    tables.land(message(0, b"", value={"user": "z"}))
+    tables.fail(message(1, b'{"user": "a", "note": "n"}'))
+    real = getattr(owner, step)
+    others: list[Relanded] = []
+
+    def late(*given_: Any) -> Any:
+        monkeypatch.undo()
+        others.append(tables.reland(GROWN))  # the other one is quicker
+        return real(*given_)
+
+    monkeypatch.setattr(owner, step, late)
+    tables.reland(GROWN)
+    assert [(it.landed, it.failing) for it in others] == [(1, 0)]
+    assert [row["sequence"] for row in tables.landed()] == [0, 1]
+    assert not tables.failing()
 
 
 def test_a_stream_that_appends_meanwhile_disturbs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +279,9 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     tables.fail(message(1, b'{"user": "a"}'), message(2, b"{"))
     words = ["reland", "--table", tables.table, "--decoder", "json", "--schema", OLD]
     found = CliRunner().invoke(app, words)
-    assert (found.exit_code, found.stdout) == (0, "1 rows landed; 1 still fail, 0 broke a rule\n")
+    assert (found.exit_code, found.stdout) == (
+        0,
+        "1 rows landed, 1 fields missing and 0 passed over; 1 still fail, 0 broke a rule\n",
+    )
     again = CliRunner().invoke(app, [*words, "--json"])
-    assert json.loads(again.stdout) == {"landed": 0, "failing": 1, "by_rule": 0}
+    assert json.loads(again.stdout) == {"landed": 0, "failing": 1, "by_rule": 0, "missing_fields": 0, "extra_fields": 0}

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from typer.testing import CliRunner
 
 from nsqpipe import jobs
 from nsqpipe.cli import COMMANDS, app
-from nsqpipe.kinds import DeployMode
+from nsqpipe.command_line import root
+from nsqpipe.decoders import make_decoder
+from nsqpipe.failures import PipeFailed
+from nsqpipe.kinds import DeployMode, Format, Kind
 from nsqpipe.session import defaults_for
-from nsqpipe.settings import interval, moment, pair, place, settings_of
+from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
+from nsqpipe.tables import table_for, tables_of
+from pyspark_nsq.options import source_options
+from pyspark_nsqtable.registry import Registry
 from tests.support.process import ROOT
 
 ARCHIVE = Path("/tmp/nsqpipe.zip")
@@ -50,10 +57,18 @@ def test_the_command_line_and_its_reference_need_no_spark() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def parsed(name: str, words: list[str]) -> Job:
+    """What a command's runner would get."""
+    job, made = COMMANDS[name][0], list[Job]()
+    done = CliRunner().invoke(root("", "", {}, {name: (job, made.append)}), [name, *words])
+    assert done.exit_code == 0, done.stderr
+    return made[0]
+
+
 def test_what_the_words_of_a_command_line_become() -> None:
     words = ["--topic=a", "--topic=b.*", "--nsqd=x:1", "--table=t/", "--conf=a=b=c", "--until-now", "--log=spark.log"]
-    with app.commands["land"].make_context("land", words) as context:
-        job = jobs.Land(**context.params)
+    job = parsed("land", words)
+    assert isinstance(job, jobs.Land)
     assert job == jobs.Land(
         topic=("a", "b.*"), nsqd=("x:1",), table="t/", conf=(("a", "b=c"),), until_now=True, log=Path("spark.log")
     )
@@ -67,10 +82,9 @@ def test_who_has_to_be_there_is_an_option_of_the_source(command: str) -> None:
     words = ["--topic=a", "--lookupd=x:1", "--require-all", "--nodes=3", "--source-option=requireNodes=2"]
     words += {"land": ["--table=t"], "aggregate": ["--table=t"]}.get(command, [])
     words += ["--table=t", "--since=0", "--until=9"] if command == "backfill" else []
-    job, _ = COMMANDS[command]
-    assert issubclass(job, jobs.Reading)
-    with app.commands[command].make_context(command, words) as context:
-        options = job(**context.params).source.as_options()
+    job = parsed(command, words)
+    assert isinstance(job, jobs.Reading)
+    options = job.source.as_options()
     assert (options["requireAllNodes"], options["requireNodes"]) == ("true", "3")
 
 
@@ -112,6 +126,50 @@ def test_the_display_and_the_number_of_tasks_are_ours_on_one_machine_only() -> N
     assert "spark.sql.shuffle.partitions" not in there
     assert "spark.eventLog.enabled" not in there, "Spark would not start without a folder"
     assert defaults_for({"spark.master": "yarn", "spark.eventLog.dir": "x"})["spark.eventLog.enabled"] == "true"
+
+
+def test_a_password_is_in_no_repr_and_hidden_in_what_spark_shows() -> None:
+    url = "http://me:hidden@registry:8081"
+    words = [
+        "--topic=a",
+        "--nsqd=x:1",
+        "--table=t",
+        f"--registry={url}",
+        "--storage=secretKey=hidden",
+        "--storage=accessKey=me",
+    ]
+    words += ["--source-option=token=hidden", "--conf=spark.hadoop.fs.s3a.secret.key=hidden"]
+    job = parsed("land", [*words, "--decoder=avro", "--schema=a int"])
+    assert isinstance(job, jobs.Land)
+    assert (job.registry, job.storage) == (url, (("secretKey", "hidden"), ("accessKey", "me")))
+    assert job.source.options["token"] == "hidden"
+    table = table_for(job, "s3://lake/orders", Format.DELTA)
+    for kept in (job, job.source, source_options(job.source.as_options()), table, table.place):
+        assert "hidden" not in repr(kept)
+    assert "hidden" not in repr(Registry(url))
+    for master in ("local[*]", "spark://host:7077"):
+        shown = re.compile(defaults_for({"spark.master": master})["spark.sql.redaction.options.regex"])
+        for name in ("decoder", "storage.secretKey", "quarantine.storage.token", "storage.accessKey"):
+            assert shown.search(name)
+
+
+def test_what_a_catalog_asks_for_is_in_no_repr_and_hidden_in_what_spark_shows() -> None:
+    words = ["--topic=a", "--nsqd=x:1", "--table=raw.t", "--format=iceberg", "--checkpoint=c"]
+    words += ["--catalog-uri=postgresql://me:hidden@host/c", "--catalog-option=credential=hidden"]
+    job = parsed("land", words)
+    assert isinstance(job, jobs.Land)
+    for kept in (job, *tables_of(job)):
+        assert "hidden" not in repr(kept)
+    shown = re.compile(defaults_for({"spark.master": "local[*]"})["spark.sql.redaction.options.regex"])
+    for name in ("catalog.uri", "quarantine.catalog.credential", "catalog.s3.access-key-id"):
+        assert shown.search(name)
+
+
+@pytest.mark.parametrize("url", ["http://me:hid/den@host:8081", "http://me:1/hidden@host", "http://me:hid#den@host"])
+def test_an_address_of_a_registry_that_cannot_be_is_not_repeated(url: str) -> None:
+    with pytest.raises(PipeFailed, match="expected an address") as failed:
+        make_decoder(Kind.AVRO, "a int", registry=url)
+    assert "den" not in str(failed.value)
 
 
 def test_a_job_is_submitted_with_our_interpreter_unless_somebody_says_otherwise() -> None:

@@ -5,41 +5,39 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Iterator, Mapping
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from nsqpipe import checkpoints
+from nsqpipe import standing as standing_
+from nsqpipe.checkpoints import checkpointed
 from nsqpipe.failures import PipeFailed
 from nsqpipe.lag import set_offsets
 from nsqpipe.sources import From
-from nsqpipe.standing import NOTE, Checkpoint, check_standing, claim, up_to_the_end
-from nsqpipe.storage import place_of
+from nsqpipe.standing import NOTES, Checkpoint, check_standing, claim, up_to_the_end
+from nsqpipe.storage import create_text, place_of, replace_text
 from nsqpipe.tables import Format, Table
 from pyspark_nsq.batch_source import NsqBatchReader, Task
 from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import rows_of
 from pyspark_nsqtable.ends import Span
+from pyspark_nsqtable.places import Place
 from tests.spark import standing
-from tests.spark.test_landing import Job, Orders, landed
-from tests.support.process import Nsqd
-from tests.support.spark import KEPT, address, numbered, publish
+from tests.spark.test_landing import Job, landed
+from tests.support.orders import Orders
+from tests.support.spark import address, numbered, publish
 
-
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
-    with Nsqd(tmp_path_factory.mktemp("node") / "data", KEPT) as process:
-        yield process
-
-
-@pytest.fixture
-def orders(node: Nsqd, request: pytest.FixtureRequest) -> Orders:
-    topic = request.node.name.partition("[")[0][-60:]
-    publish(node, topic, numbered(100))
-    return Orders(node, topic)
+T = TypeVar("T")
 
 
 def planned(folder: Path, *batches: Mapping[str, object], done: int) -> str:
@@ -71,6 +69,32 @@ def test_the_next_batch_of_a_checkpoint_begins_where_the_last_one_was_committed(
     batches = [first] if done == 0 else [first, {"lanes": {lane: 70}}]
     found = Checkpoint.at(place_of(planned(tmp_path / "checkpoint", *batches, done=done)))
     assert found.spans == {lane: Span(lane, place, place, opens)}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"id"', "[]", '{"id": 7}'])
+def test_a_torn_file_of_a_checkpoint_is_named(text: str, tmp_path: Path) -> None:
+    place = place_of(planned(tmp_path / "checkpoint", {"lanes": {"n/orders/l": 40}}, done=1))
+    offsets, metadata = tmp_path / "checkpoint" / "offsets" / "0", tmp_path / "checkpoint" / "metadata"
+    whole = offsets.read_text()
+    for torn in (whole[:-3], whole.splitlines()[0], ""):
+        offsets.write_text(torn)
+        for read in (Checkpoint.at, checkpointed):
+            with pytest.raises(PipeFailed, match=f"^{offsets} is torn"):
+                read(place)
+    offsets.write_text(whole)
+    metadata.write_text(text)
+    with pytest.raises(PipeFailed, match=f"^{metadata} is torn"):
+        Checkpoint.at(place)
+
+
+def test_a_torn_note_of_a_parquet_table_is_a_note(tmp_path: Path) -> None:
+    table = parquet(tmp_path)
+    (tmp_path / "table" / NOTES).mkdir(parents=True)
+    (tmp_path / "table" / NOTES / "7.json").write_text('{"checkpoint": "')
+    with pytest.raises(
+        PipeFailed, match=f"another job, with the checkpoint that {tmp_path}/table/{NOTES}/7.json is of"
+    ):
+        check_standing(From(topics=("orders",), nsqd=("127.0.0.1:1",)), table)
 
 
 def test_a_table_that_lost_its_checkpoint_is_gone_on_with_where_it_ends(orders: Orders, tmp_path: Path) -> None:
@@ -167,6 +191,36 @@ def test_a_checkpoint_that_was_made_to_begin_somewhere_may_fill_a_new_table(orde
     assert check_standing(source_of(orders), table) == source_of(orders)
 
 
+@pytest.mark.parametrize("written", range(4))
+def test_a_checkpoint_that_is_half_made_plans_nothing(
+    written: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before one of its files, of which there are three."""
+    lane, place = f"{'1' * 32}/orders/{'2' * 32}", place_of(str(tmp_path / "made"))
+    left = iter(range(written))
+
+    def until_killed(write: Callable[[Place, str], T]) -> Callable[[Place, str], T]:
+        def one(file: Place, text: str) -> T:
+            if next(left, None) is None:
+                raise KeyboardInterrupt
+            return write(file, text)
+
+        return one
+
+    monkeypatch.setattr(checkpoints, "create_text", until_killed(create_text))
+    monkeypatch.setattr(checkpoints, "replace_text", until_killed(replace_text))
+    with suppress(KeyboardInterrupt):
+        set_offsets(place, {lane: 40})
+    assert len([it for it in (tmp_path / "made").rglob("*") if it.is_file()]) == written
+    if written == 1:
+        with pytest.raises(PipeFailed, match=f"^{place}/offsets is torn"):
+            Checkpoint.at(place)
+        return
+    found = Checkpoint.at(place)
+    assert found.spans == ({} if written == 0 else {lane: Span(lane, 40, 40, True)})
+    assert bool(found.id) == (written == 3)
+
+
 def test_a_checkpoint_of_another_topic_is_named(orders: Orders, tmp_path: Path) -> None:
     checkpoint = planned(tmp_path / "other", {"lanes": {"n/clicks/l": 40}, "begins": {"n/clicks/l": 0}}, done=1)
     for kind in Format:
@@ -197,7 +251,10 @@ def test_a_parquet_table_is_filled_by_the_checkpoint_that_has_begun_it(orders: O
     check_standing(source_of(orders), table)
     claim(table)
     rival = parquet(tmp_path, str(tmp_path / "rival"))
-    assert f"another job, with the checkpoint {table.checkpoint}, has begun" in refused(source_of(orders), rival)
+    begun = f"another job, with the checkpoint {table.checkpoint} on {socket.gethostname()}, has begun"
+    assert begun in refused(source_of(orders), rival)
+    (Path(table.path) / "part-of-the-first-batch.parquet").touch()
+    check_standing(source_of(orders), table)
     fill(table)
     check_standing(source_of(orders), table)
     claim(table)
@@ -205,9 +262,65 @@ def test_a_parquet_table_is_filled_by_the_checkpoint_that_has_begun_it(orders: O
     said = refused(source_of(orders), table)
     assert f"the checkpoint {table.checkpoint} is not the one that has filled the Parquet table" in said
     other = parquet(tmp_path, planned(tmp_path / "other", done=0))
-    assert f"{table.checkpoint} was when it was filled" in refused(source_of(orders), other)
-    (Path(table.path) / NOTE).unlink()
+    assert f"{table.checkpoint} on {socket.gethostname()} was when it was filled" in refused(source_of(orders), other)
+    shutil.rmtree(Path(table.path) / NOTES)
     assert "such a table does not say" in refused(source_of(orders), other)
+
+
+def test_of_jobs_that_begin_to_fill_a_parquet_table_at_once_one_may_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = From(topics=("orders",), nsqd=("127.0.0.1:1",))
+    tables = [parquet(tmp_path, str(tmp_path / f"checkpoint{number}")) for number in range(8)]
+    for table in tables:
+        check_standing(source, table)
+    together = threading.Barrier(len(tables))
+
+    def put_together(place: Place, text: str) -> None:
+        together.wait(30)
+        replace_text(place, text)
+
+    def refusal_of(table: Table) -> str:
+        try:
+            claim(table)
+        except PipeFailed as error:
+            return str(error)
+        return ""
+
+    monkeypatch.setattr(standing_, "replace_text", put_together)
+    with ThreadPoolExecutor(len(tables)) as pool:
+        said = list(pool.map(refusal_of, tables))
+    monkeypatch.undo()
+    assert said.count("") <= 1
+    assert all("has begun to fill" in it for it in said if it)
+    assert len(list((tmp_path / "table" / NOTES).iterdir())) == said.count(""), "who was refused left nothing"
+    claim(tables[said.index("") if "" in said else 0])
+
+
+def test_jobs_that_share_a_new_checkpoint_agree_on_its_id(tmp_path: Path) -> None:
+    table = parquet(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(claim, [table] * 8))
+    claim(table)
+    assert [it.name for it in (tmp_path / "table.checkpoint").iterdir()] == ["metadata"]
+
+
+def test_a_note_whose_checkpoint_cannot_be_seen_from_here_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = From(topics=("orders",), nsqd=("127.0.0.1:1",))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    table = parquet(tmp_path, "checkpoint")
+    monkeypatch.chdir(tmp_path / "one")
+    check_standing(source, table)
+    claim(table)
+    monkeypatch.chdir(tmp_path / "two")
+    assert f"the checkpoint {tmp_path}/one/checkpoint on {socket.gethostname()}, has begun" in refused(source, table)
+    with pytest.raises(PipeFailed, match="has begun to fill"):
+        claim(table)
+    shutil.rmtree(tmp_path / "one")
+    assert "remove the note in" in refused(source, table), "it may only be out of sight"
 
 
 def test_parquet_files_of_somebody_else_and_a_table_that_was_removed_are_refused(

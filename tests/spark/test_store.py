@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from click.testing import CliRunner
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
 from nsqpipe import replay
 from nsqpipe.cli import app

@@ -19,11 +19,12 @@ from nsqpipe.metrics import Page
 from nsqpipe.progress import Progress
 from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend, tend_safely, tended
-from nsqpipe.upkeep import DAY, FoundFile, Joining, NamedFile, Policy, Tended, joinings, leftovers
+from nsqpipe.upkeep import DAY, FoundFile, Joining, NamedFile, Policy, Tended, joinings, leftovers, seconds_of
 from pyspark_nsq.listener import QueryStates
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LEASE, LeaseExpired
 from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
+from tests.support.commits import delay_a_commit, lose_an_answer
 
 HOUR = (("topic", "orders"), ("hour", "7"))
 MB = 1 << 20
@@ -224,6 +225,27 @@ def test_two_that_join_the_same_files_lose_nothing(landing: Landing) -> None:
     assert len(landing.table.delta().file_uris()) == 1
 
 
+def test_a_join_whose_answer_is_lost_removes_no_file_that_the_table_names(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.add(3)
+    lose_an_answer(monkeypatch)
+    done = tend(landing.table, KEEPING, now=time.time() + 1000)
+    assert (done.joined, done.made, done.files) == (3, 1, 1)
+    assert landing.landed() == list(range(15))
+
+
+def test_a_join_that_arrives_after_it_was_given_up_finds_its_file(
+    landing: Landing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing.add(3)
+    arrive = delay_a_commit(monkeypatch)
+    assert "timed out" in tend_safely(landing.table, KEEPING, now=time.time() + 1000).failed
+    arrive()
+    assert landing.landed() == list(range(15))
+    assert len(landing.table.delta().file_uris()) == 1
+
+
 def aged(path: Path, seconds: float) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 
@@ -279,6 +301,50 @@ def test_old_versions_can_be_read_until_their_time_has_passed(landing: Landing) 
     assert done.removed == 4
     assert landing.landed() == list(range(20))
     assert len(landing.on_disk()) == 1
+
+
+FORGETS = {"delta.deletedFileRetentionDuration": "interval 1 millisecond"}  # as the default does after a week
+
+
+def test_versions_that_are_kept_for_long_can_be_read_after_delta_would_have_forgotten_removals(
+    landing: Landing,
+) -> None:
+    keep = Policy(vacuum_after=30 * DAY, closed_after=0)
+    landing.add(4)
+    landing.table.delta().alter.set_table_properties(FORGETS)
+    tend(landing.table, replace(keep, closed_after=10**9), now=time.time())
+    before = landing.table.delta().version()
+    assert tend(landing.table, keep, now=time.time()).joined == 4
+    time.sleep(0.01)
+    landing.table.delta().create_checkpoint()
+    for days in (2, 29):
+        assert tend(landing.table, keep, now=time.time() + days * DAY, vacuum_now=True).removed == 0
+        assert landing.landed(before) == list(range(20))
+    version = landing.table.delta().version()
+    tend(landing.table, keep, now=time.time(), vacuum_now=True)
+    assert landing.table.delta().version() == version, "it is said once"
+
+
+def test_what_was_removed_before_the_table_knew_for_how_long_is_kept_for_as_long(landing: Landing) -> None:
+    keep = Policy(vacuum_after=30 * DAY, closed_after=0)
+    landing.add(4)
+    landing.table.delta().alter.set_table_properties(FORGETS)
+    before = landing.table.delta().version()
+    tend(landing.table, replace(KEEPING, closed_after=0), now=time.time())
+    time.sleep(0.01)
+    landing.table.delta().create_checkpoint()
+    for days in (0, 2, 29):
+        assert tend(landing.table, keep, now=time.time() + days * DAY, vacuum_now=True).removed == 0
+        assert landing.landed(before) == list(range(20))
+    assert tend(landing.table, keep, now=time.time() + 31 * DAY, vacuum_now=True).removed == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("interval 1 week", 7 * DAY), ("INTERVAL 36 hours", 1.5 * DAY), ("2 days", 2 * DAY), ("", None), ("long", None)],
+)
+def test_durations_are_read_as_delta_spells_them(text: str, seconds: float | None) -> None:
+    assert seconds_of(text) == seconds
 
 
 def test_a_vacuum_comes_now_and_then_also_when_the_job_is_started_often(landing: Landing) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pyspark_nsq import stream_source, watch
 from pyspark_nsq.batch_source import Task
 from pyspark_nsq.cluster import Cluster, Nothing, Place
-from pyspark_nsq.errors import Unreachable
+from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range
 from pyspark_nsq.options import source_options
@@ -31,6 +31,7 @@ class Nodes(Cluster):
         self.up = {HERE, THERE}
         self.hidden: set[Place] = set()
         self.nodes = {HERE: "here:1", THERE: "there:1"}
+        self.refusal: NsqError | None = None  # of HERE
 
     def places(self, *, left_out: list[Unreachable] | None = None) -> list[Place]:
         for place in self.hidden:
@@ -43,6 +44,8 @@ class Nodes(Cluster):
     ) -> Head | Nothing:
         if place not in self.up:
             raise Unreachable(f"{place.address} is down")
+        if place == HERE and self.refusal is not None:
+            raise self.refusal
         return Head(Lane(self.nodes[place], place.topic, "log"), place.address, 0, 7)
 
 
@@ -143,6 +146,23 @@ def test_who_is_missing_is_left_out_of_batches_whichever_topic_it_was_asked_for(
         nodes.up = set()
         here.list()
         patiently(lambda: not followed())
+
+
+def test_a_node_that_refuses_to_answer_is_missing_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_AGAIN", 0.01)
+    nodes = Nodes()
+    nodes.registered = frozenset({HERE.address, THERE.address})
+    here = Discovered(nodes, discovery_seconds=10)
+    try:
+        here.list(HERE, THERE)
+        patiently(lambda: len(here.heads()) == 2)
+        nodes.refusal = Refused(HERE.address, 403, "E_UNAUTHORIZED", {})
+        patiently(lambda: here.missing(Offsets({})) == {HERE.address: "here:1 answers 403 E_UNAUTHORIZED"})
+        assert here.down() == {LANE}
+        nodes.refusal = None
+        patiently(lambda: not here.missing(Offsets({})) and not here.down())
+    finally:
+        here.close()
 
 
 def test_lanes_whose_nodes_swap_addresses_are_not_gone(nodes: Nodes, here: Unhurried) -> None:

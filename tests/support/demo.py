@@ -25,6 +25,8 @@ from nsqadmin.model import (
     Percentile,
     Producer,
     Rates,
+    Reader,
+    ReaderNode,
     Recording,
     Series,
     Severity,
@@ -34,6 +36,7 @@ from nsqadmin.model import (
     TopicNode,
     Totals,
     Unanswered,
+    Untold,
     channel_series,
     node_series,
     topic_series,
@@ -201,6 +204,39 @@ def _clients(
     )
 
 
+def _readers() -> tuple[Reader, ...]:
+    """One that keeps up, one that was stopped, one from which retention has taken messages."""
+
+    def on(node: str = N1, **fields: object) -> ReaderNode:
+        known = {"as_of": NOW - 1, "heard": NOW - 4, "committed": NOW - 4, "retention_time": 86_400.0}
+        return ReaderNode(node=node, **{**known, **fields})  # type: ignore[arg-type]
+
+    return (
+        Reader(
+            name="nsqpipe aggregate",
+            into="/var/lib/nsqpipe/results.json",
+            format="json",
+            hosts=("etl-2.example",),
+            nodes=(on(heard=NOW - 11_520, committed=NOW - 11_600, behind=702_114, behind_time=50_100.0, rate=0.0),),
+        ),
+        Reader(
+            name="nsqpipe land",
+            into="s3://lake/tables/orders-by-topic-date-and-hour",
+            format="delta",
+            hosts=("etl-1.example",),
+            nodes=(on(behind=1_204, behind_bytes=240_800, behind_time=12.6, rate=95.2),),
+            unheard=(N3,),
+        ),
+        Reader(
+            name="night-report",
+            into="",
+            nodes=(
+                on(heard=NOW - 90_000, committed=NOW - 90_000, behind=900_100, behind_time=86_400.0, missed=11_231),
+            ),
+        ),
+    )
+
+
 def _topics() -> tuple[Topic, ...]:
     latency = Latency(
         count=3,
@@ -334,6 +370,10 @@ def _topics() -> tuple[Topic, ...]:
             fraud,
             sampler,
             name="orders",
+            readers=_readers(),
+            readers_untold=(
+                Untold(node=N2, reason="it keeps no log that could be read: it is a Go nsqd, or older than ours"),
+            ),
             nodes=(
                 TopicNode(node=N1, message_count=912_331, message_bytes=182_466_200, has_log=True),
                 TopicNode(node=N2, message_count=402_117, message_bytes=80_423_400),

@@ -54,7 +54,7 @@ def lane_of(nsqd: Nsqd, topic: str) -> str:
 
 
 def flip_a_byte_of(nsqd: Nsqd, body: bytes) -> None:
-    (segment,) = nsqd.data_path.rglob("*.log")
+    (segment,) = (path for path in nsqd.data_path.rglob("*.log") if body in path.read_bytes())
     data = bytearray(segment.read_bytes())
     at = data.index(body)
     data[at] ^= 1

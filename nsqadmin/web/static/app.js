@@ -107,7 +107,7 @@ const Numbers = (() => {
   // Topics that are folded
 
   const folded = new Set();
-  const nameOf = (group) => $("tr.topic > th a", group)?.textContent ?? "";
+  const nameOf = (group) => group.dataset.name ?? $("tr.topic > th a", group)?.textContent ?? "";
   function fold(group, isFolded) {
     for (const row of $$("tr:not(.topic)", group)) row.hidden = isFolded;
     $(".fold", group)?.setAttribute("aria-expanded", String(!isFolded));
@@ -145,7 +145,7 @@ const Numbers = (() => {
     Charts.append(t, set);
     live.samples += 1;
     // What is not a number (who is connected, what is wrong, which rows there are) comes with the page itself.
-    const isOther = live.samples > 1 && Object.keys(set).some((key) => /\/(clients|paused|channels|nodes|topics|health)$/.test(key));
+    const isOther = live.samples > 1 && Object.keys(set).some((key) => /\/(clients|paused|channels|nodes|topics|health|readers)$/.test(key));
     live.isOther ||= isOther;
     live.since += 1;
     if (((live.isOther && live.since > 1) || live.since >= 6) && performance.now() > live.notBefore) { live.isOther = false; live.since = 0; refresh(); }

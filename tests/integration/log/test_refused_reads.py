@@ -12,6 +12,7 @@ from nsqd.log.cold import Load, Start
 from nsqd.log.data_path import DataPathError
 from nsqd.log.history import History
 from nsqd.log.reading import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
+from nsqd.log.retention import NOTHING_KEPT, Retention
 from nsqd.log.segment import BLOCK_SIZE, Segment
 from nsqd.log.topic_log import RETRY_AFTER
 from tests.integration.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts
@@ -174,6 +175,19 @@ def test_history_tells_what_is_refused_as_a_gap_that_may_close(tmp_path: Path, f
         assert not list(store.log().folder.glob("*.damaged.*"))
 
 
+def test_history_in_many_files_waits_once_for_a_disk_that_refuses(tmp_path: Path, files: TroubledFiles) -> None:
+    with opened(tmp_path, files, max_bytes_per_file=100) as store:
+        for _ in range(5):
+            store.publish(bytes(100))
+        store.checkpoint()
+        assert len(store.segments()) == 5
+        refuse(files, ".log")
+        past = History(store.store).find("t")
+        assert past is not None
+        assert list(iter(past.open(0, 5, 1000).read, None)) == [Gap(it, it + 1, "refused") for it in range(5)]
+        assert READ_PATIENCE - RETRY_INTERVAL < store.clock.now - START < 2 * READ_PATIENCE
+
+
 # A start
 
 
@@ -243,6 +257,56 @@ def test_torn_end_that_cannot_be_kept_is_not_cut(tmp_path: Path, torn: str) -> N
     with pytest.raises(DataPathError):
         OpenStore(tmp_path, Refusing(torn, 0), **SEGMENT)
     assert path.read_bytes() == whole + b"torn"
+
+
+FOR_LONG = Retention(time=10**15)  # so that a start reads the age of segments, last of all
+
+
+class RefusingAfter(TroubledFiles):
+    """Refuses three reads of segments and side files once something was done to a file with `part` in its name."""
+
+    def __init__(self, operation: str, part: str) -> None:
+        super().__init__()
+        self.trigger = operation, part
+        self.times = 0
+        self.is_over = False
+
+    def _note(self, operation: str, path: Path) -> None:
+        super()._note(operation, path)
+        if operation == self.trigger[0] and self.trigger[1] in path.name and not self.is_over:
+            self.is_over = True
+            self.times = 3
+        elif operation == "read" and self.times and ".json" not in path.name:
+            self.times -= 1
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+
+@pytest.mark.parametrize("retention", [NOTHING_KEPT, FOR_LONG])
+def test_what_a_start_has_cut_is_reported_though_reads_are_refused_afterwards(
+    tmp_path: Path, retention: Retention
+) -> None:
+    written(tmp_path)
+    last = max(tmp_path.rglob("*.log"))
+    last.write_bytes(last.read_bytes() + b"torn")
+    files = RefusingAfter("truncate", last.name)
+    with opened(tmp_path, files, retention=retention, **SEGMENT) as store:
+        assert (files.is_over, files.times) == (True, 0)
+        assert [damage.text for damage in store.store.damage] == ["torn tail of 4 bytes cut"]
+
+
+def test_log_that_ends_early_is_read_from_where_it_was_though_reads_are_refused_afterwards(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.publish(b"a")
+        store.checkpoint()
+        (segment,) = store.segments()
+        size = segment.stat().st_size
+        store.publish(b"b")
+        store.checkpoint()
+    segment.write_bytes(segment.read_bytes()[:size])
+    files = RefusingAfter("open", "log.json")  # the log gets a new id; keys are read after that
+    with opened(tmp_path, files, idempotence_window=FOR_LONG.time) as store:
+        assert (files.is_over, files.times) == (True, 0)
+        assert [damage.text for damage in store.store.damage] == ["the log ends at 1, but 2 was on disk"]
 
 
 # A log that has failed

@@ -58,6 +58,8 @@ def test_every_family_and_its_kind(nsqd: Nsqd) -> None:
         "nsqd_channel_paused": "gauge",
         "nsqd_channel_oldest_message_age_seconds": "gauge",
         "nsqd_channel_e2e_latency_seconds": "gauge",
+        "nsqd_reader_behind": "gauge",
+        "nsqd_reader_silent_seconds": "gauge",
     }
 
 

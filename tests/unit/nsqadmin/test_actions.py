@@ -112,11 +112,23 @@ def test_a_topic_that_is_only_entered_in_the_directory_is_said_to_be() -> None:
         (Action(kind=Kind.PAUSE_CHANNEL, topic="t", channel="gone"), "CHANNEL_NOT_FOUND"),
         (Action(kind=Kind.REMOVE_FROM_NODE, topic="t"), "INVALID_NODE"),
         (Action(kind=Kind.SEEK_CHANNEL, topic="t", channel="c"), "INVALID_PLACE"),
+        (Action(kind=Kind.FORGET_READER, topic="t"), "INVALID_READER"),
     ],
 )
 def test_what_makes_no_sense_is_refused(action: Action, code: str) -> None:
     with pytest.raises(BadAction, match=code):
         plan(a_cluster(), action)
+
+
+def test_a_reader_is_forgotten_where_it_is_known_and_nowhere_else() -> None:
+    action = Action(kind=Kind.FORGET_READER, topic="t", nodes=("n1:4151",), reader="nsqpipe land", into="s3://a/b")
+    made = plan(a_cluster(), action)
+    assert made.title == "Forget that nsqpipe land reads t on n1:4151"
+    assert [call.target for call in made.calls] == [
+        "/topic/reader/delete?topic=t&name=nsqpipe+land&into=s3%3A%2F%2Fa%2Fb"
+    ]
+    assert "s3://a/b stays" in made.consequences[0].text
+    assert not made.must_type
 
 
 def test_a_receipt_offers_to_do_again_what_failed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Self, cast
 
 import pytest
@@ -15,6 +15,7 @@ from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.model import Page, page_json
 from nsqadmin.messages.reading import Reader
 from nsqadmin.pages import numbers
+from nsqadmin.slices import Slices
 from nsqadmin.upstream import Streamed, Upstream
 from tests.support.picture import channel, channel_node, node, snapshot, topic
 from tests.unit.nsqadmin.test_odd_answers import ODD, places, with_odd
@@ -122,3 +123,30 @@ def test_a_history_without_end_is_read_no_further_than_a_page() -> None:
     page = trio.run(peek)
     assert len(page.messages) == 20
     assert not page.logs[0].reason
+
+
+class SlicingUpstream(FakeUpstream):
+    """Counts the pauses of what it is given to do in slices."""
+
+    pauses = 0
+
+    async def in_slices(self, work: Slices[Any]) -> Any:
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value
+            self.pauses += 1
+
+
+def test_a_long_line_is_parsed_in_slices() -> None:
+    odd = {"id": "a", "sequence": 1, "timestamp": 1, "body": "x" * 100_000, "more": [{}] * 500_000}
+    upstream = SlicingUpstream({**SAID, "lines": [odd, {"next": 2}]})
+
+    async def lines() -> list[Any]:
+        reader = Reader(cast(Upstream, upstream), Masking())
+        async with aclosing(reader.lines("n", "t", "1", "")) as found:
+            return [it async for it in found]
+
+    assert trio.run(lines) == [odd, {"next": 2}]
+    assert upstream.pauses > 20

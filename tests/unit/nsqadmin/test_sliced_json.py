@@ -23,9 +23,9 @@ def loads(text: bytes) -> Any:
     return _run(text)[0]
 
 
-def _run(text: bytes) -> tuple[Any, int]:
+def _run(text: bytes, **bounds: int) -> tuple[Any, int]:
     """The document, and how often it paused."""
-    reading, pauses = sliced_json.loads(text), 0
+    reading, pauses = sliced_json.loads(text, **bounds), 0
     while True:
         try:
             next(reading)
@@ -126,3 +126,27 @@ def test_no_slice_takes_long(element: bytes) -> None:
     assert slices[len(slices) // 2] < 0.02, slices[
         -5:
     ]  # most take a millisecond; the collector of garbage may take one longer
+
+
+@pytest.mark.parametrize("body", ["x" * 100_000, '"\\' * 50_000, "ä" * 50_000, "\U0001f600" * 30_000, "\\" * 99_999])
+@pytest.mark.parametrize("only_ascii", [True, False])
+def test_a_long_text_is_read_where_it_is_allowed(body: str, only_ascii: bool) -> None:
+    document = {"id": "a", "body": body, "next": ["b", 1]}
+    text = json.dumps(document, ensure_ascii=only_ascii).encode()
+    assert _run(text, longest_text=1 << 20)[0] == document
+    with pytest.raises(ValueError, match=r"text"):
+        _run(text, longest_text=WINDOW + 1)
+
+
+def test_half_a_character_in_a_long_text_is_replaced() -> None:
+    assert _run(b'["' + b"x" * WINDOW + b'\\ud800"]', longest_text=1 << 20)[0] == ["x" * WINDOW + "?"]
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'\\"'])
+def test_a_long_text_without_an_end_is_refused(end: bytes) -> None:
+    with pytest.raises(ValueError, match="has no end"):
+        _run(b'"' + b'\\"' * 100_000 + end, longest_text=1 << 20)
+
+
+def test_a_long_text_of_escapes_is_searched_with_pauses() -> None:
+    assert _run(b'"' + b'\\"' * 100_000 + b'"', longest_text=1 << 20)[1] >= 100_000 // 501

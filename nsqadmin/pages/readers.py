@@ -1,0 +1,75 @@
+"""What lands where: the readers of a topic's logs as its page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsqadmin.pages import numbers
+from nsqadmin.pages.standing import State
+from nsqadmin.readers import Danger, Outlook, is_silent, outlook, worst
+
+if TYPE_CHECKING:
+    from nsqadmin.model import Reader, ReaderNode, Topic, Untold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """A reader on one node."""
+
+    row: ReaderNode
+    state: State
+    is_silent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderLine:
+    reader: Reader
+    state: State
+    is_silent: bool  # no node has heard of it for long
+    lines: tuple[NodeLine, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    lines: tuple[ReaderLine, ...] | None  # None: the nodes are being asked
+    untold: tuple[Untold, ...]
+
+
+def landing(topic: Topic) -> Landing:
+    has_channels = bool(topic.channels)
+    lines = None if topic.readers is None else tuple(_line(it, has_channels) for it in topic.readers)
+    return Landing(lines=lines, untold=topic.readers_untold)
+
+
+def _line(reader: Reader, has_channels: bool) -> ReaderLine:
+    outlooks = [outlook(row, has_channels=has_channels) for row in reader.nodes]
+    lines = tuple(
+        NodeLine(row=row, state=_state(it, [row]), is_silent=is_silent(row))
+        for row, it in zip(reader.nodes, outlooks, strict=True)
+    )
+    return ReaderLine(
+        reader=reader,
+        state=_state(worst(outlooks), reader.nodes),
+        is_silent=all(it.is_silent for it in lines),
+        lines=lines,
+    )
+
+
+def _state(found: Outlook, rows: Sequence[ReaderNode]) -> State:
+    match found.danger:
+        case Danger.LOST:
+            missed = numbers.several(sum(row.missed for row in rows), "message")
+            return State(f"{missed} lost", "problem")
+        case Danger.NEAR | Danger.AHEAD:
+            when = f"in {numbers.duration(found.seconds)}" if found.seconds else "at any moment"
+            return State(f"Overtakes it {when}", "warning" if found.danger is Danger.NEAR else "info")
+        case Danger.UNKEPT:
+            return State("Off: nothing is kept for it", "warning")
+        case Danger.UNKNOWN:
+            return State("Not known", "muted")
+        case Danger.NONE:
+            if any(row.reason for row in rows):
+                return State("Not known now", "muted")
+            return State("Keeps up" if any(row.behind for row in rows) else "Up to date", "ok")

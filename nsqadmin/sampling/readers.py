@@ -1,0 +1,93 @@
+"""Who reads the logs of topics that somebody looks at: each node that has such a topic is asked with every sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote_plus
+
+import trio
+
+from nsqadmin.answered import NotUnderstood
+from nsqadmin.readers import NodeReaders, joined, read_readers
+from nsqadmin.sampling.asked import Round
+from nsqadmin.upstream import UpstreamError
+
+if TYPE_CHECKING:
+    from nsqadmin.model import Topic
+    from nsqadmin.sampling.asked import AskedNode
+    from nsqadmin.upstream import Upstream
+
+NO_LOG: Final = "it keeps no log that could be read: it is a Go nsqd, or older than ours"
+_AT_ONCE: Final = 16
+_NOT_FOUND: Final = 404
+
+_Place = tuple[str, str]  # topic and node
+
+
+@dataclass(slots=True)
+class _Asked:
+    known: NodeReaders
+    is_busy: bool = False
+
+
+class ReaderSurvey:
+    def __init__(self, upstream: Upstream, wall: Callable[[], float]) -> None:
+        self._upstream = upstream
+        self._wall = wall
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+        self._asked: dict[_Place, _Asked] = {}
+
+    def start(self, nursery: trio.Nursery, nodes: Mapping[str, AskedNode], topics: Sequence[str]) -> Round:
+        """Ask all nodes that have one of these topics; of others nothing is known from now on."""
+        self._asked = {place: it for place, it in self._asked.items() if place[0] in topics and place[1] in nodes}
+        asked = Round()
+        for address, node in nodes.items():
+            for topic in topics:
+                if node.answer is not None and topic in node.answer.topics:
+                    state = self._asked.setdefault((topic, address), _Asked(NodeReaders()))
+                    if not state.is_busy and node.not_before <= trio.current_time():
+                        asked.start(nursery, self._ask_in_turn, node, topic, state)
+        return asked
+
+    async def _ask_in_turn(self, node: AskedNode, topic: str, state: _Asked) -> None:
+        state.is_busy = True
+        try:
+            # Who does not answer must not take the place of those who do.
+            async with self._limiter if node.has_answered else trio.CapacityLimiter(1):
+                state.known = await self._ask(node, topic, state.known)
+        finally:
+            state.is_busy = False
+
+    async def _ask(self, node: AskedNode, topic: str, before: NodeReaders) -> NodeReaders:
+        address = node.announced.address
+        if node.has_history is False:
+            return NodeReaders(reason=NO_LOG)
+        try:
+            got = await self._upstream.get_json(address, f"/topic/log?topic={quote_plus(topic)}&readers=true")
+            return NodeReaders(read_readers(address, got, as_of=self._wall(), skew=node.clock_skew))
+        except NotUnderstood as error:
+            return NodeReaders(reason=str(error))
+        except UpstreamError as error:
+            if error.status == _NOT_FOUND:  # the topic has just gone there
+                return NodeReaders(said=())
+            return replace(before, reason=f"it cannot be asked: {error}")
+
+    def shown(self, topics: Sequence[Topic]) -> tuple[Topic, ...]:
+        """The same topics, with their readers where anything is known of these."""
+        by_topic: dict[str, dict[str, NodeReaders]] = {}
+        for (topic, node), state in self._asked.items():
+            by_topic.setdefault(topic, {})[node] = state.known
+        return tuple(self._with_readers(it, by_topic[it.name]) if it.name in by_topic else it for it in topics)
+
+    @staticmethod
+    def _with_readers(topic: Topic, known: Mapping[str, NodeReaders]) -> Topic:
+        if all(it.said is None and not it.reason for it in known.values()):
+            return topic  # nobody has answered yet
+        told = {
+            node: it if it.said is not None or it.reason else NodeReaders(reason="it has not answered yet")
+            for node, it in known.items()
+        }
+        readers, untold = joined(told)
+        return replace(topic, readers=readers, readers_untold=untold)

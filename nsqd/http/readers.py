@@ -1,0 +1,95 @@
+"""Those who read a log without a channel: they report how far they have committed, and people see how far behind they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from common.http_api import EMPTY, HttpError, Request, Response
+from nsqd.http.topic_argument import topic_argument
+from nsqd.readers import LONGEST_REPORT, BadReport, Reader, Readers, described, parse_report
+
+if TYPE_CHECKING:
+    from nsqd.http.history import History, Past
+
+_FEWEST_POINTS: Final = 6
+_NANOSECONDS: Final = 1e9
+
+
+class ReaderEndpoints:
+    def __init__(self, readers: Readers, find: Callable[[str, str], Past], wall: Callable[[], int]) -> None:
+        """`find(topic, log)` raises HttpError where that is not a log to read; `wall` tells nanoseconds since 1970."""
+        self._readers = readers
+        self._find = find
+        self._wall = wall
+
+    async def report(self, request: Request) -> Response:
+        topic = topic_argument(request)
+        body = await request.read(LONGEST_REPORT)
+        try:
+            if len(body) > LONGEST_REPORT:
+                raise BadReport(f"more than {LONGEST_REPORT} bytes")
+            report = parse_report(body)
+        except BadReport as error:
+            raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
+        past = self._find(topic, report.log)
+        if report.sequence > past.next:
+            raise HttpError(400, "BEYOND_END", details={"log": past.log_id, "first": past.first, "next": past.next})
+        self._readers.heard(topic, report, self._wall())
+        return EMPTY
+
+    async def forget(self, request: Request) -> Response:
+        topic, arguments = topic_argument(request), request.query()
+        if "name" not in arguments:
+            raise HttpError(400, "MISSING_ARG_NAME")
+        if not self._readers.forget(topic, arguments["name"], arguments.get("into", "")):
+            raise HttpError(404, "READER_NOT_FOUND")
+        return EMPTY
+
+
+def behind(reader: Reader, past: Past) -> int:
+    """How many messages there are to read that the reader has not committed."""
+    return max(0, past.next - reader.place(past.first, past.log_id))
+
+
+def standings(readers: Iterable[Reader], past: Past) -> list[dict[str, object]]:
+    """Return how far each reader is behind in messages, time and bytes, for `/topic/log`. Blocks on the disk."""
+    surveyed: dict[int, tuple[int, int] | None] = {}  # by where they have come; most are near the end
+    found: list[dict[str, object]] = []
+    for reader in readers:
+        count, place = behind(reader, past), reader.place(past.first, past.log_id)
+        if count and place not in surveyed:
+            surveyed[place] = _survey(past, place)
+        since, size = (surveyed[place] or (None, None)) if count else (None, 0)
+        found.append(
+            {
+                **described(reader),
+                "behind": count,
+                "behind_bytes": size,
+                "behind_since": since,
+                "missed": reader.missed(past.first, past.log_id),
+            }
+        )
+    return found
+
+
+def _survey(past: Past, place: int) -> tuple[int, int] | None:
+    """Return when the message there was published, and the bytes from it to the end; None: the disk does not tell."""
+    try:
+        points = past.points(place, past.next, _FEWEST_POINTS)
+    except OSError:
+        return None
+    return (points[0][1], points[-1][2]) if points else None
+
+
+def lags(readers: Readers, history: History) -> Iterator[tuple[str, Reader, int]]:
+    """Yield each reader of a log that is there, with its topic and how many messages it is behind."""
+    for topic in readers.topics:
+        past = history.find(topic)
+        if past is not None:
+            yield from ((topic, reader, behind(reader, past)) for reader in readers.of(topic))
+
+
+def silence(reader: Reader, timestamp: int) -> float:
+    """For how many seconds the reader has not reported."""
+    return max(0, timestamp - reader.heard) / _NANOSECONDS

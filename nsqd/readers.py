@@ -1,0 +1,227 @@
+"""Who reads topics' logs without a channel, as Spark does, and how far each of them has committed, as it says itself.
+
+A channel's progress is nsqd's own state; that of a reader is kept by the reader, in its checkpoint or its table. So what is
+kept here is a note for people and for monitoring: nothing depends on it, and retention does not wait for it. A reader that
+falls silent keeps its note, with the time at which it was last heard of, until somebody removes it or newer readers need
+the place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import expm1
+from typing import Any, Final
+
+MOST_OF_A_TOPIC: Final = 64
+MOST: Final = 1024  # of all topics together; the one that was silent for the longest time gives way
+LONGEST_REPORT: Final = 8 * 1024  # bytes
+_LONGEST: Final[Mapping[str, int]] = {"name": 128, "into": 1024, "format": 32, "host": 255, "log": 64}  # characters
+_HIGHEST: Final = (1 << 63) - 1
+_SMOOTHED_OVER: Final = 60.0  # seconds
+_NANOSECONDS: Final = 1e9
+
+Key = tuple[str, str]  # name and `into`: one command may land a topic in two tables
+
+
+class BadReport(ValueError):
+    """What a reader says cannot be understood; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a reader says of one log: everything before `sequence` is committed where it lands."""
+
+    name: str
+    log: str
+    sequence: int
+    into: str = ""  # where it lands
+    format: str = ""
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A reader as of its last report. Times are wall time in nanoseconds."""
+
+    report: Report
+    heard: int  # when it reported last
+    committed: int  # when it last reported progress
+    rate: float | None = None  # messages that it commits a second, smoothed; None: it has reported once
+
+    def missed(self, first: int, log: str) -> int:
+        """How many messages were removed from the log before the reader had committed them."""
+        return max(0, first - self.report.sequence) if self.report.log == log else 0
+
+    def place(self, first: int, log: str) -> int:
+        """The first message of the log that it has not committed. A log other than the one it reported is new to it."""
+        return max(first, self.report.sequence) if self.report.log == log else first
+
+
+def parse_report(text: bytes) -> Report:
+    """Raises BadReport. Members that are not known are passed over."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadReport(f"expected JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadReport("expected an object")
+    return _report_in(found)
+
+
+def _report_in(found: Mapping[str, Any]) -> Report:
+    texts = {member: _text_in(found, member) for member in _LONGEST}
+    for member in ("name", "log"):
+        if not texts[member]:
+            raise BadReport(f"{member} is missing")
+    return Report(sequence=_number_in(found, "sequence"), **texts)
+
+
+def _text_in(found: Mapping[str, Any], member: str) -> str:
+    value = found.get(member, "")
+    if not isinstance(value, str) or len(value) > _LONGEST[member] or not value.isprintable():
+        raise BadReport(f"{member}: expected at most {_LONGEST[member]} printable characters")
+    return value
+
+
+def _number_in(found: Mapping[str, Any], member: str) -> int:
+    value = found.get(member)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _HIGHEST:
+        raise BadReport(f"{member}: expected a whole number from 0 to {_HIGHEST}")
+    return value
+
+
+class Readers:
+    """The readers of all topics of a node."""
+
+    def __init__(self, on_change: Callable[[], None] | None = None) -> None:
+        self.on_change = on_change or _nobody_is_told
+        self.is_saved = True
+        self._topics: dict[str, dict[Key, Reader]] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, Reader]]:
+        """Yield each reader with its topic."""
+        for topic, readers in self._topics.items():
+            for reader in readers.values():
+                yield topic, reader
+
+    def of(self, topic: str) -> list[Reader]:
+        readers = self._topics.get(topic, {})
+        return [readers[key] for key in sorted(readers)]
+
+    @property
+    def topics(self) -> list[str]:
+        return list(self._topics)
+
+    def heard(self, topic: str, report: Report, timestamp: int) -> None:
+        readers = self._topics.setdefault(topic, {})
+        key = report.name, report.into
+        if (before := readers.get(key)) is None:
+            self._make_room(topic)
+        # Making room may have removed the topic with its last reader.
+        self._topics.setdefault(topic, readers)[key] = _updated(before, report, timestamp)
+        self._changed()
+
+    def forget(self, topic: str, name: str, into: str) -> bool:
+        """Return whether there was such a reader. One that still reads is back with its next report."""
+        if (name, into) not in self._topics.get(topic, {}):
+            return False
+        self._remove(topic, (name, into))
+        self._changed()
+        return True
+
+    def forget_topics_but(self, topics: Container[str]) -> None:
+        for topic in [it for it in self._topics if it not in topics]:
+            del self._topics[topic]
+            self._changed()
+
+    def _make_room(self, topic: str) -> None:
+        if len(self._topics[topic]) >= MOST_OF_A_TOPIC:
+            self._remove_oldest([(topic, it) for it in self._topics[topic].values()])
+        elif sum(map(len, self._topics.values())) >= MOST:
+            self._remove_oldest(list(self))
+
+    def _remove_oldest(self, readers: list[tuple[str, Reader]]) -> None:
+        topic, oldest = min(readers, key=lambda it: it[1].heard)
+        self._remove(topic, (oldest.report.name, oldest.report.into))
+
+    def _remove(self, topic: str, key: Key) -> None:
+        del self._topics[topic][key]
+        if not self._topics[topic]:
+            del self._topics[topic]
+
+    def _changed(self) -> None:
+        self.is_saved = False
+        self.on_change()
+
+    def restore(self, written: object) -> None:
+        """Take over what `written` has returned. Raises BadReport."""
+        topics: dict[str, dict[Key, Reader]] = {}
+        for topic, readers in _expect(dict, written).items():
+            for found in _expect(list, readers):
+                reader = _reader_in(_expect(dict, found))
+                topics.setdefault(topic, {})[reader.report.name, reader.report.into] = reader
+        self._topics = topics
+
+
+def written(readers: Iterable[tuple[str, Reader]]) -> dict[str, Any]:
+    """Return readers, each with its topic, as they are kept in a file."""
+    topics: dict[str, Any] = {}
+    for topic, reader in readers:
+        topics.setdefault(topic, []).append(described(reader))
+    return topics
+
+
+def described(reader: Reader) -> dict[str, Any]:
+    report = reader.report
+    return {
+        "name": report.name,
+        "into": report.into,
+        "format": report.format,
+        "host": report.host,
+        "log": report.log,
+        "sequence": report.sequence,
+        "heard": reader.heard,
+        "committed": reader.committed,
+        "rate": reader.rate,
+    }
+
+
+def _nobody_is_told() -> None:
+    pass
+
+
+def _updated(before: Reader | None, report: Report, timestamp: int) -> Reader:
+    if before is None or before.report.log != report.log or report.sequence < before.report.sequence:
+        return Reader(report, heard=timestamp, committed=timestamp)
+    has_moved = report.sequence > before.report.sequence
+    return Reader(
+        report,
+        heard=timestamp,
+        committed=timestamp if has_moved else before.committed,
+        rate=_smoothed(before, report.sequence - before.report.sequence, timestamp - before.heard),
+    )
+
+
+def _smoothed(before: Reader, messages: int, nanoseconds: int) -> float | None:
+    if nanoseconds <= 0:  # two reports at once, or the clock was set back
+        return before.rate
+    seconds = nanoseconds / _NANOSECONDS
+    now = messages / seconds
+    if before.rate is None:
+        return now
+    return before.rate - expm1(-seconds / _SMOOTHED_OVER) * (now - before.rate)
+
+
+def _reader_in(found: Mapping[str, Any]) -> Reader:
+    rate = found.get("rate")
+    if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float)):
+        raise BadReport("rate: expected a number or null")
+    return Reader(_report_in(found), _number_in(found, "heard"), _number_in(found, "committed"), rate)
+
+
+def _expect(kind: type, value: object) -> Any:
+    if not isinstance(value, kind):
+        raise BadReport(f"expected {kind.__name__}, got {type(value).__name__}")
+    return value

@@ -1,0 +1,104 @@
+"""The files of a streaming query's checkpoint, as Spark writes them: its id, its planned batches, and which are committed.
+
+A power cut may tear a file, as Spark does not wait for the disk. Such a file is named, and nothing is guessed from it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqpipe.failures import PipeFailed
+from nsqpipe.storage import create_text, names_in, read_text, replace_text
+from pyspark_nsq.reports import lanes_of
+
+if TYPE_CHECKING:
+    from pyspark_nsqtable.places import Place
+
+_HEADER: Final = "v1"  # the first line of each file in Spark's logs of batches
+_NO_OFFSET: Final = "-"  # of a source that had none yet
+
+
+def checkpointed(checkpoint: Place) -> tuple[int, list[dict[str, int]]]:
+    """Return the last planned batch of a checkpoint, and where each of its sources stands then. Raises PipeFailed."""
+    batch, offsets = last_offsets(checkpoint)
+    return batch, [lanes_of(offset) for offset in offsets]
+
+
+def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
+    """Return the last planned batch, and the offset of each source as it wrote it. Raises PipeFailed."""
+    batches = planned_in(checkpoint)
+    if not batches:
+        raise PipeFailed(f"there is no checkpoint with offsets at {checkpoint}")
+    return batches[-1], offsets_of(checkpoint, batches[-1])
+
+
+def query_in(checkpoint: Place) -> str:
+    """Return the id of the query that has the checkpoint; empty where there is none yet. Raises PipeFailed."""
+    file = checkpoint.child("metadata")
+    text = read_text(file)
+    if text is None:
+        return ""
+    found = from_json(text, file)
+    if not isinstance(found, dict) or not isinstance(found.get("id"), str):
+        raise _torn(file)
+    return str(found["id"])
+
+
+def planned_in(checkpoint: Place) -> list[int]:
+    """Raises PipeFailed where batches are committed, and none is planned."""
+    planned = batches_in(checkpoint.child("offsets"))
+    if not planned and committed_in(checkpoint):
+        raise _torn(checkpoint.child("offsets"))
+    return planned
+
+
+def committed_in(checkpoint: Place) -> list[int]:
+    return batches_in(checkpoint.child("commits"))
+
+
+def offsets_of(checkpoint: Place, batch: int) -> list[Any]:
+    """Return where each source stands at the end of a planned batch. Raises PipeFailed."""
+    file = checkpoint.child("offsets").child(str(batch))
+    header, *rest = (read_text(file) or "").splitlines() or [""]
+    if header != _HEADER or len(rest) < 2:  # the first of them is about the batch
+        raise _torn(file)
+    return [None if line == _NO_OFFSET else from_json(line, file) for line in rest[1:]]
+
+
+def make_checkpoint(checkpoint: Place, query: str) -> None:
+    """Make a checkpoint of a query that has not planned anything, which Spark takes for its own; one that is there stays."""
+    create_text(checkpoint.child("metadata"), json.dumps({"id": query}))
+
+
+def make_checkpoint_at(checkpoint: Place, query: str, offset: object) -> None:
+    """Make a checkpoint of a query whose first batch, of one source, ended there.
+
+    Whatever ends this in the middle, no batch is planned that is not committed, which Spark would run: without the plan
+    nobody starts (`planned_in`), and the id can be any.
+    """
+    about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+    replace_text(checkpoint.child("commits").child("0"), f'{_HEADER}\n{{"nextBatchWatermarkMs":0}}')
+    replace_text(checkpoint.child("offsets").child("0"), f"{_HEADER}\n{about}\n{json.dumps(offset)}")
+    make_checkpoint(checkpoint, query)
+
+
+def batches_in(folder: Place) -> list[int]:
+    """Return the numbers of the batches in one of Spark's logs, in which some may be joined to one `<number>.compact`."""
+    names = [name.removesuffix(".compact") for name in names_in(folder)]
+    return sorted(int(it) for it in names if it.isdigit())
+
+
+def from_json(text: str, file: Place) -> Any:
+    """Raises PipeFailed, which names the file."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise _torn(file) from None
+
+
+def _torn(file: Place) -> PipeFailed:
+    return PipeFailed(
+        f"{file} is torn, or not what Spark writes: restore the checkpoint, or name a new one "
+        "(landing into Delta then goes on where the table ends)"
+    )

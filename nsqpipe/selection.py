@@ -1,0 +1,78 @@
+"""`--select`: what a table gets of a message, as SQL says it, so that it can be masked, cut out or derived.
+
+Where a message came from is kept in any case, since exactness stands on it. The rest is a struct of its own until the sink
+writes it, as a column that is made may have the name of one that the quarantine needs as it came: `sha2(body, 256) as body`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from nsqpipe.failures import PipeFailed, WrongUsage
+from nsqpipe.kinds import Format
+from pyspark_nsqtable.appending import SELECTS
+from pyspark_nsqtable.decoding import ERROR, VALUE
+from pyspark_nsqtable.marks import MARK, SELECTED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from nsqpipe.tables import Table
+
+_BODY: Final = "body"
+_REPLACED: Final = (_BODY, VALUE)  # by what is selected
+
+
+def check_selects(table: Table, select: str) -> None:
+    """Raise PipeFailed where a table that SQL has made would get what was left out of it, as nobody has said --select."""
+    if not select and _is_selected(table):
+        raise PipeFailed(
+            f"the table at {table.path} has what --select has made of messages: say the same --select, or name another table"
+        )
+
+
+def _is_selected(table: Table) -> bool:
+    """Return whether the table says that SQL has made it; a Parquet table has no way to."""
+    match table.format:
+        case Format.DELTA:
+            return table.exists() and table.delta().transaction_version(SELECTS) is not None
+        case Format.ICEBERG:
+            from nsqpipe import iceberg
+
+            there = iceberg.standing(table)
+            return there is not None and there.is_selected
+        case Format.PARQUET:
+            return False
+
+
+def with_selected(rows: DataFrame, select: str) -> DataFrame:
+    """Adds what is selected of rows that are good. Only rows that fail still have their bodies."""
+    failed = F.col(ERROR).isNotNull() if ERROR in rows.columns else F.lit(False)
+    is_mark = F.col(MARK).isNotNull() if MARK in rows.columns else F.lit(False)
+    found = rows.withColumn(SELECTED, F.when(~failed & ~is_mark, F.expr(f"struct({select})")))
+    kind = found.schema[SELECTED].dataType
+    assert isinstance(kind, StructType)
+    for problem in _problems(kind.names, [it for it in rows.columns if it not in _REPLACED], select):
+        raise WrongUsage(f"--select {select!r}: {problem}")
+    return found.withColumn(_BODY, F.when(failed, F.col(_BODY))).drop(VALUE)
+
+
+def unfolded(rows: DataFrame) -> DataFrame:
+    """What the table gets, where it is Spark that writes it."""
+    kept = [it for it in rows.columns if it not in (_BODY, SELECTED)]
+    return rows.select(*kept, f"{SELECTED}.*")
+
+
+def _problems(names: Sequence[str], kept: Sequence[str], select: str) -> Iterator[str]:
+    for place, name in enumerate(names, 1):
+        if name in kept:
+            yield f"the column {name} is kept as it is: select others, such as body, value or value.*"
+        if name in names[: place - 1]:
+            yield f"there are two columns {name}"
+        if name == f"col{place}" and not re.search(rf"\b{name}\b", select):
+            yield f"column {place} has no name: end it with `as NAME`"

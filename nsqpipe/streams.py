@@ -1,0 +1,134 @@
+"""From what a job is told to the streams that do it: where they read and write, and what is kept beside them.
+
+Each function looks at tables and nodes as they are now; Spark is needed only when the streams are started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nsqpipe import jobs
+from nsqpipe.aggregate import Aggregate, start_aggregating
+from nsqpipe.decoders import decoder_of
+from nsqpipe.kinds import Format, Late
+from nsqpipe.land import Land, prepare_landing, start_landing
+from nsqpipe.landed import Ledger
+from nsqpipe.quality import load_rules
+from nsqpipe.shape import Shape
+from nsqpipe.storage import place_for
+from nsqpipe.tables import Table, table_for, tables_of
+from nsqpipe.upkeep import Policy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """One job's, ready to be started."""
+
+    prefix: str  # how the names of its queries begin; empty where it is alone
+    start: Callable[[SparkSession], Iterable[StreamingQuery]]
+    ledger: Ledger
+    source: Mapping[str, str] = field(default_factory=dict)  # options, where this process may ask the nodes itself
+    table: Table | None = None  # where rows come to lie
+    tables: Sequence[Table] = ()  # to be looked after
+    policy: Policy | None = None
+    late: Late = Late.COUNT
+    landed: Mapping[str, Table] = field(
+        default_factory=dict
+    )  # by query; tables whose logs alone know how many rows failed
+
+    def observe(self, query: str, report: dict[str, object]) -> None:
+        if query.startswith(self.prefix):
+            self.ledger.observe(query, report)
+
+
+def streams_of(job: jobs.Land | jobs.Aggregate, name: str = "") -> Streams:
+    """Raises PipeFailed where the job cannot work. Its queries are named after it, if it has a name."""
+    return landing(job, name) if isinstance(job, jobs.Land) else aggregating(job, name)
+
+
+def landing(job: jobs.Land, name: str = "") -> Streams:
+    table, quarantine = tables_of(job)
+    prefix = _prefix(name)
+    prepared = prepare_landing(
+        Land(
+            source=job.source,
+            table=table,
+            quarantine=quarantine,
+            shape=shape_of(job),
+            every=job.every,
+            until_now=job.until_now,
+            is_remote=bool(job.remote),
+            prefix=prefix,
+        )
+    )
+    ledger = Ledger(name or "land", f"table {table.path}")
+    ledger.watch("landed", table)
+    if job.can_fail:
+        ledger.watch("quarantined", quarantine)
+    return Streams(
+        prefix=prefix,
+        start=lambda spark: start_landing(spark, prepared),
+        ledger=ledger,
+        source={} if job.remote else job.source.as_options(),
+        table=table,
+        tables=[table, quarantine] if job.can_fail else [table],
+        policy=_policy(job),
+        landed={f"{prefix}land": table} if job.can_fail and job.format is Format.DELTA and not job.remote else {},
+    )
+
+
+def aggregating(job: jobs.Aggregate, name: str = "") -> Streams:
+    table = table_for(job, job.table, job.format) if job.table else None
+    prefix = _prefix(name)
+    aggregate = Aggregate(
+        source=job.source,
+        window_seconds=job.window,
+        watermark_seconds=job.watermark,
+        checkpoint=job.checkpoint,
+        results=place_for(job, job.results) if job.results else None,
+        keep=job.keep,
+        table=table,
+        every=job.every,
+        until_now=job.until_now,
+        prefix=prefix,
+    )
+    places = {"results": job.results, "table": job.table}
+    ledger = Ledger(name or "aggregate", ", ".join(f"{what} {path}" for what, path in places.items() if path))
+    if table is not None:
+        ledger.watch("windows", table)
+    return Streams(
+        prefix=prefix,
+        start=lambda spark: start_aggregating(spark, aggregate),
+        ledger=ledger,
+        source={} if job.remote else job.source.as_options(),
+        table=table,
+        tables=[table] if table is not None and table.format is Format.DELTA else [],
+        policy=Policy(),
+        late=job.late,
+    )
+
+
+def shape_of(job: jobs.Decoding) -> Shape:
+    return Shape(
+        decoder=decoder_of(job),
+        rules=tuple(load_rules(job.rules)) if job.rules else (),
+        select=job.select,
+        drops_body=job.drop_body,
+    )
+
+
+def _prefix(name: str) -> str:
+    return f"{name}." if name else ""
+
+
+def _policy(job: jobs.Land) -> Policy | None:
+    if job.no_upkeep or job.format is Format.PARQUET:
+        return None
+    vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
+    return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)

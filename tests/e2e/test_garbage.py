@@ -1,0 +1,98 @@
+"""Memory of a request is given back with its connection, and does not wait for the garbage collector.
+
+The collector comes once a minute, and to objects that have become old every ten minutes. What piles up until then is
+spread over the heap, which therefore stays larger than what is in use (`python -m tests.soak`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import StartNsqd
+from tests.support.process import Nsqd
+
+pytestmark = pytest.mark.e2e
+
+WARM_UP = 20
+REQUESTS = 100
+ARENA = 64 << 20  # glibc maps a heap for a thread at a multiple of this
+BATCH = "nsqd.broker.batch.Batch"
+
+
+def living_objects(nsqd: Nsqd) -> Counter[str]:
+    """Count what the garbage collector watches by type, garbage included."""
+    page = nsqd.http("GET", "/debug/pprof/heap").body.decode()
+    return Counter({name: int(count) for count, name in re.findall(r"^ *(\d+) (\S+)$", page, re.MULTILINE)})
+
+
+def publish(nsqd: Nsqd, number: int) -> None:
+    """Each has a head that was not seen before."""
+    nsqd.post("/pub?topic=t", b"x" * (number + 1))
+
+
+def come_and_go(nsqd: Nsqd, number: int) -> None:
+    nsqd.post("/topic/create?topic=passing")
+    nsqd.post("/channel/create?topic=passing&channel=c")
+    nsqd.post("/topic/delete?topic=passing")
+
+
+def get(path: str) -> Callable[[Nsqd, int], None]:
+    def ask(nsqd: Nsqd, number: int) -> None:
+        assert nsqd.http("GET", path).status == 200
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("ask", "kept"),
+    [
+        pytest.param(publish, 4, id="publish"),  # the message, in two objects, and what its head asks for
+        pytest.param(come_and_go, 0, id="topics"),
+        *(pytest.param(get(path), 0, id=path) for path in ("/stats?format=json", "/info", "/metrics")),
+        pytest.param(get("/topic/log?topic=t"), 0, id="bounds"),
+        pytest.param(get("/topic/read?topic=t&from=0"), 10, id="history"),  # timers, until they would have been due
+    ],
+)
+def test_requests_leave_nothing_to_the_garbage_collector(
+    start_nsqd: StartNsqd, ask: Callable[[Nsqd, int], None], kept: int
+) -> None:
+    nsqd = start_nsqd()
+    nsqd.post("/pub?topic=t", b"x")
+    for number in range(WARM_UP):
+        ask(nsqd, number)
+    before = living_objects(nsqd)
+    for number in range(WARM_UP, WARM_UP + REQUESTS):
+        ask(nsqd, number)
+    grown = living_objects(nsqd) - before
+    assert grown.total() < (kept + 1) * REQUESTS, grown.most_common(20)
+
+
+def test_threads_share_one_heap(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    nsqd.post("/pub?topic=t", b"x" * 100_000)
+    for _ in range(WARM_UP):
+        nsqd.http("GET", "/topic/read?topic=t&from=0&wait=1s")  # in a thread
+    starts = re.findall(r"^([0-9a-f]+)-\S+ rw-p 0+ 00:00 0 *$", nsqd_maps(nsqd), re.MULTILINE)
+    assert len(starts) > 5
+    assert not [start for start in starts if int(start, 16) % ARENA == 0]
+
+
+def nsqd_maps(nsqd: Nsqd) -> str:
+    return Path(f"/proc/{nsqd.pid}/maps").read_text()
+
+
+def test_a_deleted_topic_leaves_no_message_in_memory(start_nsqd: StartNsqd) -> None:
+    nsqd = start_nsqd()
+    nsqd.post("/topic/create?topic=t")
+    nsqd.post("/channel/create?topic=t&channel=c")
+    nsqd.post("/pub?topic=t&defer=3600000", b"x")  # the channel has an alarm in an hour
+    for _ in range(REQUESTS):
+        nsqd.post("/pub?topic=t", b"x")
+    assert living_objects(nsqd)[BATCH] > REQUESTS
+    nsqd.post("/topic/delete?topic=t")
+    assert living_objects(nsqd)[BATCH] == 0

@@ -1,0 +1,46 @@
+"""Which process gets which tests: those that compute on the one side, those that wait on the other."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.support.distribution import ROW, place_of, scope_of
+from tests.support.process import ROOT
+
+FILES = ("tests/e2e/test_waits.py", "tests/spark/test_computes.py", "tests/unit/test_one.py", "tests/unit/test_two.py")
+PASSED = re.compile(r"\[(gw\d)\] \[ *\d+%\] PASSED (\S+)::")
+TUTORIAL = "tests/docs/test_commands.py::test_commands_of[docs/tutorials/spark-pipeline]"
+
+
+def test_a_file_stays_together_and_what_takes_minutes_does_not() -> None:
+    assert scope_of("tests/spark/test_sink.py::test_a") == scope_of("tests/spark/test_sink.py::test_b")
+    assert scope_of(TUTORIAL) == TUTORIAL
+    kills = [f"tests/spark/test_kill9.py::test_kills[{kind}]" for kind in ("delta", "parquet")]
+    assert scope_of(kills[0]) != scope_of(kills[1])
+
+
+def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
+    row = (TUTORIAL, FILES[1], *FILES[2:], "tests/docs/test_commands.py::test_commands_of[README]", FILES[0])
+    assert sorted({*row}, key=place_of) == [*row]
+
+
+def test_what_the_row_names_is_there() -> None:
+    for begin in ROW:
+        assert (ROOT / begin.partition("::")[0]).exists(), begin
+    page = TUTORIAL.partition("[")[2].rstrip("]")
+    assert (ROOT / f"{page}.md").exists()
+
+
+def test_two_processes_begin_at_both_ends(pytester: pytest.Pytester) -> None:
+    pytester.makeini(f"[pytest]\npythonpath = {ROOT}\naddopts = --import-mode=importlib")
+    pytester.makeconftest("from tests.conftest import pytest_xdist_make_scheduler")
+    for file in FILES:
+        path = pytester.path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_it(): pass\n")
+    done = pytester.runpytest_subprocess("--numprocesses=2", "--dist=loadfile", "--verbose")
+    done.assert_outcomes(passed=4)
+    begun = dict(reversed(PASSED.findall(done.stdout.str())))
+    assert sorted(begun.values()) == [FILES[0], FILES[1]]

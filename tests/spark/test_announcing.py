@@ -1,0 +1,174 @@
+"""How far a stream has come, as nsqd are told: what is told when, to whom, and that nothing waits for it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from nsqpipe import sources
+from pyspark_nsq import announcing
+from pyspark_nsq.announcing import HEARTBEAT, Announcer, Schedule
+from pyspark_nsq.errors import BadOption, Refused
+from pyspark_nsq.http import Http
+from pyspark_nsq.lanes import Lane
+from pyspark_nsq.options import Access, Reader, source_options
+from pyspark_nsq.stream_source import NsqStreamReader
+from tests.support.process import Nsqd, eventually
+from tests.support.spark import address, numbered, publish
+
+A, B, OTHER = Lane("n1", "t", "a"), Lane("n1", "u", "b"), Lane("n2", "t", "c")
+READER = Reader("archive", "/tables/t", "delta")
+
+
+def due(schedule: Schedule, now: float, lanes: dict[Lane, int]) -> list[Lane]:
+    return list(schedule.due(lanes, now))
+
+
+def test_what_a_node_knows_is_told_again_only_as_a_sign_of_life() -> None:
+    schedule = Schedule()
+    assert due(schedule, 0, {A: 5, OTHER: 0}) == [A, OTHER], "zero is a place, too"
+    schedule.told(A, 5, 0)
+    schedule.told(OTHER, 0, 0)
+    assert due(schedule, 1, {A: 5, OTHER: 0}) == []
+    assert due(schedule, 1, {A: 6, OTHER: 0}) == [A]
+    assert due(schedule, HEARTBEAT, {A: 5, OTHER: 0}) == [A, OTHER]
+
+
+def test_a_node_that_fails_is_left_alone_for_a_while_and_told_the_newest() -> None:
+    schedule = Schedule()
+    schedule.failed(A, 0)
+    assert due(schedule, 29, {A: 5, B: 5, OTHER: 5}) == [OTHER]
+    assert due(schedule, 30, {A: 9, B: 5, OTHER: 5}) == [A, B, OTHER]
+
+
+def test_a_failure_in_the_middle_of_a_round_spares_the_node_s_other_lanes() -> None:
+    schedule = Schedule()
+    asked = []
+    for lane in schedule.due({A: 5, B: 5, OTHER: 5}, 0):
+        asked.append(lane)
+        schedule.failed(lane, 1) if lane is A else schedule.told(lane, 5, 1)
+    assert asked == [A, OTHER]
+
+
+def test_a_node_that_knows_no_readers_is_asked_once() -> None:
+    schedule = Schedule()
+    schedule.refused(A)
+    assert due(schedule, 1e9, {A: 5, B: 5, OTHER: 5}) == [OTHER]
+
+
+# Told to nsqd
+
+
+def readers(nsqd: Nsqd, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = nsqd.http("GET", f"/topic/log?topic={topic}&readers=true").json["readers"]
+    return found
+
+
+def test_a_stream_reports_what_is_committed_and_no_more(nsqd: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(100))
+    options = {
+        "nsqd": address(nsqd),
+        "topic": "orders",
+        "readerName": "archive",
+        "readerInto": "/t",
+        "readerFormat": "csv",
+    }
+    stream = NsqStreamReader(source_options(options), pa.schema([("sequence", pa.int64())]))
+    stream.prepareForTriggerAvailableNow()
+    begin = stream.initialOffset()
+    end = stream.latestOffset(begin, stream.getDefaultReadLimit())
+    (found,) = eventually(lambda: readers(nsqd, "orders"), timeout=30)
+    assert (found["sequence"], found["behind"]) == (0, 100), "planned is not committed"
+    assert stream.latestOffset(end, stream.getDefaultReadLimit()) == end
+    (found,) = readers(nsqd, "orders")
+    assert (found["sequence"], found["behind"]) == (100, 0), "a stream that ends has told it"
+    assert (found["name"], found["into"], found["format"]) == ("archive", "/t", "csv")
+    assert found["host"]
+
+
+def test_a_stream_without_a_name_reports_nothing(nsqd: Nsqd) -> None:
+    publish(nsqd, "orders", numbered(10))
+    options = source_options({"nsqd": address(nsqd), "topic": "orders"})
+    stream = NsqStreamReader(options, pa.schema([("sequence", pa.int64())]))
+    stream.prepareForTriggerAvailableNow()
+    stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    assert readers(nsqd, "orders") == []
+
+
+class OldNode(Http):
+    """An nsqd that knows no readers."""
+
+    def __init__(self) -> None:
+        super().__init__(Access())
+        self.asked = 0
+
+    def request(self, *arguments: Any, **more: Any) -> Any:
+        self.asked += 1
+        raise Refused("here:1", 404, "NOT_FOUND", {})
+
+
+def test_a_node_that_knows_no_readers_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    node = OldNode()
+    telling = Announcer(READER, node, lambda: {A: "here:1"})
+    for sequence in range(3):
+        telling.committed({A: sequence})
+        telling.settle(30)
+    assert node.asked == 1
+    assert len(caplog.records) == 1
+
+
+def test_nothing_waits_for_a_node_that_hangs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        telling = Announcer(READER, Http(Access()), lambda: {A: f"127.0.0.1:{silent.getsockname()[1]}"})
+        began = time.monotonic()
+        telling.committed({A: 5})
+        telling.committed({A: 6})
+        telling.settle(0.1)
+        assert time.monotonic() - began < announcing.PATIENCE
+
+
+def test_what_is_reported_is_json_that_nsqd_takes(nsqd: Nsqd) -> None:
+    publish(nsqd, "t", numbered(3))
+    found = nsqd.http("GET", "/topic/log?topic=t").json
+    lane = Lane(found["node"], "t", found["log"])
+    telling = Announcer(Reader('a "quoted" name', "s3://lake/ü", ""), Http(Access()), lambda: {lane: address(nsqd)})
+    telling.committed({lane: 2})
+    telling.settle(30)
+    (reader,) = readers(nsqd, "t")
+    assert (reader["name"], reader["into"], reader["behind"]) == ('a "quoted" name', "s3://lake/ü", 1)
+
+
+# Named by options and by nsqpipe
+
+
+def test_into_without_a_name_is_an_error() -> None:
+    with pytest.raises(BadOption, match="readerName"):
+        source_options({"nsqd": "h:1", "topic": "t", "readerInto": "/t"})
+
+
+def test_a_command_names_itself_and_where_it_lands() -> None:
+    source = sources.reporting(sources.From(topics=("t",), nsqd=("h:1",)), "land", "s3://lake/orders", "delta")
+    assert source_options(source.as_options()).reader == Reader("nsqpipe land", "s3://lake/orders", "delta")
+
+
+def test_who_runs_the_command_has_the_last_word() -> None:
+    named = sources.From(topics=("t",), nsqd=("h:1",), options={"readername": "ours"})
+    found = source_options(sources.reporting(named, "land", "/t", "delta").as_options()).reader
+    assert found == Reader("ours", "/t", "delta")
+    unnamed = sources.From(topics=("t",), nsqd=("h:1",), options={"readerName": ""})
+    assert source_options(sources.reporting(unnamed, "land", "/t", "delta").as_options()).reader is None
+
+
+def test_no_password_and_no_endless_path_is_reported() -> None:
+    source = sources.From(topics=("t",), nsqd=("h:1",))
+    secret = sources.reporting(source, "land", "s3://key:secret@lake/orders", "delta")
+    assert "secret" not in json.dumps(dict(secret.options))
+    (into,) = [
+        text for name, text in sources.reporting(source, "land", "/x" * 4000, "").options.items() if "Into" in name
+    ]
+    assert (len(into), into[:1]) == (1024, "…")

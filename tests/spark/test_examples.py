@@ -1,0 +1,125 @@
+"""What lies in examples/ does what its pages say: Airflow and Dagster with their own schedulers left out, and the notebook."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+from typing import Any, Final
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.support.process import ROOT, Nsqd
+from tests.support.spark import KEPT, PATIENCE, address, publish
+
+EXAMPLES: Final = ROOT / "examples"
+NOTEBOOK: Final = EXAMPLES / "notebook" / "orders.ipynb"
+ORDERS: Final = 600
+# The first landing does its work and is killed before anybody hears of it.
+WRAPPED: Final = """#!/bin/sh
+{nsqpipe} "$@" || exit $?
+if [ "$1" = land ] && mkdir {note} 2>/dev/null; then kill -9 $$; fi
+"""
+MISSING: Final = tuple(
+    name for name in ("airflow", "dagster", "nbclient", "ipykernel", "matplotlib") if not find_spec(name)
+)
+pytestmark = pytest.mark.skipif(
+    bool(MISSING) and "CI" not in os.environ, reason=f"no {', '.join(MISSING)} (scripts/setup dev,spark,examples)"
+)
+
+
+@pytest.fixture(autouse=True)
+def _patience() -> None:
+    faulthandler.cancel_dump_traceback_later()  # JVMs start; every wait here has its own end
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqd]:
+    with Nsqd(tmp_path_factory.mktemp("nsqd"), KEPT) as nsqd:
+        bodies = [{"number": number, "item": f"item {number % 3}", "price": number} for number in range(ORDERS)]
+        publish(nsqd, "orders", [*(json.dumps(body).encode() for body in bodies), b"not an order"])
+        yield nsqd
+
+
+@pytest.fixture
+def environ(orders: Nsqd, tmp_path: Path) -> dict[str, str]:
+    """What the examples are told. Their `nsqpipe` is killed once, when it has landed."""
+    programs = tmp_path / "environment" / "bin"
+    programs.mkdir(parents=True)
+    real = quote(str(Path(sys.executable).parent / "nsqpipe"))
+    scripts = {
+        "nsqpipe": WRAPPED.format(nsqpipe=real, note=quote(str(tmp_path / "was killed"))),
+        "python": f'#!/bin/sh\nexec {quote(sys.executable)} "$@"\n',
+    }
+    for name, script in scripts.items():
+        (programs / name).write_text(script)
+        (programs / name).chmod(0o755)
+    return {
+        "NSQPIPE_ENVIRONMENT": str(programs.parent),
+        "ORDERS_SOURCE": f"--nsqd {address(orders)}",
+        "ORDERS_TABLE": str(tmp_path / "orders"),
+        "ORDERS_RETRY_SECONDS": "0.5",
+        "HOME": str(tmp_path),
+    }
+
+
+def run(environ: Mapping[str, str], *words: object) -> str:
+    done = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=environ["HOME"],
+        env={**os.environ, **environ},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=4 * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-8000:]
+    return done.stdout
+
+
+def check_landed(environ: Mapping[str, str]) -> None:
+    """Exact, although the command was killed and tried again."""
+    table = environ["ORDERS_TABLE"]
+    values = DeltaTable(table).to_pyarrow_table(columns=["value"])["value"].to_pylist()
+    assert sorted(value["number"] for value in values) == list(range(ORDERS))
+    assert DeltaTable(f"{table}.quarantine").to_pyarrow_table()["body"].to_pylist() == [b"not an order"]
+    assert (Path(environ["HOME"]) / "was killed").exists()
+
+
+@pytest.mark.slow
+def test_airflow_lands_counts_and_looks_again_after_a_kill(environ: dict[str, str], tmp_path: Path) -> None:
+    environ |= {"AIRFLOW_HOME": str(tmp_path / "airflow"), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    environ |= {"AIRFLOW__CORE__DAGS_FOLDER": str(EXAMPLES / "airflow")}
+    run(environ, "-m", "airflow", "db", "migrate")
+    said = run(environ, EXAMPLES / "airflow" / "orders.py")
+    assert "1 of 601 messages are in quarantine" in said
+    check_landed(environ)
+    counted = json.loads(Path(f"{environ['ORDERS_TABLE']}.minutes.json").read_text())
+    assert sum(window["messages"] for window in counted["topics"]["orders"]) == ORDERS + 1
+
+
+@pytest.mark.slow
+def test_dagster_lands_and_the_notebook_shows_what_has_come(environ: dict[str, str], tmp_path: Path) -> None:
+    run(environ, EXAMPLES / "dagster" / "orders.py")
+    check_landed(environ)
+    output = tmp_path / "output.ipynb"
+    run(environ, Path(sys.executable).parent / "jupyter-execute", NOTEBOOK, f"--output={output}")
+    outputs = [it for cell in json.loads(output.read_text())["cells"] for it in cell.get("outputs", [])]
+    assert sum("image/png" in it.get("data", {}) for it in outputs) == 3
+    text = "".join("".join(it.get("text", "")) for it in outputs)
+    assert f"{ORDERS} orders of 1 nodes" in text
+    assert "not JSON" in text
+
+
+def test_the_notebook_is_kept_without_what_it_has_shown() -> None:
+    cells: list[dict[str, Any]] = json.loads(NOTEBOOK.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [(cell["outputs"], cell["execution_count"]) for cell in code] == [([], None)] * len(code)

@@ -1,0 +1,43 @@
+"""Commits to Delta tables whose outcome their writer does not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from deltalake.exceptions import CommitFailedError
+
+make = DeltaTable.create_write_transaction
+
+
+def lose_an_answer(monkeypatch: pytest.MonkeyPatch, *, refused: bool = False) -> None:
+    """The next commit is made, and its writer hears that it failed: that somebody was quicker, or (`refused`) what the conflict
+    check says when a request is repeated that the store has taken."""
+
+    def put(table: DeltaTable, *arguments: Any, **more: Any) -> None:
+        monkeypatch.undo()
+        make(DeltaTable(table.table_uri), *arguments, **more)
+        if refused:
+            make(table, *arguments, **more)
+        raise CommitFailedError("Transaction failed: version already exists")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", put)
+
+
+def delay_a_commit(monkeypatch: pytest.MonkeyPatch, folder: str = "") -> Callable[[], None]:
+    """The next commit (to the table in this folder) times out; the store gets it when the function that is returned is called."""
+    late: list[Callable[[], None]] = []
+
+    def put(table: DeltaTable, *arguments: Any, **more: Any) -> None:
+        if not table.table_uri.rstrip("/").endswith(folder):
+            make(table, *arguments, **more)
+            return
+        monkeypatch.undo()
+        late.append(partial(make, table, *arguments, **more))
+        raise OSError("Generic S3 error: operation timed out")
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", put)
+    return lambda: late.pop()()

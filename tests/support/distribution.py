@@ -1,0 +1,51 @@
+"""Which process gets which tests, where pytest-xdist runs two and more: one computes while the other waits.
+
+Tests of Spark keep the processors busy, and those of daemons and pages wait most of the time. Spark beside Spark only takes
+its time from itself, so it runs beside those that wait. All files stand in one row, from those that compute to those that
+wait, with the short ones in the middle. One process takes its files from the near end, the next from the far end, and they
+meet among short files, so that no process is left with a long one when the others have nothing more to do.
+
+xdist's own order begins with the file that has the most tests, and so ends with the files of one test of several minutes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
+
+_COMPUTING_LONGEST: Final = (
+    "tests/docs/test_commands.py::test_commands_of[docs/tutorials/spark",
+    "tests/spark/test_kill9.py",
+    "tests/spark/test_cluster.py",
+    "tests/spark/test_connect.py",
+    "tests/spark/",
+)
+_BETWEEN: Final = ("tests/unit/", "tests/project/", "tests/model/", "tests/fuzz/", "tests/integration/", "tests/shell/")
+_WAITING_LONGEST_LAST: Final = ("tests/browser/", "tests/docs/", "tests/e2e/", "tests/faults/", "tests/soak/")
+ROW: Final = (*_COMPUTING_LONGEST, *_BETWEEN, *_WAITING_LONGEST_LAST)
+# No test in these shares anything dear with the others of its file.
+_APART: Final = ("tests/docs/test_commands.py", "tests/spark/test_kill9.py")
+
+
+def scope_of(test: str) -> str:
+    """Return what stays together: a file, as its tests share fixtures, or a test that would keep a process for minutes."""
+    file = test.partition("::")[0]
+    return test if file in _APART else file
+
+
+def place_of(scope: str) -> tuple[int, str]:
+    """Return where in the row it stands."""
+    place = next((place for place, begin in enumerate(ROW) if scope.startswith(begin)), len(_COMPUTING_LONGEST))
+    return place, scope
+
+
+class FromBothEnds(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+    def _split_scope(self, nodeid: str) -> str:
+        return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        nearest = max if self.nodes.index(node) % 2 else min
+        self.workqueue.move_to_end(nearest(self.workqueue, key=place_of), last=False)
+        super()._assign_work_unit(node)
