@@ -24,6 +24,7 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, cast
 
 import pyarrow as pa
@@ -51,6 +52,8 @@ _TRIES: Final = 20  # commits of others may come between a look and ours
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
 _DEFAULT_NAME: Final = "default"
+_TABLES_OF_A_CATALOG: Final = 2  # that pyiceberg makes in a new SQL catalog; two jobs that begin at once both try to
+_THERE_BY_NOW: Final = "already exists"  # what databases say to the second of them
 _PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
     TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit would leave one more file to be read by everybody
@@ -105,7 +108,14 @@ class Standing:
 def open_catalog(name: CatalogName, access: Access | None = None) -> Catalog:
     """The catalog, whose files are reached with our own keys where pyiceberg's configuration has none for it."""
     given = {**_file_io(access or Access()), **name.properties}
-    return load_catalog(name.name or (_DEFAULT_NAME if given else None), **given)
+    load = partial(load_catalog, name.name or (_DEFAULT_NAME if given else None), **given)
+    for _ in range(_TABLES_OF_A_CATALOG):
+        try:
+            return load()
+        except Exception as error:  # of SQLAlchemy, which not every installation has
+            if _THERE_BY_NOW not in str(error):
+                raise
+    return load()
 
 
 def _file_io(access: Access) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.types import LongType
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -460,6 +460,16 @@ def test_nodes_are_told_the_table_and_its_catalog(orders: Orders, tmp_path: Path
     assert (
         told(CatalogName("", {"uri": "postgresql://me:hidden@host/c"})) == "raw.table in postgresql://me:xxxxx@host/c"
     )
+
+
+def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def beaten(catalog: SqlCatalog) -> None:
+        monkeypatch.undo()
+        open_catalog(catalog_at(tmp_path))
+        SqlCatalogBaseTable.metadata.create_all(catalog.engine, checkfirst=False)  # it has looked before
+
+    monkeypatch.setattr(SqlCatalog, "create_tables", beaten)
+    assert iceberg.standing(table_at(tmp_path)) is None
 
 
 def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: Path) -> None:
