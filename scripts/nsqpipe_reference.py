@@ -91,7 +91,7 @@ The quarantine has the same columns without `value`, and `error`; [Decoders](dec
 A batch makes a file in each partition that it touches. So unless `--every` says how often there is to be one, `land` waits for 100,000 rows, or 60 seconds (`--source-option minRowsPerTrigger=0` does not), and takes at most 2,000,000 rows or 1 GiB at once ([limited batches](spark.md#limited-batches)).
 
 - **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. How far the table goes in each lane lies in the commit that has the rows: what is there is not added again, even if the checkpoint is lost. Good rows and the quarantine come from one query. Any reader of Delta sees whole batches at every moment.
-- **`iceberg`**: as `delta`, with `pyiceberg` on the driver: a snapshot has the rows of a batch, and the same commit sets the ends of its lanes as properties of the table, which outlive every snapshot. `--table` is `NAMESPACE.TABLE` in a [catalog](../how-to/spark.md#iceberg); of our commands, `land` and `lag` alone know such tables.
+- **`iceberg`**: as `delta`, with `pyiceberg` on the driver: a snapshot has the rows of a batch, and the same commit sets the ends of its lanes as properties of the table, which outlive every snapshot. `--table` is `NAMESPACE.TABLE` in a [catalog](../how-to/spark.md#iceberg); of our commands, `land`, `run` and `lag` alone know such tables.
 - **`parquet`**: Spark's own file sink. Only Spark knows which files count (`_spark_metadata`): whoever globs the folder may see leftovers of a crash. `compact`, `dedupe` and `backfill` are for Delta only.
 
 What is the same message is known by `node`, `topic`, `sequence` and `id`, never by time.

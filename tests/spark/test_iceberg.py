@@ -472,6 +472,30 @@ def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatc
     assert iceberg.standing(table_at(tmp_path)) is None
 
 
+def pipeline_file(orders: Orders, folder: Path, *names: str) -> Path:
+    """Jobs as `nsqpipe run` takes them."""
+    file = folder / "pipeline.toml"
+    properties = dict(catalog_at(folder).properties)
+    lines = ["[defaults]", f'nsqd = "{address(orders.nsqd)}"', f'topic = "{orders.topic}"', 'format = "iceberg"']
+    lines += [f'catalog-uri = "{properties.pop("uri")}"']
+    lines += ["[defaults.catalog_option]", *(f'{name} = "{text}"' for name, text in properties.items())]
+    for name in names:
+        lines += [f"[land.{name}]", f'table = "raw.{name}"', f'checkpoint = "{folder}/{name}"']
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_several_jobs_of_one_file_land_into_iceberg(orders: Orders, tmp_path: Path) -> None:
+    names = [f"table{number}" for number in range(6)]
+    file = pipeline_file(orders, tmp_path, *names)
+    done = CliRunner().invoke(app, ["run", str(file), "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert done.stdout.strip() == f"can run: {', '.join(f'[land.{name}]' for name in names)}"
+    remote = CliRunner().invoke(app, ["run", str(file), "--dry-run", "--remote=sc://127.0.0.1:1"])
+    assert remote.exit_code == 2
+    assert "[land.table0] --format iceberg: the driver commits, so it does not go with --remote" in remote.stderr
+
+
 def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: Path) -> None:
     table = table_at(tmp_path, checkpoint=str(tmp_path / "lost"))
     assert check_standing(source_of(orders), table) == source_of(orders), "nothing is there yet"

@@ -22,9 +22,9 @@ from nsqpipe.quality import Rule, Then
 from nsqpipe.running import run_queries
 from nsqpipe.shape import Shape
 from nsqpipe.sources import From
-from tests.support.iceberg import flags, landed, rows_in, table_at
+from tests.support.iceberg import catalog_at, flags, landed, rows_in, table_at
 from tests.support.pipe import Pipeline, source_of
-from tests.support.process import Nsqd
+from tests.support.process import Nsqd, eventually
 from tests.support.spark import address, numbered, publish
 
 if TYPE_CHECKING:
@@ -108,6 +108,26 @@ def test_a_table_gets_what_is_selected_once(spark: SparkSession, nsqd: Nsqd, tmp
     forgotten = pipeline_of(spark, pipeline.job.source, tmp_path, shape=replace(shape, select=""))
     with pytest.raises(PipeFailed, match="say the same --select"):
         forgotten.land()
+
+
+def test_several_jobs_of_one_file_land_and_nodes_know_where(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
+    publish(nsqd, "orders", numbered(100))
+    file = tmp_path / "pipeline.toml"
+    properties = catalog_at(tmp_path).properties
+    lines = [f'[defaults]\nnsqd = "{address(nsqd)}"\ntopic = "orders"\nformat = "iceberg"']
+    lines += [f'catalog_uri = "{properties["uri"]}"\ncatalog_option = "warehouse={properties["warehouse"]}"']
+    lines += [f'[land.{name}]\ntable = "raw.{name}"\ncheckpoint = "{tmp_path}/{name}"' for name in ("one", "two")]
+    file.write_text("\n".join(lines))
+    done = CliRunner().invoke(app, ["run", str(file), "--until-now"])
+    assert done.exit_code == 0, done.output
+    assert [landed(tmp_path, f"raw.{name}") for name in ("one", "two")] == [list(range(100))] * 2
+
+    def told() -> set[tuple[str, str]]:
+        readers = nsqd.http("GET", "/topic/log?topic=orders&readers=true").json["readers"]
+        return {(it["into"], it["format"]) for it in readers}
+
+    expected = {(f"raw.{name} in {properties['uri']}", "iceberg") for name in ("one", "two")}
+    assert eventually(lambda: told() == expected, timeout=30)
 
 
 def test_the_command_lands_says_so_and_knows_its_lag(spark: SparkSession, nsqd: Nsqd, tmp_path: Path) -> None:
