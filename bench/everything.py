@@ -31,6 +31,7 @@ QUICK: Final[Mapping[str, tuple[str, ...]]] = {
         *("--landing-rate=10000", "--minute=6", "--tries=1", "--try-seconds=4", "--kills=1"),
     ),
     "landing": ("--runs=1", "--count=50000"),
+    "backlog": ("--count=200000",),
     "client": ("--runs=1", "--seconds=0.3"),
     "admin": ("--nodes=1", "--topics=50", "--seconds=2"),
     "storms": ("--topics=500",),

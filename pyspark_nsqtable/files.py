@@ -107,17 +107,20 @@ class _OpenFile:
         self._path = path
         self._partition = partition
         self._leaves = leaves(schema)
+        self._may_have_nan = [leaf for leaf in self._leaves if pa.types.is_floating(leaf.kind)]
+        self._has_nan: set[Leaf] = set()
         self._sink = filesystem.open_output_stream(full_path)
         self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", **_encoded(self._leaves))
 
     def write(self, rows: pa.RecordBatch) -> None:
+        self._has_nan.update(leaf for leaf in self._may_have_nan if leaf not in self._has_nan and leaf.has_nan(rows))
         self._writer.write_batch(rows)
 
     def finish(self) -> DataFile:
         self._writer.close()
         size = int(self._sink.tell())
         self._sink.close()
-        stats = to_json(statistics(self._writer.writer.metadata, self._leaves))
+        stats = to_json(statistics(self._writer.writer.metadata, self._leaves, has_nan=self._has_nan))
         return DataFile(self._path, size, self._partition, stats, time.time_ns() // 1_000_000)
 
     def discard(self) -> None:

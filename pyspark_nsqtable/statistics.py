@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _RANGED: Final = (
     pa.types.is_boolean,  # what has no range while others have one, deltalake's reader for pyarrow does not find
@@ -41,6 +42,12 @@ class Leaf:
         """Not what is in lists, as Delta knows no range of these, nor bytes."""
         return any(holds(self.kind) for holds in _RANGED)
 
+    def has_nan(self, rows: pa.RecordBatch) -> bool:
+        values = rows.column(self.path[0])
+        for name in self.path[1:]:
+            values = pc.struct_field(values, name)
+        return bool(pc.any(pc.is_nan(values)).as_py())
+
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
     """In Parquet's order."""
@@ -67,8 +74,11 @@ def _inside(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[Leaf]:
         yield Leaf((*path, "element"), pa.null())
 
 
-def statistics(file: Any, columns: Sequence[Leaf]) -> dict[str, Any]:
-    """As Delta's log has it, of a `pyarrow.parquet.FileMetaData`."""
+def statistics(file: Any, columns: Sequence[Leaf], *, has_nan: Collection[Leaf] = ()) -> dict[str, Any]:
+    """As Delta's log has it, of a `pyarrow.parquet.FileMetaData`.
+
+    Parquet's ranges leave NaN out. In a file whose range is [1, 1], readers take NaN for 1, so a column with NaN has no range.
+    """
     found: dict[str, Any] = {"numRecords": file.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
     for number, leaf in enumerate(columns):
@@ -79,7 +89,7 @@ def statistics(file: Any, columns: Sequence[Leaf]) -> dict[str, Any]:
             continue  # Parquet leaves out what is too long
         _put(found["nullCount"], leaf.path, sum(part.null_count for part in parts))
         ranges = [part for part in parts if part.has_min_max]
-        if ranges and all(part.has_min_max or not part.num_values for part in parts):
+        if leaf not in has_nan and ranges and all(part.has_min_max or not part.num_values for part in parts):
             low, high = _low(min(part.min for part in ranges)), _high(max(part.max for part in ranges))
             if low is not None and high is not None:
                 _put(found["minValues"], leaf.path, low)

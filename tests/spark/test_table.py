@@ -279,6 +279,19 @@ def test_an_infinity_has_no_range_and_the_log_is_json(numbers: list[float], kind
         DeltaTable(tmp_path).create_checkpoint()
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_a_column_with_nan_has_no_range_so_nan_is_not_taken_for_what_the_range_says(kind: pa.DataType, tmp_path: Path) -> None:
+    found = json.loads(log_of(tmp_path, pa.array([1.0, float("nan"), None], kind), b=pa.array([1.0, 2.0, 3.0])))
+    assert (found["minValues"], found["maxValues"]) == ({"b": 1.0}, {"b": 3.0})
+    assert found["nullCount"] == {"a": 1, "b": 0}
+    assert found_by_sql(tmp_path, "1.0") == 1
+
+
+def test_nan_is_seen_in_a_struct(tmp_path: Path) -> None:
+    inner = pa.array([{"x": 1.0}, {"x": float("nan")}, None], pa.struct([("x", pa.float64())]))
+    assert "x" not in json.loads(log_of(tmp_path, inner))["minValues"].get("a", {})
+
+
 def test_a_flag_is_found_beside_what_has_a_range(tmp_path: Path) -> None:
     log_of(tmp_path, pa.array([True, None, True]), numbers=pa.array([1, 2, 3]))
     rows = DeltaTable(tmp_path).to_pyarrow_dataset()
