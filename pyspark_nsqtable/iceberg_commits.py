@@ -20,6 +20,7 @@ that snapshot has expired nobody can tell.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +33,13 @@ from deltalake import Schema
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile as Listed
+from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, FloatType
 
 from pyspark_nsqtable.appending import SELECTS, AnotherJob, Batch, NotJoined, Share, check_ahead, rows_without_ends
 from pyspark_nsqtable.ends import MARK, Refused, advanced, application, first_lacking, joined, judgement, known_ends
@@ -249,8 +253,9 @@ class Commit:
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         told = {"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told}
         with transaction.update_snapshot(snapshot_properties=told).merge_append() as snapshot:
-            paths = (f"{self.target.location}/{file.path}" for file in self.files)
-            for file in parquet_files_to_data_files(table.io, transaction.table_metadata, paths):
+            written = {f"{self.target.location}/{file.path}": file for file in self.files}
+            for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(written)):
+                _leave_out_ranges(file, written[file.file_path], transaction.table_metadata.schema())
                 snapshot.append_data_file(file)
         transaction.set_properties(self._properties(batch, snapshot.snapshot_id))
         table.catalog = cast(Catalog, _Doubted(table.catalog))
@@ -266,6 +271,15 @@ class Commit:
             numbers |= {judgement(lane, self.of): self.target.judge for lane in self.ends}
         numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: snapshot_id}
         return {name: str(number) for name, number in numbers.items()}
+
+
+def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) -> None:
+    """Those of columns with NaN: what deletes by a condition would take all rows of a file for 1 whose range is [1, 1]."""
+    ranged = json.loads(written.stats)["minValues"]
+    for field in schema.fields:
+        if isinstance(field.field_type, (FloatType, DoubleType)) and field.name not in ranged:
+            for bounds in (file.lower_bounds, file.upper_bounds):
+                bounds.pop(field.field_id, None)
 
 
 class CommitRefused(Exception):

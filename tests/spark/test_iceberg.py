@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import random
@@ -420,29 +421,33 @@ def test_two_tables_share_a_quarantine(orders: Orders, tmp_path: Path) -> None:
     assert len({said[judgement(lane, it)] for it in ids}) == 2
 
 
-def test_what_sql_makes_of_messages_lands_and_is_not_forgotten(orders: Orders, tmp_path: Path) -> None:
-    """As after `--select 'cast(body as int) * 2 as twice'`."""
-    made = pa.struct([("twice", pa.int16())])
-    seen = seen_by_sql(Job(orders, tmp_path), (SELECTED, made))
+def land_selected(
+    orders: Orders, folder: Path, made: pa.StructType, select: Callable[[int], dict[str, object]]
+) -> None:
+    """As after `--select`, which makes this of the numbers."""
+    seen = seen_by_sql(Job(orders, folder), (SELECTED, made))
     rows, _ = landing.seen_by_sql(seen, drops_body=False)
-    table = table_at(tmp_path)
-    to = landing_of(table.sink_options(rows), from_arrow_schema(seen))
+    to = landing_of(table_at(folder).sink_options(rows), from_arrow_schema(seen))
     head = orders.head
     ranges = as_rows([Range(head.lane, head.address, 0, 100)], frozenset([(head.lane, 0)]))
 
     def after_sql() -> Iterator[pa.RecordBatch]:
         for batch in Marking(source_options(orders.source))(iter([ranges])):
-            twice = [None if body is None else {"twice": 2 * int(body)} for body in batch.column("body").to_pylist()]
-            times = batch.column("timestamp")
-            found = batch.append_column(SELECTED, pa.array(twice, made)).append_column("date", times.cast(pa.date32()))
-            yield found.append_column("hour", pa.nulls(batch.num_rows, pa.int32())).select(seen.names)
+            found = [None if body is None else select(int(body)) for body in batch.column("body").to_pylist()]
+            days = batch.column("timestamp").cast(pa.date32())
+            batch = batch.append_column(SELECTED, pa.array(found, made)).append_column("date", days)
+            yield batch.append_column("hour", pa.nulls(batch.num_rows, pa.int32())).select(seen.names)
 
     joined = pa.Table.from_batches(after_sql()).combine_chunks().to_batches()
     LandingWriter(to).commit([land(to, iter(joined), query="q", name="q-0-0")], 0)
+
+
+def test_what_sql_makes_of_messages_lands_and_is_not_forgotten(orders: Orders, tmp_path: Path) -> None:
+    land_selected(orders, tmp_path, pa.struct([("twice", pa.int16())]), lambda number: {"twice": 2 * number})
     found = rows_in(tmp_path)
     assert sorted(found["twice"].to_pylist()) == list(range(0, 200, 2))
     assert "body" not in found.column_names
-    quarantine = table_at(tmp_path, BAD)
+    table, quarantine = table_at(tmp_path), table_at(tmp_path, BAD)
     job = Land(source=source_of(orders), table=table, quarantine=quarantine, shape=Shape(select="1 as one"))
     prepare_landing(job)
     with pytest.raises(PipeFailed, match=r"raw\.table has what --select has made of messages: say the same --select"):
@@ -655,3 +660,14 @@ def test_executors_need_neither_pyiceberg_nor_the_catalog(orders: Orders, tmp_pa
     (tmp_path / "away").rename(tmp_path / "catalog.db")
     job.commit([pickle.loads(written.read_bytes())])
     assert landed(tmp_path) == list(range(100))
+
+
+def test_nan_is_not_taken_for_what_the_range_of_its_file_says(orders: Orders, tmp_path: Path) -> None:
+    made = pa.struct([("x", pa.float64()), ("y", pa.float64())])
+    land_selected(orders, tmp_path, made, lambda number: {"x": 1.0 if number % 2 else math.nan, "y": 1.0})
+    table = opened(tmp_path)
+    (metrics,) = table.inspect.files()["readable_metrics"].to_pylist()
+    assert [metrics[name]["lower_bound"] for name in "xy"] == [None, 1.0]
+    assert [metrics[name]["upper_bound"] for name in "xy"] == [None, 1.0]
+    table.delete("x == 1.0")
+    assert sorted(rows_in(tmp_path)["sequence"].to_pylist()) == list(range(0, 100, 2))
