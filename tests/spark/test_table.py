@@ -280,7 +280,9 @@ def test_an_infinity_has_no_range_and_the_log_is_json(numbers: list[float], kind
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_a_column_with_nan_has_no_range_so_nan_is_not_taken_for_what_the_range_says(kind: pa.DataType, tmp_path: Path) -> None:
+def test_a_column_with_nan_has_no_range_so_nan_is_not_taken_for_what_the_range_says(
+    kind: pa.DataType, tmp_path: Path
+) -> None:
     found = json.loads(log_of(tmp_path, pa.array([1.0, float("nan"), None], kind), b=pa.array([1.0, 2.0, 3.0])))
     assert (found["minValues"], found["maxValues"]) == ({"b": 1.0}, {"b": 3.0})
     assert found["nullCount"] == {"a": 1, "b": 0}
