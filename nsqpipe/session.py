@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import pyspark_nsq
 import pyspark_nsqtable
-from nsqpipe import worker
+from nsqpipe import shared_classes, worker
 from nsqpipe.failures import PipeFailed
 from nsqpipe.worker_python import worker_python
 
@@ -80,6 +80,7 @@ def open_session(
 
 def _start(name: str, given: Mapping[str, str], log: IO[bytes] | None) -> SparkSession:
     """The JVM is started first, as only it knows what `spark-defaults.conf` and spark-submit have said."""
+    os.environ.update(shared_classes.environment())
     asked = SparkConf(loadDefaults=False).setAll(list(given.items()))
     gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # it has no types
         asked, {"stdout": log, "stderr": log} if log is not None else None

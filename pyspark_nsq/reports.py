@@ -31,7 +31,7 @@ def rows_of(report: Report) -> int:
 
 
 def _ranges(source: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    begins = lanes_of(source.get("startOffset")) | lanes_of(source.get("endOffset"), "begins")
+    begins = lanes_of(source.get("endOffset"), "begins") | lanes_of(source.get("startOffset"))
     for lane, end in lanes_of(source.get("endOffset")).items():
         if lane in begins:
             yield min(begins[lane], end), end

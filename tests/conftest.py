@@ -11,6 +11,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import Scheduling
 
+from nsqpipe import shared_classes
 from tests.support.distribution import FromBothEnds
 
 pytest_plugins = ["pytester"]
@@ -20,8 +21,9 @@ pytest_plugins = ["pytester"]
 settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("suite")
 
-# A JVM of a test lives for seconds, which is too short for what its best compiler gains later.
+# A JVM of a test lives for seconds, which is too short for what its best compiler gains later. Half of the rest is classes.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.update(shared_classes.environment())
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:

@@ -172,12 +172,15 @@ class Application:
         return max((int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
 
     def wait_for_commit(self, before: int) -> None:
-        def progressed() -> bool:
+        self.wait_until(lambda: self.commits() > before)
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
             assert self._process is not None
             assert self._process.poll() is None, f"Spark ended:\n{self.log[-4000:]}"
-            return self.commits() > before
-
-        eventually(progressed, timeout=PATIENCE)
+            assert time.monotonic() < deadline, f"did not come true in time:\n{self.log[-4000:]}"
+            time.sleep(0.05)
 
     def wait_for_end(self) -> None:
         assert self._process is not None

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -267,9 +267,10 @@ def test_a_name_that_nobody_resolves_is_not_waited_for(
 ) -> None:
     asked, may_answer = threading.Event(), threading.Event()
 
-    def unanswered(*_: object, **__: object) -> None:
+    def unanswered(*_: object, **__: object) -> NoReturn:  # threads of other tests may ask, too
         asked.set()
         may_answer.wait(LIMIT)
+        raise socket.gaierror(socket.EAI_AGAIN, "nobody answers")
 
     monkeypatch.setattr(socket, "getaddrinfo", unanswered)
     began = time.monotonic()

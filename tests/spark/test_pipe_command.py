@@ -96,7 +96,7 @@ def test_lag_above_the_bound_is_an_exit_status(orders: Nsqd, tmp_path: Path) -> 
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--drop-body"], "--drop-body would leave nothing"),
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--source-option=x"], "expected NAME=VALUE, not 'x'"),
         (["aggregate", "--topic=a", "--nsqd=x:1"], "nothing to do: --results, --table or both are needed"),
-        (["offsets", "set", "--checkpoint=c", "--lane=a/b=1"], "no lane"),
+        (["offsets", "set", "--checkpoint=c", "--lane=a/b=1"], "is not a lane"),
         (["submit", "--master=yarn"], "which job?"),
     ],
 )

@@ -54,6 +54,12 @@ def test_rows_are_those_between_the_offsets_whatever_spark_has_counted() -> None
     assert rows_of(report(end={"n/t/a": 10, "n/t/b": 5})) == 15, "the end says where the first batch began"
     assert rows_of(report(start={"n/t/a": 10}, end={"n/t/a": 30})) == 20
     assert rows_of(report(start={"n/t/a": 10}, end={"n/t/a": 10, "n/t/new": 7})) == 0, "nobody says where it began"
+
+
+def test_a_batch_without_messages_behind_the_first_one_has_no_rows() -> None:
+    """It begins and ends where the first one ended, which still says where that one began."""
+    lanes = {"v": 1, "lanes": {"n/t/a": 10}, "begins": {"n/t/a": 0}}
+    assert rows_of({"batchId": 1, "sources": [{"startOffset": lanes, "endOffset": lanes}]}) == 0
     grown = report(start={"n/t/a": 10}, end={"n/t/a": 10, "n/t/new": 7})
     grown["sources"][0]["endOffset"]["begins"] = {"n/t/new": 3}
     assert rows_of(grown) == 4

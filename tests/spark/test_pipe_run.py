@@ -16,8 +16,8 @@ from typer.testing import CliRunner, Result
 
 from nsqpipe.cli import app
 from nsqpipe.kinds import OnFailure
-from tests.spark.kill9 import PATIENCE, Application
-from tests.support.process import Nsqd, eventually
+from tests.spark.kill9 import Application
+from tests.support.process import Nsqd
 from tests.support.spark import address, flip_a_byte_of, numbered, publish
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def test_killed_and_started_again_each_job_goes_on_where_it_was(
     killed = Application(tmp_path, [sys.executable, "-m", "nsqpipe", "run", written(tmp_path, nsqd, jobs)])
     killed.start("--master=local[2]")
     try:
-        eventually(lambda: all(rows_of(tmp_path, name) for name in ("orders", "clicks")), timeout=PATIENCE)
+        killed.wait_until(lambda: all(rows_of(tmp_path, name) for name in ("orders", "clicks")))
     finally:
         killed.kill()
     assert rows(tmp_path / "orders") < 10_000, killed.log[-4000:]

@@ -6,6 +6,7 @@ daemons are started in it, and we look into it through `/proc`.
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from typing import Final
 
 _TIMEOUT: Final = 10.0
 _BLOCK: Final = 64 * 1024
+_REFUSALS: Final = 100
 _CAP_SYS_ADMIN: Final = 1 << 21
 
 
@@ -38,10 +40,15 @@ class SmallDisk:
         """Somebody else's file that takes all space but so much."""
         path = self.seen / "somebody-elses"
         with path.open("wb", buffering=0) as file:
-            size = 0
+            size = refused = 0
             while (step := min(_BLOCK, self.free - leave)) > 0:
-                os.posix_fallocate(file.fileno(), size, step)
-                size += step
+                try:
+                    os.posix_fallocate(file.fileno(), size, step)
+                    size += step
+                except OSError as error:  # a daemon took some of it since we looked
+                    refused += 1
+                    if error.errno != errno.ENOSPC or refused == _REFUSALS:
+                        raise
         return path
 
 
