@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from nsqpipe.failures import PipeFailed, WrongUsage
 from nsqpipe.kinds import Format
-from pyspark_nsqtable.appending import SELECTS
 from pyspark_nsqtable.decoding import ERROR, VALUE
 from pyspark_nsqtable.marks import MARK, SELECTED
+from pyspark_nsqtable.shares import SELECTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

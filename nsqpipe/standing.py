@@ -32,8 +32,9 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Places, resolve
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reports import lanes_of
-from pyspark_nsqtable.appending import is_marked, rows_without_ends
+from pyspark_nsqtable.appending import is_marked
 from pyspark_nsqtable.ends import Refused, Span, application, new_end
+from pyspark_nsqtable.shares import rows_without_ends
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -203,7 +204,7 @@ def _held(table: Table) -> Held | None:
         return None
     delta = table.delta()
     if not is_marked(delta) and delta.file_uris():
-        raise PipeFailed(rows_without_ends(table.path))
+        raise PipeFailed(rows_without_ends(f"the table at {table.path}"))
     return _HeldByDelta(delta)
 
 

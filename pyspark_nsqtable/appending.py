@@ -4,63 +4,34 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError
 from pyarrow.fs import FileSystem
 
-from pyspark_nsqtable.ends import (
-    MARK,
-    Numbers,
-    Refused,
-    Span,
-    advanced,
-    ahead_and_judged_otherwise,
-    application,
-    joined,
-    judgement,
-    known_ends,
-)
+from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.schemas import additions, retried, widen
+from pyspark_nsqtable.shares import (
+    Batch,
+    NotJoined,
+    Share,
+    another_job,
+    are_there,
+    check_ahead,
+    files_of,
+    lanes_of,
+    new_ends,
+    rows_without_ends,
+)
 from pyspark_nsqtable.sink import Target, action_of, check_fits
 from pyspark_nsqtable.unnamed import Unnamed, is_made
-
-SELECTS: Final = "nsq/select"  # application of a table with what SQL has made of messages: only SQL can add to it
-
-
-class AnotherJob(Exception):
-    """Somebody else lands into the table at the same time."""
-
-
-class NotJoined(Exception):
-    """The batch does not join what the table has, or nobody can say what the table has."""
-
-
-@dataclass
-class Share:
-    """What a task adds to one table: files, and the spans they are of, with the ends that the table had then."""
-
-    spans: list[Span] = field(default_factory=list)
-    ends: dict[str, int | None] = field(default_factory=dict)
-    files: list[DataFile] = field(default_factory=list)
-    rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Which micro-batch a commit is of, and what else the table's log is to say of it."""
-
-    query: str
-    number: int
-    told: Mapping[str, str]
-    marks: Sequence[str] = ()  # applications by which the table says what kind of table it is, once
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +71,7 @@ class Commit:
         except CommitFailedError as failure:
             if "Concurrent transaction" not in str(failure):
                 raise
-            raise another_job(self.target, next(iter(self.ends))) from failure
+            raise another_job(name_of(self.target), next(iter(self.ends))) from failure
 
     def _append(self, batch: Batch) -> None:
         marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
@@ -122,7 +93,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class DeltaDestination:
-    """Where landing adds rows. `beside` is given for a quarantine."""
+    """A Delta table that landing adds rows to. `beside` is given for a quarantine."""
 
     target: Target
     beside: Beside | None = None
@@ -141,115 +112,71 @@ class DeltaDestination:
         return self.target.filesystem()
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        return ends_of(self.target, lanes, beside=None if self.beside is None else self.beside.table)
+        """How far the table goes, for a task.
+
+        To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
+        asks only what has come since. Should that miss something, `prepare` finds it.
+        """
+        if self.beside is None:
+            return _ends(_kept_open(self.target.place), lanes)
+        main = _kept_open(self.beside.table.place)
+        # A quarantine knows nothing of a table that is still to be made.
+        return _ends(None if main is None else _kept_open(self.target.place), lanes, beside=main)
 
     def check_judge(self, shares: Sequence[Share]) -> None:
-        if self.beside is not None:
-            check_judge(self.target, shares, self.beside)
+        if self.beside is None:
+            return
+        table, bad = existing(self.beside.table), existing(self.target)
+        if table is not None and bad is not None:
+            check_ahead(
+                (table.transaction_version, bad.transaction_version),
+                shares,
+                of=str(table.metadata().id),
+                judge=self.beside.judge,
+                names=(name_of(self.beside.table), f"the quarantine at {self.target.path}"),
+            )
 
     def prepare(self, shares: Sequence[Share]) -> None:
-        prepare(self.target, shares, beside=self.beside)
+        self._judged(shares)
 
     def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-        append(self.target, shares, batch, brought, beside=self.beside)
+        """Append what the tasks have brought. Whenever somebody has changed the schema meanwhile, it is judged anew.
 
+        What fails is no failure if the table has the batch: an answer may be lost, and a store may refuse the repetition of a
+        request that it has taken.
+        """
 
-def append(
-    target: Target, shares: Sequence[Share], batch: Batch, brought: Unnamed, *, beside: Beside | None = None
-) -> None:
-    """Append what the tasks have brought. Whenever somebody has changed the schema meanwhile, it is judged anew.
+        def attempt() -> None:
+            commit = self._judged(shares)
+            if commit.widen():  # a commit of its own, during which others may have added messages
+                commit = self._judged(shares)
+            commit.make(batch, brought)
 
-    What fails is no failure if the table has the batch: an answer may be lost, and a store may refuse the repetition of a request
-    that it has taken.
-    """
+        try:
+            retried(attempt, again=lambda: None)
+        except Exception:
+            if not is_made(lambda: self._has(shares, batch)):
+                raise
 
-    def attempt() -> None:
-        commit = prepare(target, shares, beside=beside)
-        if commit.widen():  # a commit of its own, during which others may have added messages
-            commit = prepare(target, shares, beside=beside)
-        commit.make(batch, brought)
+    def _judged(self, shares: Sequence[Share]) -> Commit:
+        """The commit that takes what the tasks have written. Raises NotJoined or AnotherJob, and BadTable if it does not fit."""
+        table = self.target.table()
+        check_fits(table, self.target)
+        if not is_marked(table) and table.file_uris():
+            raise NotJoined(rows_without_ends(name_of(self.target)))
+        main = None if self.beside is None else self.beside.table.table()
+        ends = _ends(table, lanes_of(shares), beside=main)
+        after, files = new_ends(shares, ends, name_of(self.target)), files_of(shares)
+        if self.beside is None or main is None:
+            return Commit(self.target, table, files, after)
+        return Commit(self.target, table, files, after, str(main.metadata().id), self.beside.judge)
 
-    try:
-        retried(attempt, again=lambda: None)
-    except Exception:
-        if not is_made(lambda: _has(target, shares, batch, beside)):
-            raise
-
-
-def _has(target: Target, shares: Sequence[Share], batch: Batch, beside: Beside | None) -> bool:
-    if beside is not None:
-        check_judge(target, shares, beside)
-    table = target.table()
-    spans = joined(span for share in shares for span in share.spans)
-    ends = _ends(table, spans, beside=existing(beside.table) if beside else None)
-    return table.transaction_version(batch.query) == batch.number and all(
-        end is not None and end >= spans[lane].end for lane, end in ends.items()
-    )
-
-
-def check_judge(quarantine: Target, shares: Sequence[Share], beside: Beside) -> None:
-    """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
-    table, bad = existing(beside.table), existing(quarantine)
-    if table is not None and bad is not None:
-        check_ahead(
-            (table.transaction_version, bad.transaction_version),
-            shares,
-            of=str(table.metadata().id),
-            judge=beside.judge,
-            names=(f"the table at {beside.table.path}", f"the quarantine at {quarantine.path}"),
-        )
-
-
-def check_ahead(
-    said: tuple[Numbers, Numbers], shares: Sequence[Share], *, of: str, judge: int, names: tuple[str, str]
-) -> None:
-    """Raises NotJoined; `said` and `names` are of a table and of its quarantine."""
-    found = ahead_and_judged_otherwise(*said, (span.lane for share in shares for span in share.spans), of, judge)
-    if found is not None:
-        lane, end = found
-        raise NotJoined(
-            f"{names[1]} is ahead of {names[0]}, as after a crash: messages before {end} of lane {lane} were judged by "
-            "another decoder or other rules; land once more with these, or name another quarantine"
-        )
-
-
-def prepare(target: Target, shares: Sequence[Share], *, beside: Beside | None = None) -> Commit:
-    """Judges what the tasks have written, and adds none of it. `beside` says to which table a quarantine belongs.
-
-    Raises NotJoined where rows would be missing, and AnotherJob where the table is no longer what the tasks saw.
-    """
-    spans = joined(span for share in shares for span in share.spans)
-    table = target.table()
-    check_fits(table, target)
-    if not is_marked(table) and table.file_uris():
-        raise NotJoined(rows_without_ends(target.path))
-    main = None if beside is None else beside.table.table()
-    ends = _ends(table, spans, beside=main)
-    for share in shares:
-        for lane, seen in share.ends.items():
-            if ends[lane] != seen:
-                raise another_job(target, lane)
-    try:
-        after = advanced(spans, ends)
-    except Refused as refused:
-        raise NotJoined(f"{target.path}: {refused}") from None
-    files = [file for share in shares for file in share.files]
-    if beside is None or main is None:
-        return Commit(target, table, files, after)
-    return Commit(target, table, files, after, str(main.metadata().id), beside.judge)
-
-
-def ends_of(target: Target, lanes: Iterable[str], *, beside: Target | None = None) -> dict[str, int | None]:
-    """How far the table goes, for a task; a quarantine goes as far as the table `beside` it at least.
-
-    To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
-    asks only what has come since. Should that miss something, `prepare` finds it.
-    """
-    if beside is None:
-        return _ends(_kept_open(target.place), lanes)
-    main = _kept_open(beside.place)
-    # A quarantine knows nothing of a table that is still to be made.
-    return _ends(None if main is None else _kept_open(target.place), lanes, beside=main)
+    def _has(self, shares: Sequence[Share], batch: Batch) -> bool:
+        self.check_judge(shares)
+        table = self.target.table()
+        beside = None if self.beside is None else existing(self.beside.table)
+        is_named: bool = table.transaction_version(batch.query) == batch.number
+        return is_named and are_there(shares, _ends(table, lanes_of(shares), beside=beside))
 
 
 def _kept_open(place: Place) -> DeltaTable | None:
@@ -285,12 +212,6 @@ def _ends(table: DeltaTable | None, lanes: Iterable[str], *, beside: DeltaTable 
     return known_ends(lanes, said, of=str(beside.metadata().id), beside=beside.transaction_version)
 
 
-def rows_without_ends(path: str) -> str:
-    return (
-        f"the table at {path} has rows, and does not say which messages of which log they are: "
-        "whether a message is there already cannot be known; name another table"
-    )
-
-
-def another_job(target: Target, lane: str) -> AnotherJob:
-    return AnotherJob(f"another job lands into the table at {target.path}: it took messages of lane {lane} meanwhile")
+def name_of(target: Target) -> str:
+    """Return its name for people."""
+    return f"the table at {target.path}"

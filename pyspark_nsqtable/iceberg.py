@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 from pyarrow.fs import FileSystem
 
-from pyspark_nsqtable.appending import Batch, Share
 from pyspark_nsqtable.ends import known_ends
 from pyspark_nsqtable.places import Access, Place, is_storage_option, parse_place
+from pyspark_nsqtable.shares import Batch, Share
 from pyspark_nsqtable.unnamed import Unnamed
 
 LOCATION: Final = "iceberg.location"

@@ -41,13 +41,24 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType
 
-from pyspark_nsqtable.appending import SELECTS, AnotherJob, Batch, NotJoined, Share, check_ahead, rows_without_ends
-from pyspark_nsqtable.ends import MARK, Refused, advanced, application, first_lacking, joined, judgement, known_ends
+from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
 from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.places import Access
 from pyspark_nsqtable.schemas import Misfit, additions
+from pyspark_nsqtable.shares import (
+    SELECTS,
+    Batch,
+    NotJoined,
+    Share,
+    are_there,
+    check_ahead,
+    files_of,
+    lanes_of,
+    new_ends,
+    rows_without_ends,
+)
 from pyspark_nsqtable.sink import BadTable
 from pyspark_nsqtable.unnamed import Unnamed, is_made
 
@@ -103,7 +114,7 @@ class Standing:
                 "name another table, or set it forward again"
             )
         if self.has_rows and not self.is_marked:
-            raise NotJoined(rows_without_ends(path))
+            raise NotJoined(rows_without_ends(f"the table {path}"))
 
 
 # Tables
@@ -328,14 +339,12 @@ def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], bat
 
 
 def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
-    if target.beside is not None:
-        check_judge(target, shares)
+    check_judge(target, shares)
     table = catalog.load_table(target.path)
     there = standing(table)
     there.check(target.path)
-    spans = joined(span for share in shares for span in share.spans)
-    ends = _ends(spans, there, _beside(catalog, target))
-    return _names(table, batch) and all(end is not None and end >= spans[lane].end for lane, end in ends.items())
+    ends = _ends(lanes_of(shares), there, _beside(catalog, target))
+    return _names(table, batch) and are_there(shares, ends)
 
 
 def _names(table: Table, batch: Batch) -> bool:
@@ -372,28 +381,14 @@ def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> C
     Raises NotJoined where rows would be missing, BadTable where they do not fit, and AnotherJob where the table now lacks
     something else than what the tasks have written.
     """
-    spans = joined(span for share in shares for span in share.spans)
     table = existing(catalog, target.path)
     if table is None:  # it was made before the query was started
         raise NotJoined(f"the table {target.path} was removed")
     check_fits(table, target)
     there, beside = standing(table), _beside(catalog, target)
     there.check(target.path)
-    ends = _ends(spans, there, beside)
-    for share in shares:
-        for span in share.spans:
-            if span.lane not in share.ends:  # nothing was to be added of it
-                continue
-            if first_lacking(span, share.ends[span.lane]) != first_lacking(span, ends[span.lane]):
-                raise AnotherJob(
-                    f"another job lands into the table {target.path}: it took messages of lane {span.lane} meanwhile"
-                )
-    try:
-        after = advanced(spans, ends)
-    except Refused as refused:
-        raise NotJoined(f"{target.path}: {refused}") from None
-    files = [file for share in shares for file in share.files]
-    return Commit(target, table, files, after, "" if beside is None else beside.id)
+    after = new_ends(shares, _ends(lanes_of(shares), there, beside), f"the table {target.path}")
+    return Commit(target, table, files_of(shares), after, "" if beside is None else beside.id)
 
 
 def _beside(catalog: Catalog, target: IcebergTable) -> Standing | None:

@@ -35,12 +35,13 @@ from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
 from pyspark_nsqtable import iceberg
-from pyspark_nsqtable.appending import SELECTS, Batch, Beside, DeltaDestination, Share
+from pyspark_nsqtable.appending import Beside, DeltaDestination
 from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsqtable.places import is_storage_option
+from pyspark_nsqtable.shares import SELECTS, Batch, Share
 from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, was_not_committed
 from pyspark_nsqtable.sink import DefaultSource as TableSource
 from pyspark_nsqtable.unnamed import Unnamed

@@ -22,7 +22,7 @@ from nsqpipe.upkeep import FoundFile, Policy, leftovers
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, Batch, DeltaDestination, NotJoined, append
+from pyspark_nsqtable.appending import DeltaDestination
 from pyspark_nsqtable.ddl import parse_fields
 from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, ERROR, EXTRA, MISSING, Decoded, Decoding, json_decoder
 from pyspark_nsqtable.ends import application
@@ -30,6 +30,7 @@ from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, pa
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.shares import AnotherJob, Batch, NotJoined
 from pyspark_nsqtable.sink import Target
 from pyspark_nsqtable.unnamed import Unnamed
 from tests.support.commits import delay_a_commit, lose_an_answer
@@ -250,8 +251,8 @@ def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: P
 
 def take(job: Job, tasks: Sequence[Landed]) -> None:
     """Commit what is good of the tasks' messages."""
-    table = target_of(job)
-    append(table, [it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
+    table = job.writer._landing.table
+    table.append([it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:

@@ -25,12 +25,12 @@ from nsqpipe.tables import Format, Table
 from nsqpipe.tending import tend
 from nsqpipe.upkeep import Policy
 from pyspark_nsq.options import source_options
-from pyspark_nsqtable.appending import NotJoined
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_commits import open_catalog
 from pyspark_nsqtable.landing import schemas
 from pyspark_nsqtable.places import Place
+from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
 from tests.spark.test_landing import Job, Odd
 from tests.support.orders import Orders
