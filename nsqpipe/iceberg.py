@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from pyarrow.fs import FileSelector, FileType
@@ -17,9 +16,9 @@ from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.storage import place_of
 from nsqpipe.upkeep import FoundFile, leftovers
 from pyspark_nsqtable import iceberg_commits as commits
-from pyspark_nsqtable.appending import NotJoined
 from pyspark_nsqtable.iceberg import IcebergTable
 from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import BadTable, nullable
 
 if TYPE_CHECKING:
@@ -118,9 +117,11 @@ def expire(opened: Opened, before: float) -> None:
     times = sorted(it.timestamp_ms for it in opened.snapshots())
     if len(times) > _MOST_SNAPSHOTS:
         before = max(before, times[-_KEPT_SNAPSHOTS] / 1000)
-    kept = {ref.snapshot_id for ref in opened.refs().values()}
-    if any(it.timestamp_ms < before * 1000 and it.snapshot_id not in kept for it in opened.snapshots()):
-        opened.maintenance.expire_snapshots().older_than(datetime.fromtimestamp(before, UTC)).commit()
+    kept: set[int | None] = {ref.snapshot_id for ref in opened.refs().values()}
+    kept.add(commits.standing(opened).numbers.get(commits.SNAPSHOT))  # by it a table that was set back is known
+    expired = [it.snapshot_id for it in opened.snapshots() if it.timestamp_ms < before * 1000]
+    if forgotten := [id for id in expired if id not in kept]:
+        opened.maintenance.expire_snapshots().by_ids(forgotten).commit()
 
 
 def remove_leftovers(opened: Opened, place: Place, now: float) -> int:

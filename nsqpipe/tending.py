@@ -58,9 +58,9 @@ def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
     place, removed = iceberg.place_of_files(table, opened), 0
     if policy.vacuum_after is not None:
         iceberg.expire(opened, now - policy.vacuum_after)
-    if policy.vacuum_after is not None and _is_due(place, policy, now):
-        removed = iceberg.remove_leftovers(opened, place, now)
-        replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
+        if _is_due(place, policy, now):
+            removed = iceberg.remove_leftovers(opened, place, now)
+            replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
     return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
 
 

@@ -39,13 +39,13 @@ from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
-from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined
 from pyspark_nsqtable.ends import MARK, application, judgement
 from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.iceberg_commits import SNAPSHOT, open_catalog
 from pyspark_nsqtable.landing import LandingWriter, land, landing_of
 from pyspark_nsqtable.lease import ABANDONED_AFTER
 from pyspark_nsqtable.marks import SELECTED, Marking
+from pyspark_nsqtable.shares import AnotherJob, Batch, NotJoined
 from pyspark_nsqtable.unnamed import Unnamed
 from tests.spark import standing
 from tests.spark.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
@@ -296,6 +296,7 @@ def test_a_table_that_was_set_back_is_not_added_to(orders: Orders, tmp_path: Pat
     for borders in ((50, 80), (80, 100)):
         with pytest.raises(NotJoined, match="was set back to a snapshot"):
             job.batch_of(*borders)
+    assert tend(table_at(tmp_path), Policy(vacuum_after=0.0), now=time.time() + 1).failed == ""
     with pytest.raises(PipeFailed, match="was set back to a snapshot"):
         check_standing(source_of(orders), table_at(tmp_path))
 
