@@ -115,7 +115,7 @@ class DeltaDestination:
         """How far the table goes, for a task.
 
         To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
-        asks only what has come since. Should that miss something, `prepare` finds it.
+        asks only what has come since. Should that miss something, the commit finds it.
         """
         if self.beside is None:
             return _ends(_kept_open(self.target.place), lanes)
@@ -192,9 +192,9 @@ def _opened(place: Place) -> DeltaTable:
     return DeltaTable(**place.for_delta())
 
 
-def existing(target: Target | None) -> DeltaTable | None:
+def existing(target: Target) -> DeltaTable | None:
     """The table, if there is one."""
-    if target is None or not DeltaTable.is_deltatable(**target.place.for_delta()):
+    if not DeltaTable.is_deltatable(**target.place.for_delta()):
         return None
     return DeltaTable(**target.place.for_delta())
 

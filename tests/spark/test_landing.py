@@ -191,6 +191,15 @@ def test_of_two_jobs_the_later_one_says_that_there_is_another(orders: Orders, tm
     assert landed(tmp_path) == list(range(100))
 
 
+def test_another_job_is_none_where_the_batch_would_add_nothing(orders: Orders, tmp_path: Path) -> None:
+    first, second = Job(orders, tmp_path), Job(orders, tmp_path, "second")
+    first.batch_of(0, 50, opens=True)
+    tasks = second.tasks(0, 20, 40, opens=True)
+    first.batch_of(50, 100)
+    second.commit(tasks)
+    assert landed(tmp_path) == list(range(100))
+
+
 def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Job(orders, tmp_path), Job(orders, tmp_path, "second")
     tasks, rival = first.tasks(0, 50, opens=True), second.tasks(0, 80, opens=True)
