@@ -121,7 +121,7 @@ def test_all_that_is_wrong_is_said_before_spark_starts(
     assert done.exit_code == 1
     assert [line.partition(" at ")[0] for line in done.stderr.splitlines()] == [
         "nsqpipe: [land.clicks] there is no topic clicks",
-        f"nsqpipe: [land.other] --table {tmp_path}/file/x: {tmp_path}/file is no folder",
+        f"nsqpipe: [land.other] --table {tmp_path}/file/x: {tmp_path}/file is not a folder",
     ]
     fine = run(tmp_path, nsqd, ORDERS, "--dry-run")
     assert (fine.exit_code, fine.stdout) == (0, "can run: [land.orders]\n"), fine.stderr
