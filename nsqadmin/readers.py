@@ -88,7 +88,7 @@ def _whole(value: Any) -> int:
 
 def _checked(value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_NUMBER:
-        raise ValueError(f"{value!r} is no such number")
+        raise ValueError(f"{value!r} is not such a number")
     return value
 
 

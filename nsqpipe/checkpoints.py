@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from nsqpipe.failures import PipeFailed
 from nsqpipe.storage import create_text, names_in, read_text, replace_text
+from pyspark_nsq.lanes import Lane
 from pyspark_nsq.reports import lanes_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark_nsq.options import SourceOptions
     from pyspark_nsqtable.places import Place
 
 _HEADER: Final = "v1"  # the first line of each file in Spark's logs of batches
@@ -31,6 +35,20 @@ def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
     if not batches:
         raise PipeFailed(f"there is no checkpoint with offsets at {checkpoint}")
     return batches[-1], offsets_of(checkpoint, batches[-1])
+
+
+def check_topics(lanes: Iterable[str], options: SourceOptions, checkpoint: str) -> None:
+    """Raises PipeFailed for a checkpoint of another topic.
+
+    Otherwise the source would say that these lanes are lost, and how to do without them.
+    """
+    topics = {Lane.parse(lane).topic for lane in lanes}
+    strange = topics - options.topics.among(topics)
+    if strange:
+        raise PipeFailed(
+            f"the checkpoint {checkpoint} is of topic {', '.join(sorted(strange))}, and this job reads "
+            f"{', '.join(options.topics.words)}: name the checkpoint that is this job's, or a new one with a new table"
+        )
 
 
 def query_in(checkpoint: Place) -> str:

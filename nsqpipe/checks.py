@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
 from nsqpipe.failures import PipeFailed, WrongUsage, first_cause
+from nsqpipe.folders import check_folder
 from nsqpipe.jobs import (
     Aggregate,
     AtCluster,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pyspark_nsq.options import SourceOptions
 
 _PATIENCE: Final = 1.0  # seconds for all nodes together
+_CONNECT_PATIENCE: Final = 0.4  # seconds for a master or a Connect server; with the nodes a second and a half at most
 _MASTER: Final = re.compile(r"local(-cluster)?(\[[^\]]+\])?|yarn|spark://(.+)|k8s://.+")
 _TCP_PORT: Final = "E_BAD_PROTOCOL"  # what the port of the TCP protocol says to a GET
 
@@ -79,9 +80,9 @@ def _spark(job: OnSpark) -> None:
         _file("--log", job.log)
     found = _MASTER.fullmatch(job.master)
     if found is None:
-        raise WrongUsage(f"--master {job.master!r} is no master: local[*], spark://host:7077, yarn or k8s://...")
+        raise WrongUsage(f"--master {job.master!r} is not a master: local[*], spark://host:7077, yarn or k8s://...")
     if job.remote and not re.fullmatch(r"sc://[^/]+(/.*)?", job.remote):
-        raise WrongUsage(f"--remote {job.remote!r} is no Spark Connect server: expected sc://host:15002")
+        raise WrongUsage(f"--remote {job.remote!r} is not a Spark Connect server: expected sc://host:15002")
     if job.remote:
         _can_connect("--remote", job.remote.removeprefix("sc://").partition("/")[0], 15002)
     elif found[3]:
@@ -97,13 +98,13 @@ def _can_connect(flag: str, address: str, port: int) -> None:
 
     def look() -> None:
         try:
-            socket.create_connection((host.strip("[]"), int(given)), timeout=_PATIENCE).close()
+            socket.create_connection((host.strip("[]"), int(given)), timeout=_CONNECT_PATIENCE).close()
         except TimeoutError:
             return  # slow is not wrong
         except (OSError, OverflowError) as error:
             raise PipeFailed(f"{flag}: {address} cannot be reached: {first_cause(error)}") from None
 
-    _within(_PATIENCE, look)
+    _within(_CONNECT_PATIENCE, look)
 
 
 def _can_listen(address: str) -> None:
@@ -208,17 +209,13 @@ def _format_at(path: str) -> Format | None:
 
 
 def _folder(flag: str, path: str) -> None:
-    """Can be made, and written to. That is tried, as no bit tells of a disk that is full or mounted to be read."""
     here = _local(path)
     if here is None:
         return
-    there = next(it for it in (here, *here.absolute().parents) if it.exists() or it.is_symlink())
-    if not there.is_dir():
-        raise PipeFailed(f"{flag} {path}: {there} is no folder")
     try:
-        TemporaryFile(dir=there).close()
-    except OSError as error:
-        raise PipeFailed(f"{flag} {path}: {there} cannot be written to: {error.strerror}") from None
+        check_folder(here)
+    except PipeFailed as failed:
+        raise PipeFailed(f"{flag} {failed}") from None
 
 
 def _file(flag: str, path: str | Path) -> None:
@@ -342,8 +339,7 @@ def _checkpoints(job: AtCluster) -> Sequence[str]:
 
 
 def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> None:
-    """Otherwise the source would say that the lanes of the other topic are lost, and how to throw their places away."""
-    from nsqpipe.checkpoints import checkpointed
+    from nsqpipe.checkpoints import check_topics, checkpointed
     from nsqpipe.storage import place_of
 
     for path in checkpoints:
@@ -351,13 +347,7 @@ def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> N
         if here is None or not (here / "offsets").is_dir() or not any((here / "offsets").iterdir()):
             continue
         _, sources = checkpointed(place_of(str(here)))
-        topics = {lane.split("/")[1] for lanes in sources for lane in lanes}
-        strangers = topics - options.topics.among(topics)
-        if strangers:
-            raise PipeFailed(
-                f"the checkpoint {path} is of topic {', '.join(sorted(strangers))}, and --topic is "
-                f"{', '.join(options.topics.words)}: name a table and a checkpoint of their own"
-            )
+        check_topics({lane for lanes in sources for lane in lanes}, options, path)
 
 
 def _rows_fit(job: Land, options: SourceOptions) -> None:

@@ -67,12 +67,13 @@ def run_file(job: jobs.Run) -> None:
         pipeline = read_pipeline(job)
     with running(pipeline.run) as run:
         run.check()
+        # All that the jobs' checks import, too: threads that import beside each other may find half a module.
+        import nsqpipe.session  # noqa: F401
         from nsqpipe.checks import check_work
         from nsqpipe.pipeline import for_each
-
-        for_each(pipeline, lambda _, it: check_work(it))
         from nsqpipe.streams import streams_of
 
+        for_each(pipeline, lambda _, it: check_work(it))
         streams = for_each(pipeline, lambda name, it: streams_of(it, name))
         if job.dry_run:
             typer.echo(f"can run: {', '.join(map(pipeline.section, streams))}")

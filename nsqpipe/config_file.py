@@ -38,7 +38,7 @@ def _tables(found: Mapping[str, Any], jobs: Jobs, group: str = "") -> Iterator[t
     for key, options in found.items():
         name = f"{group} {key}".strip()
         if not isinstance(options, dict) or name not in {*groups, *jobs}:
-            raise ValueError(f"{_spelled(name)} is no command with options")
+            raise ValueError(f"{_spelled(name)} is not a command with options")
         if name in groups:
             yield from _tables(options, jobs, name)
         else:

@@ -65,23 +65,25 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
     What a stream that lands has not come to yet is left to it. Without that, landing would add it a second time.
     """
     check_selects(table, shape.select)
+    turns = {it.path: _turn(it) for it in (table, quarantine)}  # before the ends are: landing may begin after any step
     within, left = up_to_the_end(source, table)  # before the tables are read, which then are as far at least
     found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
     if within is not None:
         rows = sources.batch(spark, within)
-        found["added"] = _append_missing(spark, shape.good(rows), table)
+        found["added"] = _append_missing(spark, shape.good(rows), table, turns[table.path])
         if shape.can_fail:
-            found["quarantined"] = _append_missing(spark, shape.bad(rows), quarantine)
+            found["quarantined"] = _append_missing(spark, shape.bad(rows), quarantine, turns[quarantine.path])
     return found
 
 
-def _append_missing(spark: SparkSession, rows: DataFrame, table: Table) -> int:
-    """Raises Overtaken where another backfill, or a reland, has added rows while this one looked for what is missing."""
-    turn = 0
+def _turn(table: Table) -> int:
+    return turn_of(table.delta()) if table.exists() else 0
+
+
+def _append_missing(spark: SparkSession, rows: DataFrame, table: Table, turn: int) -> int:
+    """Raises Overtaken where others have added rows since then that they chose in the same way, or have begun to land."""
     if table.exists():
-        version = table.delta()
-        turn = turn_of(version)
-        there = table.read_version(spark, version).select(*KEY)
+        there = table.read_version(spark, table.delta()).select(*KEY)
         rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)
     missing = rows.cache()  # what is counted is what is written, though a stream goes on beside us
     try:

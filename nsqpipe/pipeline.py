@@ -120,7 +120,7 @@ class _Reader:
                 if not isinstance(table, dict):
                     self._say(f"[{word}] {name} is a value: a job is a table with a name of its own, [{word}.NAME]")
                 elif not _NAME.fullmatch(name):
-                    self._say(f"{where} is no name: letters, digits, _ and - will do")
+                    self._say(f"{where} is not a name: use letters, digits, _ and -")
                 elif name in taken:
                     self._say(f"{where} has the name of {taken[name]}")
                 else:

@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyarrow.fs import FileSelector, FileType
 
-from nsqpipe.checkpoints import batches_in, committed_in, make_checkpoint, offsets_of, planned_in, query_in
+from nsqpipe.checkpoints import (
+    batches_in,
+    check_topics,
+    committed_in,
+    make_checkpoint,
+    offsets_of,
+    planned_in,
+    query_in,
+)
 from nsqpipe.failures import PipeFailed
 from nsqpipe.storage import names_in, read_text, remove_file, replace_text
 from nsqpipe.tables import Format, Table
@@ -56,7 +64,7 @@ def check_standing(source: From, table: Table) -> From:
     try:
         options = source_options(source.as_options())
         checkpoint = Checkpoint.at(table.checkpoint_place)
-        checkpoint.check_topics(options)
+        check_topics(checkpoint.spans, options, str(table.checkpoint_place))
         if table.format is Format.PARQUET:
             _check_parquet(table, checkpoint)
             return source
@@ -152,16 +160,6 @@ class Checkpoint:
         before = lanes_of(_offset_in(place, last - 1)) if last - 1 in planned else {}
         spans = {lane: Span(lane, at, at) for lane, at in before.items()}
         return cls(place, query, spans | {lane: Span(lane, at, at, True) for lane, at in begins.items()})
-
-    def check_topics(self, options: SourceOptions) -> None:
-        """Otherwise the source would say that these lanes are lost, and how to do without them."""
-        topics = {Lane.parse(lane).topic for lane in self.spans}
-        strange = topics - options.topics.among(topics)
-        if strange:
-            raise PipeFailed(
-                f"the checkpoint {self.place} is of topic {', '.join(sorted(strange))}, and this job reads "
-                f"{', '.join(options.topics.words)}: name the checkpoint that is this job's, or a new one with a new table"
-            )
 
     @property
     def goes_on(self) -> bool:

@@ -19,6 +19,7 @@ from pyarrow import ArrowException
 from pyarrow.fs import FileSelector, FileSystem, FileType
 
 from nsqpipe.failures import PipeFailed
+from nsqpipe.folders import check_folder
 from pyspark_nsqtable.places import BadPlace, Place, Scheme, options_of_conf, parse_place
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def options_for(job: Stored, name: str) -> dict[str, str]:
 def check_place(place: Place, *, to_write: bool) -> None:
     """Raises one line that says why a place cannot be read, or written. Leaves nothing behind there."""
     if place.is_local:
-        _check_folder(Path(place.path), to_write=to_write)
+        check_folder(Path(place.path), to_write=to_write)
         return
     if place.scheme is Scheme.S3:
         _need_keys(place, os.environ)
@@ -89,15 +90,6 @@ def check_place(place: Place, *, to_write: bool) -> None:
             with filesystem.open_output_stream(probe) as stream:
                 stream.write(b"")
             filesystem.delete_file(probe)
-
-
-def _check_folder(folder: Path, *, to_write: bool) -> None:
-    """The folder need not be there to be written, but then it must be possible to make it."""
-    there = next(it for it in (folder, *folder.absolute().parents) if os.path.lexists(it))
-    if not there.is_dir():
-        raise PipeFailed(f"{folder}: {there} is not a folder")
-    if to_write and not os.access(there, os.W_OK | os.X_OK):
-        raise PipeFailed(f"{folder}: no right to write into {there}")
 
 
 def check_checkpoint(place: Place, conf: Mapping[str, str]) -> None:

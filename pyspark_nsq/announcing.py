@@ -68,6 +68,7 @@ class Announcer:
         self._lanes: Mapping[Lane, int] = {}
         self._tried: Mapping[Lane, int] = self._lanes  # what the last round was about
         self._hurries = False
+        self._closed = False
         self._thread: threading.Thread | None = None
 
     def committed(self, lanes: Mapping[Lane, int]) -> None:
@@ -88,12 +89,20 @@ class Announcer:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._tried is self._lanes, timeout=seconds)
 
+    def close(self) -> None:
+        """Nobody is told anything more, also not that the query is alive."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
     # In the thread
 
     def _follow(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._tried is not self._lanes, timeout=_GLANCE)
+                self._changed.wait_for(lambda: self._closed or self._tried is not self._lanes, timeout=_GLANCE)
+                if self._closed:
+                    return
                 lanes = self._lanes
             try:
                 self._tell(lanes)
@@ -102,7 +111,7 @@ class Announcer:
             with self._changed:
                 self._tried = lanes
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._hurries, timeout=_PAUSE)
+                self._changed.wait_for(lambda: self._closed or self._hurries, timeout=_PAUSE)
                 self._hurries = False
 
     def _tell(self, lanes: Mapping[Lane, int]) -> None:

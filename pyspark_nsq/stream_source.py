@@ -221,6 +221,8 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Spark 4.3 kills the process instead."""
         if self._watch is not None:
             self._watch.close()
+        if self._announcer is not None:
+            self._announcer.close()
 
     # Rows: in the executors
 

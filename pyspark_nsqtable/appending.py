@@ -30,7 +30,7 @@ from pyspark_nsqtable.shares import (
     new_ends,
     rows_without_ends,
 )
-from pyspark_nsqtable.sink import Target, action_of, check_fits
+from pyspark_nsqtable.sink import Target, action_of, check_fits, taken_turn, turn_of
 from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 
@@ -75,6 +75,8 @@ class Commit:
 
     def _append(self, batch: Batch) -> None:
         marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
+        if not is_marked(self.table):  # rows that were chosen by what it had then may be ours to bring
+            marks.append(taken_turn(turn_of(self.table)))
         known = [Transaction(application(lane, self.of), end) for lane, end in self.ends.items()]
         if self.of:
             known += [Transaction(judgement(lane, self.of), self.judge) for lane in self.ends]

@@ -55,10 +55,10 @@ class BadTable(Exception):
 
 
 class Overtaken(Exception):
-    """Since the rows were chosen by what the table lacks, somebody else has added rows chosen in the same way."""
+    """Since the rows were chosen by what the table lacks, somebody else has chosen rows in the same way, or begun to land."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"another backfill or reland has added rows to {path} meanwhile: run this one again")
+        super().__init__(f"somebody else has begun to add rows to {path} meanwhile: run this one again")
 
 
 @dataclass(frozen=True, slots=True)

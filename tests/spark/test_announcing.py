@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -89,6 +91,13 @@ def test_a_stream_reports_what_is_committed_and_no_more(nsqd: Nsqd) -> None:
     assert (found["sequence"], found["behind"]) == (100, 0), "a stream that ends has told it"
     assert (found["name"], found["into"], found["format"]) == ("archive", "/t", "csv")
     assert found["host"]
+    assert announcers()
+    stream.stop()
+    eventually(lambda: not announcers())  # or a node would hear for ever that the stream is alive
+
+
+def announcers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "nsq announcer"]
 
 
 def test_a_stream_without_a_name_reports_nothing(nsqd: Nsqd) -> None:
@@ -114,33 +123,35 @@ class OldNode(Http):
 
 def test_a_node_that_knows_no_readers_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     node = OldNode()
-    telling = Announcer(READER, node, lambda: {A: "here:1"})
-    for sequence in range(3):
-        telling.committed({A: sequence})
-        telling.settle(30)
+    with closing(Announcer(READER, node, lambda: {A: "here:1"})) as telling:
+        for sequence in range(3):
+            telling.committed({A: sequence})
+            telling.settle(30)
     assert node.asked == 1
     assert len(caplog.records) == 1
 
 
 def test_nothing_waits_for_a_node_that_hangs() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        telling = Announcer(READER, Http(Access()), lambda: {A: f"127.0.0.1:{silent.getsockname()[1]}"})
-        began = time.monotonic()
-        telling.committed({A: 5})
-        telling.committed({A: 6})
-        telling.settle(0.1)
-        assert time.monotonic() - began < announcing.PATIENCE
+        there = f"127.0.0.1:{silent.getsockname()[1]}"
+        with closing(Announcer(READER, Http(Access()), lambda: {A: there})) as telling:
+            began = time.monotonic()
+            telling.committed({A: 5})
+            telling.committed({A: 6})
+            telling.settle(0.1)
+            assert time.monotonic() - began < announcing.PATIENCE
 
 
 def test_what_is_reported_is_json_that_nsqd_takes(nsqd: Nsqd) -> None:
     publish(nsqd, "t", numbered(3))
     found = nsqd.http("GET", "/topic/log?topic=t").json
     lane = Lane(found["node"], "t", found["log"])
-    telling = Announcer(Reader('a "quoted" name', "s3://lake/ü", ""), Http(Access()), lambda: {lane: address(nsqd)})
-    telling.committed({lane: 2})
-    telling.settle(30)
-    (reader,) = readers(nsqd, "t")
-    assert (reader["name"], reader["into"], reader["behind"]) == ('a "quoted" name', "s3://lake/ü", 1)
+    reader = Reader('a "quoted" name', "s3://lake/ü", "")
+    with closing(Announcer(reader, Http(Access()), lambda: {lane: address(nsqd)})) as telling:
+        telling.committed({lane: 2})
+        telling.settle(30)
+    (found,) = readers(nsqd, "t")
+    assert (found["name"], found["into"], found["behind"]) == ('a "quoted" name', "s3://lake/ü", 1)
 
 
 # Named by options and by nsqpipe

@@ -126,20 +126,20 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no interval": (lambda w: w.land("--every=abc"), 2, "'--every': expected a time, as in '10 seconds', not 'abc'"),
     "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, protobuf, not 'jsn'"),
     "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, iceberg, not 'x'"),
-    "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is no master"),
+    "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is not a master"),
     "a master that is down": (
         lambda w: w.land(f"--master=spark://127.0.0.1:{closed_port()}"),
         1,
         "cannot be reached: Connection refused",
     ),
-    "the table is a file": (lambda w: w.land(table="file"), 1, "/file is no folder"),
-    "the table is under a file": (lambda w: w.land(table="file/table"), 1, "/file is no folder"),
+    "the table is a file": (lambda w: w.land(table="file"), 1, "/file is not a folder"),
+    "the table is under a file": (lambda w: w.land(table="file/table"), 1, "/file is not a folder"),
     "the table cannot be written": (
         lambda w: ["land", w.here, "--topic=orders", "--table=/proc/table"],
         1,
         "/proc cannot be written to",
     ),
-    "the table is a broken link": (lambda w: w.land(table="dangling"), 1, "/dangling is no folder"),
+    "the table is a broken link": (lambda w: w.land(table="dangling"), 1, "/dangling is not a folder"),
     "the checkpoint is under a file": (
         lambda w: w.land(f"--checkpoint={w.path('file')}/c"),
         1,
@@ -167,7 +167,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "the checkpoint is another topic's": (
         lambda w: w.land(table="foreign"),
         1,
-        "is of topic clicks, and --topic is orders",
+        "is of topic clicks, and this job reads orders",
     ),
     "no rule file": (lambda w: w.land(f"--rules={w.path('none.toml')}"), 1, "No such file"),
     "a rule without a check": (lambda w: w.land(f"--rules={w.path('bad.toml')}"), 1, "rule 1 needs a check"),

@@ -20,6 +20,8 @@ from nsqpipe.shape import Shape
 from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import counted
+from tests.spark.test_landing import Job
+from tests.support.orders import Orders
 from tests.support.pipe import Pipeline, source_of
 from tests.support.process import Nsqd
 from tests.support.spark import address, lane_of, next_of, numbered, publish
@@ -177,8 +179,36 @@ def test_of_two_backfills_at_once_one_is_refused(
     with pytest.raises(Exception, match="run this one again") as refused:
         backfill()
     assert first_cause(refused.value) == (
-        f"another backfill or reland has added rows to {pipeline.table.path} meanwhile: run this one again"
+        f"somebody else has begun to add rows to {pipeline.table.path} meanwhile: run this one again"
     )
+    assert pipeline.numbers() == list(range(50))
+
+
+@pytest.mark.parametrize("instant", ["asked", "read", "written"])
+def test_a_backfill_is_refused_when_somebody_begins_to_land_meanwhile(
+    instant: str, spark: SparkSession, nsqd: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that nothing was landed into does not say what a landing will bring."""
+    publish(nsqd, "orders", numbered(50))
+    landing = Job(Orders(nsqd, "orders"), tmp_path)
+    steps: dict[str, tuple[object, str]] = {
+        "asked": (maintenance, "up_to_the_end"),
+        "read": (sources, "batch"),
+        "written": (Table, "batch_writer"),
+    }
+    step = getattr(*steps[instant])
+
+    def overtaken(*arguments: object) -> object:
+        done = step(*arguments)
+        monkeypatch.undo()
+        landing.batch_of(0, 20, opens=True)
+        return done
+
+    monkeypatch.setattr(*steps[instant], overtaken)
+    pipeline = Pipeline(spark, source_of(nsqd, "orders"), tmp_path)
+    with pytest.raises(Exception, match="run this one again"):
+        maintenance.backfill(spark, pipeline.job.source, Shape(), pipeline.table, pipeline.quarantine)
+    landing.batch_of(20, 50)
     assert pipeline.numbers() == list(range(50))
 
 

@@ -139,7 +139,7 @@ WRONG: Final[dict[str, tuple[str, list[str]]]] = {
     ),
     "a name that is none": (
         LAND.replace("land.a", 'land."a b"'),
-        ["[land.a b] is no name: letters, digits, _ and - will do"],
+        ["[land.a b] is not a name: use letters, digits, _ and -"],
     ),
     "two of a name": (
         LAND + '[aggregate.a]\nnsqd = "x:1"\ntopic = "a"\nresults = "r"\n',

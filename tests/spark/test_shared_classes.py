@@ -30,6 +30,6 @@ def test_an_archive_that_was_asked_for_stays(option: str, tmp_path: Path) -> Non
 
 def test_spark_uses_the_archive(spark: SparkSession) -> None:
     if not ARCHIVE.exists() and "CI" not in os.environ:
-        pytest.skip("there is no archive: python -m nsqpipe.shared_classes makes it")
+        pytest.skip("there is no archive: python -m nsqpipe.warm_up makes it")
     pid = spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr,unused-ignore]
     assert str(ARCHIVE) in Path(f"/proc/{pid}/maps").read_text()

@@ -1,0 +1,25 @@
+"""Folders of this machine that a job is to write to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from nsqpipe.failures import PipeFailed
+
+
+def check_folder(folder: Path, *, to_write: bool = True) -> None:
+    """Raises PipeFailed unless it is a folder or can be made, and can be written to if it has to be.
+
+    Writing is tried, as no bit tells of a disk that is full or mounted to be read. Nothing is left behind.
+    """
+    there = next(it for it in (folder, *folder.absolute().parents) if os.path.lexists(it))
+    if not there.is_dir():
+        raise PipeFailed(f"{folder}: {there} is not a folder")
+    if not to_write:
+        return
+    try:
+        TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise PipeFailed(f"{folder}: {there} cannot be written to: {error.strerror}") from None
