@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -157,10 +157,17 @@ def _paths(job: Job) -> None:
             pass
 
 
+def import_for(jobs: Iterable[Job]) -> None:
+    """Import what only some jobs need. Raises PipeFailed where it is not installed."""
+    if any(isinstance(job, Land) and job.is_iceberg for job in jobs):
+        if find_spec("pyiceberg") is None:
+            raise PipeFailed("--format iceberg needs pyiceberg: pip install 'pyiceberg[sql-sqlite]>=0.12'")
+        import nsqpipe.iceberg  # noqa: F401
+
+
 def _iceberg(job: Land) -> None:
     """The catalog answers, and where there are tables, their ends mean something."""
-    if find_spec("pyiceberg") is None:
-        raise PipeFailed("--format iceberg needs pyiceberg: pip install 'pyiceberg[sql-sqlite]>=0.12'")
+    import_for([job])
     from nsqpipe.iceberg import standing
     from nsqpipe.tables import tables_of
 

@@ -49,6 +49,7 @@ from pyspark_nsqtable.shares import AnotherJob, Batch, NotJoined
 from pyspark_nsqtable.unnamed import Unnamed
 from tests.spark import standing
 from tests.spark.test_landing import GROWN, QUERY, Job, Odd, files, seen_by_sql
+from tests.spark.test_pipe_run import IMPORTED_BY_THREADS
 from tests.spark.test_standing import begins, planned, source_of
 from tests.support.iceberg import catalog_at, flags, landed, opened, rows_in, table_at
 from tests.support.iceberg_rest import rest_catalog
@@ -500,6 +501,13 @@ def test_several_jobs_of_one_file_land_into_iceberg(orders: Orders, tmp_path: Pa
     remote = CliRunner().invoke(app, ["run", str(file), "--dry-run", "--remote=sc://127.0.0.1:1"])
     assert remote.exit_code == 2
     assert "[land.table0] --format iceberg: the driver commits, so it does not go with --remote" in remote.stderr
+
+
+def test_jobs_that_are_checked_beside_each_other_import_nothing(orders: Orders, tmp_path: Path) -> None:
+    file = pipeline_file(orders, tmp_path, "one", "two")
+    command = [sys.executable, "-c", IMPORTED_BY_THREADS, str(file), "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "late:", done
 
 
 def test_where_landing_goes_on_is_what_the_table_says(orders: Orders, tmp_path: Path) -> None:
