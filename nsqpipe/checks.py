@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nsqpipe.doctor import GET_PYICEBERG
 from nsqpipe.failures import PipeFailed, WrongUsage, first_cause
 from nsqpipe.folders import check_folder
 from nsqpipe.jobs import (
@@ -161,7 +162,7 @@ def import_for(jobs: Iterable[Job]) -> None:
     """Import what only some jobs need. Raises PipeFailed where it is not installed."""
     if any(isinstance(job, Land) and job.is_iceberg for job in jobs):
         if find_spec("pyiceberg") is None:
-            raise PipeFailed("--format iceberg needs pyiceberg: pip install 'pyiceberg[sql-sqlite]>=0.12'")
+            raise PipeFailed(f"--format iceberg needs pyiceberg: {GET_PYICEBERG}")
         import nsqpipe.iceberg  # noqa: F401
 
 
