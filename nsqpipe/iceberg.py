@@ -10,11 +10,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pyarrow.fs import FileSelector, FileType
-
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.storage import place_of
-from nsqpipe.upkeep import FoundFile, leftovers
 from pyspark_nsqtable import iceberg_commits as commits
 from pyspark_nsqtable.iceberg import IcebergTable
 from pyspark_nsqtable.places import Access
@@ -81,6 +78,7 @@ def _target(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> Ice
 
 
 def _catalog(table: Table) -> Catalog:
+    # Where the files lie only the catalog knows, and keys are the same for all buckets.
     access = place_of("s3://bucket", table.storage).access if table.storage else Access()
     return commits.open_catalog(table.catalog, access)
 
@@ -124,21 +122,10 @@ def expire(opened: Opened, before: float) -> None:
         opened.maintenance.expire_snapshots().by_ids(forgotten).commit()
 
 
-def remove_leftovers(opened: Opened, place: Place, now: float) -> int:
-    """Remove files that our tasks have written there, and no snapshot names. Returns how many."""
-    filesystem, root = place.filesystem()
-    selector = FileSelector(root, recursive=True, allow_not_found=True)
-    found = [
-        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
-        for it in filesystem.get_file_info(selector)
-        if it.type is FileType.File
-    ]
-    opened.refresh()  # after the list: see leftovers()
-    named = {path.rpartition("/")[2] for path in opened.inspect.all_files()["file_path"].to_pylist()}
-    abandoned = leftovers(found, named, now)
-    for path in abandoned:
-        filesystem.delete_file(f"{root}/{path}")
-    return len(abandoned)
+def names_needed(opened: Opened) -> set[str]:
+    """Return the names of all data files that a snapshot has which may still be read, as of now."""
+    opened.refresh()
+    return {path.rpartition("/")[2] for path in opened.inspect.all_files()["file_path"].to_pylist()}
 
 
 def count_files(opened: Opened) -> int:

@@ -59,7 +59,8 @@ def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
     if policy.vacuum_after is not None:
         iceberg.expire(opened, now - policy.vacuum_after)
         if _is_due(place, policy, now):
-            removed = iceberg.remove_leftovers(opened, place, now)
+            found = _files_below(place)
+            removed = _remove(place, leftovers(found, iceberg.names_needed(opened), now))
             replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
     return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
 
@@ -77,21 +78,30 @@ def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
 def vacuum(table: Table, keep: float, now: float) -> int:
     """Removes files that versions older than `keep` seconds needed, and files that a crash has left behind."""
     properties = _knowing_removals(table.delta(), keep, now)
-    filesystem, root = table.place.filesystem()
-    selector = FileSelector(root, recursive=True)
-    found = [
-        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
-        for it in filesystem.get_file_info(selector)
-        if it.type is FileType.File and "/_delta_log/" not in it.path
-    ]
+    found = [it for it in _files_below(table.place) if not it.path.startswith("_delta_log/")]
     delta = table.delta()  # after the list: see leftovers()
     removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
     if removed:  # each time it is done, it is two commits
         delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
     abandoned = leftovers(found, _names_needed(delta), now, known_from=known_from(properties, keep, now))
-    for path in abandoned:
+    return len(removed) + _remove(table.place, abandoned)
+
+
+def _files_below(place: Place) -> list[FoundFile]:
+    filesystem, root = place.filesystem()
+    selector = FileSelector(root, recursive=True, allow_not_found=True)
+    return [
+        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
+        for it in filesystem.get_file_info(selector)
+        if it.type is FileType.File
+    ]
+
+
+def _remove(place: Place, paths: Sequence[str]) -> int:
+    filesystem, root = place.filesystem()
+    for path in paths:
         filesystem.delete_file(f"{root}/{path}")
-    return len(removed) + len(abandoned)
+    return len(paths)
 
 
 def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, str]:
