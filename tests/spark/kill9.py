@@ -192,8 +192,17 @@ class Application:
 class Landing:
     """A table, and the application that fills it."""
 
-    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format, store: S3Server | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: list[Nsqd],
+        kind: Format,
+        store: S3Server | None = None,
+        *,
+        pace: Sequence[str] = ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0"),  # many commits to be killed in
+    ) -> None:
         self._kind = kind
+        self._pace = pace
         self.table = str(folder / "table") if store is None else store.new_uri()
         self._place = parse_place(self.table, {} if store is None else store.storage)
         self._nodes = nodes
@@ -205,7 +214,7 @@ class Landing:
             return ["tests.spark.driver", "land", ",".join(map(address, self._nodes)), checkpoint, self.table]
         nodes = [f"--nsqd={address(node)}" for node in self._nodes]
         places = ["--table", self.table, "--checkpoint", checkpoint]
-        pace = [f"--source-option={it}" for it in ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0")]
+        pace = [f"--source-option={it}" for it in self._pace]
         return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, *pace]
 
     def landed(self) -> Seen:
