@@ -90,12 +90,13 @@ def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> St
 
 def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
     options = job.source.as_options()
-    ranges = sources.stream(spark, replace(job.source, options={**job.source.options, "ranges": "true"}))
+    source = job.source if job.is_remote else sources.with_defaults(job.source, {"tasksPerBatch": str(_tasks(spark))})
+    ranges = sources.stream(spark, replace(source, options={**source.options, "ranges": "true"}))
     shape = job.shape
     if shape.needs_sql:
-        source = source_options(options)
-        marked = f"{default_schema(gap_rows=source.gap_rows)}, {marks.SCHEMA}"
-        rows = shape.judged(ranges.mapInArrow(marks.Marking(source), marked))
+        read = source_options(options)
+        marked = f"{default_schema(gap_rows=read.gap_rows)}, {marks.SCHEMA}"
+        rows = shape.judged(ranges.mapInArrow(marks.Marking(read), marked))
         schemas = landing.seen_by_sql(to_arrow_schema(rows.schema, timezone="UTC"), drops_body=shape.drops_body)
         writer = rows.writeStream.format("nsqtable").option("judge", shape.judge)
     else:
@@ -110,3 +111,8 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         theirs = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.sink_options(bad).items()}
         writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower(), **theirs)
     return writer.options(**job.table.sink_options(good)).outputMode("append")
+
+
+def _tasks(spark: SparkSession) -> int:
+    """Return how many tasks a large batch has: with two for each core, none is idle for long while the last ones are done."""
+    return 2 * spark.sparkContext.defaultParallelism

@@ -43,6 +43,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "minRowsPerTrigger": (_SOURCE, "0"),
     "maxTriggerDelay": (_SOURCE, "15m"),
     "rowsPerTask": (_SOURCE, ""),
+    "tasksPerBatch": (_SOURCE, ""),
     "bytesPerTask": (_SOURCE, "134217728"),
     "failOnDataLoss": (_SOURCE, "true"),
     "skipCorrupt": (_SOURCE, "false"),
@@ -130,6 +131,7 @@ class SourceOptions:
     min_rows: int
     max_delay: float  # seconds
     rows_per_task: int | None
+    tasks_per_batch: int | None  # of a stream, at least
     bytes_per_task: int
     lossless: bool
     skip_corrupt: bool
@@ -167,6 +169,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         min_rows=words.number("minRowsPerTrigger", at_least=0),
         max_delay=words.seconds("maxTriggerDelay"),
         rows_per_task=words.number("rowsPerTask", at_least=1) if words.text("rowsPerTask") else None,
+        tasks_per_batch=words.number("tasksPerBatch", at_least=1) if words.text("tasksPerBatch") else None,
         bytes_per_task=words.number("bytesPerTask", at_least=1),
         lossless=words.truth("failOnDataLoss"),
         skip_corrupt=words.truth("skipCorrupt"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from typing import Any, Final
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ from pyspark_nsq.watch import Watch
 from pyspark_nsq.worker import spare_imports
 
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
+_MOST_ROWS_PER_TASK: Final = 500_000
 _NO_LIMIT: Final = (1 << 63) - 1
 _GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
 _LAST_WORDS: Final = 0.5  # seconds that a stream which ends by itself waits until nsqd have heard how far it came
@@ -169,7 +171,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = self._profiles.marks(ranges, self._heads(), options.bytes_per_task)
         if options.as_ranges:
             ranges += silent(before, after)
-        rows = options.rows_per_task or ROWS_PER_TASK
+        rows = options.rows_per_task or _rows_per_task(ranges, options.tasks_per_batch)
         tasks = cut(ranges, rows, bytes_per_task=options.bytes_per_task, marks=marks)
         opening = frozenset(after.begins.items())
         return [Task(part, opening) for part in tasks]
@@ -232,3 +234,14 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             spare_imports()
             return iter([as_rows(partition.ranges, partition.opening)])
         return read_ranges(partition.ranges, self._options, self._schema)
+
+
+def _rows_per_task(ranges: Sequence[Range], tasks: int | None) -> int:
+    """Return how many rows a task of this batch gets, where nobody says so.
+
+    A task costs as much as reading 20,000 rows, so a batch that has tasks enough for all cores has larger ones instead of more.
+    """
+    if tasks is None:
+        return ROWS_PER_TASK
+    rows = sum(it.rows for it in ranges)
+    return min(max(ROWS_PER_TASK, ceil(rows / tasks)), _MOST_ROWS_PER_TASK)

@@ -194,9 +194,18 @@ class Application:
 class Landing:
     """A table, and the application that fills it."""
 
-    def __init__(self, folder: Path, nodes: list[Nsqd], kind: Format, store: S3Server | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: list[Nsqd],
+        kind: Format,
+        store: S3Server | None = None,
+        *,
+        pace: Sequence[str] = ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0"),  # many commits to be killed in
+    ) -> None:
         self._kind = kind
         self._folder = folder
+        self._pace = pace
         self.table = str(folder / "table") if store is None else store.new_uri()
         self._place = parse_place(self.table, {} if store is None else store.storage)
         self._nodes = nodes
@@ -209,7 +218,7 @@ class Landing:
         nodes = [f"--nsqd={address(node)}" for node in self._nodes]
         is_iceberg = self._kind is Format.ICEBERG
         places = iceberg.flags(self._folder) if is_iceberg else ["--format=delta", f"--table={self.table}"]
-        pace = [f"--source-option={it}" for it in ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0")]
+        pace = [f"--source-option={it}" for it in self._pace]
         return ["nsqpipe", "land", *nodes, "--topic=orders", *places, f"--checkpoint={checkpoint}", *pace]
 
     def landed(self) -> Seen:

@@ -46,13 +46,17 @@ def run(folder: Path, *, rate: int, seconds: float) -> Result:
     with Nsqd(folder / "one", KEPT, WINDOW) as nsqd:
         nsqd.options = (*nsqd.options, f"http-address={address(nsqd)}")
         nsqd.post("/topic/create?topic=orders")
-        publisher, landing = Publisher([nsqd], rate, part=max(1, rate // 10)), Landing(folder, [nsqd], Format.DELTA)
+        publisher, landing = (
+            Publisher([nsqd], rate, part=max(1, rate // 10)),
+            Landing(folder, [nsqd], Format.DELTA, pace=()),
+        )
         landing.spark.start()
         publisher.start()
         try:
             landing.spark.wait_for_commit(0)
             until = time.monotonic() + seconds
             while time.monotonic() < until:
+                result.acknowledged = publisher.acknowledged
                 look(landing, result)
                 sys.stdout.write(f"{until - time.monotonic():4.0f} s to go: {result}\n")
                 sys.stdout.flush()
