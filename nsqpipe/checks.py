@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from nsqpipe.doctor import GET_PYICEBERG
 from nsqpipe.failures import PipeFailed, WrongUsage, first_cause
 from nsqpipe.folders import check_folder
 from nsqpipe.jobs import (
@@ -119,6 +121,10 @@ def _can_listen(address: str) -> None:
 
 def _paths(job: Job) -> None:
     match job:
+        case Land() if job.is_iceberg:
+            _iceberg(job)
+            _folder("--checkpoint", job.checkpoint)
+            _checkpoint(job, job.checkpoint)
         case Land():
             _new_table("--table", job.table, job.format)
             _folder("--checkpoint", job.checkpoint or _beside(job.table))
@@ -150,6 +156,24 @@ def _paths(job: Job) -> None:
             _old_table(job.table, Format.DELTA)
         case _:
             pass
+
+
+def import_for(jobs: Iterable[Job]) -> None:
+    """Import what only some jobs need. Raises PipeFailed where it is not installed."""
+    if any(isinstance(job, Land) and job.is_iceberg for job in jobs):
+        if find_spec("pyiceberg") is None:
+            raise PipeFailed(f"--format iceberg needs pyiceberg: {GET_PYICEBERG}")
+        import nsqpipe.iceberg  # noqa: F401
+
+
+def _iceberg(job: Land) -> None:
+    """The catalog answers, and where there are tables, their ends mean something."""
+    import_for([job])
+    from nsqpipe.iceberg import standing
+    from nsqpipe.tables import tables_of
+
+    for table in tables_of(job)[: 2 if job.can_fail else 1]:
+        standing(table)
 
 
 def _beside(table: str) -> str:
@@ -335,21 +359,19 @@ def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> N
 
 
 def _rows_fit(job: Land, options: SourceOptions) -> None:
-    """Into Delta tables that are there."""
-    if job.format is not Format.DELTA:
+    """Into tables that are there, of formats that have a schema."""
+    if job.format is Format.PARQUET:
         return
     from nsqpipe.decoders import decoder_of
-    from nsqpipe.storage import place_for
+    from nsqpipe.tables import tables_of
     from pyspark_nsqtable import landing
-    from pyspark_nsqtable.sink import BadTable, check_table
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
-    tables = [] if job.select else [(job.table, good)]  # what is selected, Spark will say
-    for path, rows in [*tables, (job.quarantine_path, bad)] if job.can_fail else tables:
-        try:
-            check_table(place_for(job, path), rows, landing.PARTITIONS)
-        except BadTable as error:
-            raise PipeFailed(str(error)) from None
+    table, quarantine = tables_of(job)
+    if not job.select:  # what is selected, Spark will say
+        table.check_rows(good)
+    if job.can_fail:
+        quarantine.check_rows(bad)
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:

@@ -69,10 +69,11 @@ def run_file(job: jobs.Run) -> None:
         run.check()
         # All that the jobs' checks import, too: threads that import beside each other may find half a module.
         import nsqpipe.session  # noqa: F401
-        from nsqpipe.checks import check_work
+        from nsqpipe.checks import check_work, import_for
         from nsqpipe.pipeline import for_each
         from nsqpipe.streams import streams_of
 
+        import_for(pipeline.jobs.values())
         for_each(pipeline, lambda _, it: check_work(it))
         streams = for_each(pipeline, lambda name, it: streams_of(it, name))
         if job.dry_run:

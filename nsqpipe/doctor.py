@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 JAVA_AT_LEAST: Final = 17
 PYSPARK: Final = "4.3.0"
+GET_PYICEBERG: Final = "pip install 'pyiceberg[sql-sqlite]>=0.12,<0.13'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Finding:
 
 
 def examine(source: From | None, places: Iterable[Place] = ()) -> Iterator[Finding]:
-    for check in (java, spark_home, worker_python, pyspark, pyarrow, protobuf, pandas, deltalake):
+    for check in (java, spark_home, worker_python, pyspark, pyarrow, protobuf, pandas, deltalake, pyiceberg):
         yield check()
     yield from data_sources()
     for place in places:
@@ -112,6 +113,15 @@ def deltalake() -> Finding:
     if here is None:
         return Finding(False, "no deltalake: tables can only be Parquet; pip install deltalake")
     return Finding(True, f"deltalake {here}")
+
+
+def pyiceberg() -> Finding:
+    here = _version("pyiceberg")
+    if here is None:
+        return Finding(True, f"no pyiceberg, which only `land --format iceberg` needs: {GET_PYICEBERG}")
+    if tuple(map(int, here.split(".")[:2])) != (0, 12):
+        return Finding(False, f"pyiceberg {here}: landing is tried out with 0.12 alone; {GET_PYICEBERG}")
+    return Finding(True, f"pyiceberg {here}")
 
 
 def data_sources() -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from nsqpipe.kinds import DeployMode, Format, Kind, Late, OnFailure
 from nsqpipe.settings import Job, argument, interval, listening, moment, pair, place, rest, setting
 from nsqpipe.sources import From
 
+_ICEBERG_NAME = re.compile(r"[^/\\.]+(\.[^/\\.]+)+")
+_LAND_ALONE = "--format iceberg: of our jobs `land` alone knows Iceberg tables; what reads Iceberg reads them"
 NO_ADDRESS = "either --lookupd or --nsqd is needed, the HTTP address, as in 127.0.0.1:4161"
 
 
@@ -118,6 +121,11 @@ class OfTable(Stored):
 class AsItIs(OfTable):
     format: Format | None = setting("delta or parquet (default: as the table is)", None)
 
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if self.format is Format.ICEBERG:
+            yield _LAND_ALONE
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bodies(OfTable):
@@ -175,8 +183,17 @@ class Decoding(Bodies):
 class Land(OnSpark, Streaming, Decoding, Reading):
     """Topics into a table, by topic, date and hour, each message exactly once."""
 
-    format: Format = setting("delta or parquet", Format.DELTA)
-    checkpoint: str = setting("where the stream keeps its place (default: TABLE.checkpoint)", "")
+    format: Format = setting("delta, parquet or iceberg", Format.DELTA)
+    catalog: str = setting("Iceberg: the catalog's name in pyiceberg's configuration (default: its default)", "")
+    catalog_uri: str = setting(
+        "Iceberg: the catalog's address, http://rest:8181 or sqlite:////data/catalog.db", "", is_secret=True
+    )
+    catalog_option: tuple[tuple[str, str], ...] = setting(
+        "NAME=VALUE for pyiceberg, as in warehouse=s3://lake; may be repeated", (), parse=pair, is_secret=True
+    )
+    checkpoint: str = setting(
+        "where the stream keeps its place (default: TABLE.checkpoint; Iceberg has no default)", ""
+    )
     no_upkeep: bool = setting("leave small files and leftovers to `nsqpipe compact`", False)
     closed_after: int = setting(
         "seconds without a new row after which the files of an hour are joined", 600, at_least=0
@@ -186,6 +203,36 @@ class Land(OnSpark, Streaming, Decoding, Reading):
         "remove files that no version of the last so many hours needs; -1: remove none", 168, at_least=-1
     )
     show: bool = setting("at the end, print a sample and the traffic of each minute", False)
+
+    @property
+    def is_iceberg(self) -> bool:
+        return self.format is Format.ICEBERG
+
+    @property
+    def quarantine_path(self) -> str:
+        if self.is_iceberg:
+            return self.quarantine or f"{self.table}_quarantine"  # a point would begin another namespace
+        return super().quarantine_path
+
+    @property
+    def catalog_properties(self) -> dict[str, str]:
+        return {**({"uri": self.catalog_uri} if self.catalog_uri else {}), **dict(self.catalog_option)}
+
+    def problems(self) -> Iterator[str]:
+        yield from super().problems()
+        if not self.is_iceberg:
+            if self.catalog or self.catalog_properties:
+                yield "--catalog, --catalog-uri and --catalog-option need --format iceberg"
+            return
+        for flag, name in (("--table", self.table), ("--quarantine", self.quarantine_path)):
+            if not _ICEBERG_NAME.fullmatch(name):
+                yield f"{flag} {name}: an Iceberg table is named NAMESPACE.TABLE"
+        if not self.checkpoint:
+            yield "--format iceberg needs a --checkpoint: the table's name says no folder to put one beside"
+        if self.remote:
+            yield "--format iceberg: the driver commits, so it does not go with --remote"
+        if self.show:
+            yield "--format iceberg: --show reads the table by Spark, which has nothing for Iceberg here"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,6 +252,8 @@ class Aggregate(OnSpark, Streaming, Reading, Stored):
         yield from super().problems()
         if not self.results and not self.table:
             yield "nothing to do: --results, --table or both are needed"
+        if self.format is Format.ICEBERG:
+            yield _LAND_ALONE
 
 
 @dataclass(frozen=True, kw_only=True)

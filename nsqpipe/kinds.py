@@ -6,10 +6,11 @@ from enum import StrEnum
 
 
 class Format(StrEnum):
-    """How a table lies on disk."""
+    """What a table is kept as."""
 
     DELTA = "delta"
     PARQUET = "parquet"
+    ICEBERG = "iceberg"
 
 
 class Kind(StrEnum):

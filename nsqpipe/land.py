@@ -1,7 +1,7 @@
 """`nsqpipe land`: topics into a table, each message exactly once.
 
-Into Delta there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two tables
-(`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules, they pass through it between marks.
+Into Delta and Iceberg there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two
+tables (`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules, they pass through it between marks.
 
 Into Parquet Spark's own file sink writes. It knows one table, so rows that may fail need two queries, each with a checkpoint of
 its own.
@@ -23,10 +23,8 @@ from nsqpipe.tables import Format
 from pyspark_nsq.options import source_options
 from pyspark_nsq.schema import default_schema
 from pyspark_nsqtable import landing, marks
-from pyspark_nsqtable.sink import check_table
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -67,7 +65,7 @@ def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
     if not job.every:
         job = replace(job, source=sources.with_defaults(job.source, SOURCE_OPTIONS))
     source = _reporting(job, job.table, "land")
-    if job.table.format is Format.DELTA:
+    if job.table.format is not Format.PARQUET:
         yield _started(_by_ranges(spark, replace(job, source=source)), job.table, "land", job)
         return
     writers = [(job.table, job.table.stream_writer(job.shape.good(sources.stream(spark, source))), "land")]
@@ -81,8 +79,8 @@ def start_landing(spark: SparkSession, job: Land) -> Iterator[StreamingQuery]:
 
 
 def _reporting(job: Land, table: Table, name: str) -> sources.From:
-    place = table.place
-    return sources.reporting(job.source, name, str(place) if job.is_remote else place.absolute(), table.format)
+    into = str(table.place) if job.is_remote else table.absolute()
+    return sources.reporting(job.source, name, into, table.format)
 
 
 def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> StreamingQuery:
@@ -108,20 +106,13 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
         writer = writer.options(**{f"{landing.SOURCE}{name}": text for name, text in options.items()})
         if decoder is not None:
             writer = writer.option("decoder", landing.packed(decoder))
-    _check_tables(job, *schemas)
+    good, bad = schemas
     if shape.can_fail:
-        store = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.place.access.as_options().items()}
-        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower(), **store)
-    return writer.options(path=job.table.path, **job.table.place.access.as_options()).outputMode("append")
+        theirs = {f"{landing.QUARANTINE}{name}": text for name, text in job.quarantine.sink_options(bad).items()}
+        writer = writer.options(quarantine=job.quarantine.path, dropBody=str(shape.drops_body).lower(), **theirs)
+    return writer.options(**job.table.sink_options(good)).outputMode("append")
 
 
 def _tasks(spark: SparkSession) -> int:
     """Return how many tasks a large batch has: with two for each core, none is idle for long while the last ones are done."""
     return 2 * spark.sparkContext.defaultParallelism
-
-
-def _check_tables(job: Land, good: pa.Schema, bad: pa.Schema) -> None:
-    """The sink does it too, but only when it has something to commit."""
-    check_table(job.table.place, good, landing.PARTITIONS)
-    if job.shape.can_fail:
-        check_table(job.quarantine.place, bad, landing.PARTITIONS)

@@ -76,7 +76,15 @@ class _Watched:
 def _contents(table: Table) -> Contents | str:
     """Or why that cannot be said."""
     try:
-        return _delta(table) if table.format is Format.DELTA else _parquet(table.path)
+        match table.format:
+            case Format.DELTA:
+                return _delta(table)
+            case Format.ICEBERG:
+                from nsqpipe import iceberg
+
+                return Contents(*iceberg.contents(table))
+            case Format.PARQUET:
+                return _parquet(table.path)
     except Exception as error:  # whatever storage may raise: the job has ended as it has ended
         return first_cause(error)
 

@@ -24,6 +24,7 @@ from difflib import get_close_matches
 from os.path import abspath
 from typing import Any, Final, TypeVar
 
+from common.passwords import mask_passwords
 from nsqpipe.failures import SeveralFailed, WrongUsage, first_cause, of_job
 from nsqpipe.jobs import Aggregate, Land, OfStreams, OnSpark, Run
 from nsqpipe.settings import Job, Setting, settings_of, value_of
@@ -189,21 +190,25 @@ def _shared(jobs: Mapping[str, StreamJob]) -> Iterator[str]:
     owners: dict[str, str] = {}
     for name, job in jobs.items():
         here = section(job, name)
-        for path in dict.fromkeys(map(_absolute, _written_by(job))):
+        for path in dict.fromkeys(_written_by(job)):
             if path in owners:
                 yield f"{here} writes to {path}, and so does {owners[path]}: name a place of its own"
             owners.setdefault(path, here)
 
 
 def _written_by(job: StreamJob) -> Iterator[str]:
-    if isinstance(job, Land):
-        yield job.checkpoint or f"{job.table.rstrip('/')}.checkpoint"
-        yield job.table
-        if job.can_fail:
-            yield job.quarantine_path
+    """Their names for whoever is somewhere else, without passwords."""
+    if isinstance(job, Aggregate):
+        yield from map(_absolute, filter(None, (job.checkpoint, job.table, job.results)))
+        return
+    yield _absolute(job.checkpoint or f"{job.table.rstrip('/')}.checkpoint")
+    if job.is_iceberg:
+        from nsqpipe.tables import tables_of  # it imports Spark
+
+        table, quarantine = (mask_passwords(it.absolute()) for it in tables_of(job))
     else:
-        yield job.checkpoint
-        yield from filter(None, (job.table, job.results))
+        table, quarantine = _absolute(job.table), _absolute(job.quarantine_path)
+    yield from (table, quarantine) if job.can_fail else (table,)
 
 
 def _absolute(path: str) -> str:

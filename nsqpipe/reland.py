@@ -24,11 +24,11 @@ from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 
 from nsqpipe.failures import PipeFailed
-from pyspark_nsqtable.appending import SELECTS
 from pyspark_nsqtable.decoding import ERROR, EXTRA, MISSING, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.files import DataFile, PartitionedWriter
 from pyspark_nsqtable.lease import check_leases
 from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.shares import SELECTS
 from pyspark_nsqtable.sink import BadTable, Target, action_of, check_table, taken_turn, turn_of, unnamed
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from nsqpipe.failures import PipeFailed, WrongUsage
 from nsqpipe.kinds import Format
-from pyspark_nsqtable.appending import SELECTS
 from pyspark_nsqtable.decoding import ERROR, VALUE
 from pyspark_nsqtable.marks import MARK, SELECTED
+from pyspark_nsqtable.shares import SELECTS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,13 +29,25 @@ _REPLACED: Final = (_BODY, VALUE)  # by what is selected
 
 
 def check_selects(table: Table, select: str) -> None:
-    """Raise PipeFailed where a Delta table that SQL has made would get what was left out of it, as nobody has said --select."""
-    if select or table.format is not Format.DELTA or not table.exists():
-        return
-    if table.delta().transaction_version(SELECTS) is not None:
+    """Raise PipeFailed where a table that SQL has made would get what was left out of it, as nobody has said --select."""
+    if not select and _is_selected(table):
         raise PipeFailed(
             f"the table at {table.path} has what --select has made of messages: say the same --select, or name another table"
         )
+
+
+def _is_selected(table: Table) -> bool:
+    """Return whether the table says that SQL has made it; a Parquet table has no way to."""
+    match table.format:
+        case Format.DELTA:
+            return table.exists() and table.delta().transaction_version(SELECTS) is not None
+        case Format.ICEBERG:
+            from nsqpipe import iceberg
+
+            there = iceberg.standing(table)
+            return there is not None and there.is_selected
+        case Format.PARQUET:
+            return False
 
 
 def with_selected(rows: DataFrame, select: str) -> DataFrame:

@@ -31,8 +31,9 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # Spark's pages and its event log show the options of sources and sinks; a decoder may hold a registry's password.
-    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|decoder",
+    # Spark's pages and its event log show the options of sources and sinks; a decoder may hold a registry's password, and
+    # properties of a catalog anything.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|decoder|catalog[.]",
 }
 _LOCAL_ONLY: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",

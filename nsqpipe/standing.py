@@ -1,7 +1,7 @@
 """Where a table stands, and whether a checkpoint belongs to it: asked before Spark is started, and answered in one line.
 
-A Delta table says itself how far it goes in each lane. So a checkpoint that was lost is no harm, as landing goes on from the
-table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
+A Delta or Iceberg table says itself how far it goes in each lane. So a checkpoint that was lost is no harm, as landing goes on
+from the table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
 
 A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches, and takes a batch whose number it has for
 one that it has: a new checkpoint would begin with number 0 again, and nothing would land. So each checkpoint that fills a table
@@ -18,7 +18,7 @@ import socket
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyarrow.fs import FileSelector, FileType
 
@@ -40,8 +40,9 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Places, resolve
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reports import lanes_of
-from pyspark_nsqtable.appending import is_marked, rows_without_ends
+from pyspark_nsqtable.appending import is_marked
 from pyspark_nsqtable.ends import Refused, Span, application, new_end
+from pyspark_nsqtable.shares import rows_without_ends
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -67,13 +68,11 @@ def check_standing(source: From, table: Table) -> From:
         if table.format is Format.PARQUET:
             _check_parquet(table, checkpoint)
             return source
-        delta = table.delta() if table.exists() else None
-        if delta is not None and not is_marked(delta) and delta.file_uris():
-            raise PipeFailed(rows_without_ends(table.path))
+        held = _held(table)
         if checkpoint.spans:
-            _check_joins(table, delta, checkpoint)
+            _check_joins(table, held, checkpoint)
             return source
-        return source if delta is None else _going_on(source, options, delta)
+        return source if held is None else _going_on(source, options, held)
     except NsqError as error:
         raise PipeFailed(str(error)) from error
 
@@ -105,6 +104,7 @@ def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
     delta = table.delta() if table.exists() else None
     if delta is None or not is_marked(delta):
         return source, 0
+    held = _HeldByDelta(delta)
     try:
         options = source_options(source.as_options())
         cluster = Cluster(options, Http(options.access))
@@ -117,7 +117,7 @@ def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
     places: dict[Lane, tuple[int, int]] = {}
     left = 0
     for lane, begin in begins.items():
-        end = min(asked[lane], _end_in(delta, lane) or 0)
+        end = min(asked[lane], held.end_of(str(lane)) or 0)
         if begin < end:
             places[lane] = begin, end
         left += max(0, asked[lane] - max(begin, end))
@@ -174,33 +174,62 @@ def _offset_in(checkpoint: Place, batch: int) -> Any:
     return offsets[0]
 
 
-# Delta
+# Tables that know their ends
 
 
-def _check_joins(table: Table, delta: DeltaTable | None, checkpoint: Checkpoint) -> None:
+class Held(Protocol):
+    """What a table says of itself."""
+
+    def end_of(self, lane: str) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _HeldByDelta:
+    table: DeltaTable
+
+    def end_of(self, lane: str) -> int | None:
+        end: int | None = self.table.transaction_version(application(lane))
+        return end
+
+
+def _held(table: Table) -> Held | None:
+    """None: there is no table. Raises PipeFailed where it has rows that no ends account for."""
+    if table.format is Format.ICEBERG:
+        from nsqpipe import iceberg
+
+        return iceberg.standing(table)
+    if not table.exists():
+        return None
+    delta = table.delta()
+    if not is_marked(delta) and delta.file_uris():
+        raise PipeFailed(rows_without_ends(f"the table at {table.path}"))
+    return _HeldByDelta(delta)
+
+
+def _check_joins(table: Table, held: Held | None, checkpoint: Checkpoint) -> None:
     for lane, span in checkpoint.spans.items():
-        end = None if delta is None else delta.transaction_version(application(lane))
+        end = None if held is None else held.end_of(lane)
         try:
             new_end(span, end)
         except Refused:
             raise PipeFailed(
-                f"the checkpoint {checkpoint.place} goes on at {span.begin} of lane {lane}, and {_told(table, delta, end)}: "
+                f"the checkpoint {checkpoint.place} goes on at {span.begin} of lane {lane}, and {_told(table, held, end)}: "
                 "it is another table's, or the table was replaced. Name a new checkpoint: landing then begins where the table "
                 "ends"
             ) from None
 
 
-def _told(table: Table, delta: DeltaTable | None, end: int | None) -> str:
-    if delta is None:
+def _told(table: Table, held: Held | None, end: int | None) -> str:
+    if held is None:
         return f"there is no table at {table.path}"
     return f"the table {table.path} {'has nothing of it' if end is None else f'ends at {end}'}"
 
 
-def _going_on(source: From, options: SourceOptions, delta: DeltaTable) -> From:
+def _going_on(source: From, options: SourceOptions, held: Held) -> From:
     """From the table's ends; where it knows none, from where the options say."""
     cluster = Cluster(options, Http(options.access))
     heads = {head.lane: head for head in _heads(cluster, options)}
-    ends = {lane: end for lane in heads if (end := _end_in(delta, lane)) is not None}
+    ends = {lane: end for lane in heads if (end := held.end_of(str(lane))) is not None}
     if not ends:
         return source
     start = options.start
@@ -212,11 +241,6 @@ def _going_on(source: From, options: SourceOptions, delta: DeltaTable) -> From:
     written = json.dumps({str(lane): at for lane, at in sorted(begins.items())})
     kept = {name: text for name, text in source.options.items() if name.lower() not in _STARTS}
     return replace(source, options={**kept, "startingOffsets": written})
-
-
-def _end_in(delta: DeltaTable, lane: Lane) -> int | None:
-    end: int | None = delta.transaction_version(application(str(lane)))
-    return end
 
 
 def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:

@@ -162,8 +162,11 @@ def read_text(place: Place) -> str | None:
         filesystem, path = place.filesystem()
         if not _is_file(filesystem, path):
             return None
-        with filesystem.open_input_stream(path) as stream:
-            return bytes(stream.read()).decode()
+        try:
+            with filesystem.open_input_stream(path) as stream:
+                return bytes(stream.read()).decode()
+        except FileNotFoundError:  # it was removed since
+            return None
 
 
 def replace_text(place: Place, text: str) -> None:

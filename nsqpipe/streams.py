@@ -18,7 +18,7 @@ from nsqpipe.landed import Ledger
 from nsqpipe.quality import load_rules
 from nsqpipe.shape import Shape
 from nsqpipe.storage import place_for
-from nsqpipe.tables import Table, table_for
+from nsqpipe.tables import Table, table_for, tables_of
 from nsqpipe.upkeep import Policy
 
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ def streams_of(job: jobs.Land | jobs.Aggregate, name: str = "") -> Streams:
 
 
 def landing(job: jobs.Land, name: str = "") -> Streams:
-    table = table_for(job, job.table, job.format, job.checkpoint)
-    quarantine = table_for(job, job.quarantine_path, job.format)
+    table, quarantine = tables_of(job)
     prefix = _prefix(name)
     prepared = prepare_landing(
         Land(
@@ -129,7 +128,7 @@ def _prefix(name: str) -> str:
 
 
 def _policy(job: jobs.Land) -> Policy | None:
-    if job.no_upkeep or job.format is not Format.DELTA:
+    if job.no_upkeep or job.format is Format.PARQUET:
         return None
     vacuum_after = None if job.vacuum_hours < 0 else job.vacuum_hours * 3600.0
     return Policy(target_bytes=job.target_mb << 20, closed_after=job.closed_after, vacuum_after=vacuum_after)

@@ -1,4 +1,4 @@
-"""Tables, wherever they lie: Delta, which commits with its rows, and Parquet as Spark's own file sink writes it."""
+"""Tables: Delta and Iceberg, which commit with their rows, and Parquet as Spark's own file sink writes it, wherever they lie."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Format as Format
 from nsqpipe.storage import options_for, place_of
 from nsqpipe.transforms import PARTITIONS
+from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.reading import UNREADABLE, schema_of
-from pyspark_nsqtable.sink import check_table
+from pyspark_nsqtable.sink import BadTable, check_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.readwriter import DataFrameWriter
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from nsqpipe.jobs import Stored
+    from nsqpipe.jobs import Land, Stored
     from pyspark_nsqtable.places import Place
 
 
@@ -34,10 +36,18 @@ class Table:
     format: Format
     checkpoint_path: str = ""
     storage: Mapping[str, str] = field(default_factory=dict, repr=False)  # options `storage.*`
+    catalog: CatalogName = field(default_factory=CatalogName)  # of an Iceberg table, whose path is `namespace.table`
 
     @property
     def place(self) -> Place:
         return place_of(self.path, self.storage)
+
+    def absolute(self) -> str:
+        """Return its name for whoever is somewhere else. An address of a catalog may have a password."""
+        if self.format is not Format.ICEBERG:
+            return self.place.absolute()
+        where = self.catalog.name or self.catalog.properties.get("uri")
+        return f"{self.path} in {where}" if where else self.path
 
     @property
     def checkpoint(self) -> str:
@@ -70,6 +80,8 @@ class Table:
 
     def read(self, spark: SparkSession) -> DataFrame:
         """What is in the table now."""
+        if self.format is Format.ICEBERG:
+            raise PipeFailed(f"{self.path}: Iceberg tables are not read here")
         if self.format is Format.DELTA:
             return self.read_version(spark, self.delta())
         path = self.place.for_spark()
@@ -108,6 +120,28 @@ class Table:
         self.need_delta()
         return DeltaTable.is_deltatable(**self.place.for_delta())
 
+    def check_rows(self, rows: pa.Schema) -> None:
+        """Raises PipeFailed when there is a table, and rows of this schema are none of its."""
+        if self.format is Format.ICEBERG:
+            from nsqpipe import iceberg
+
+            iceberg.check_rows(self, rows, PARTITIONS)
+            return
+        self.need_delta()
+        try:
+            check_table(self.place, rows, PARTITIONS)
+        except BadTable as error:
+            raise PipeFailed(str(error)) from None
+
+    def sink_options(self, rows: pa.Schema) -> dict[str, str]:
+        """By which our sink finds the table. Raises PipeFailed as `check_rows` does; an Iceberg table is made."""
+        if self.format is Format.ICEBERG:
+            from nsqpipe import iceberg
+
+            return iceberg.ready(self, rows, PARTITIONS)
+        self.check_rows(rows)
+        return {"path": self.path, **self.place.access.as_options()}
+
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
             raise PipeFailed(f"this needs a Delta table, and {self.path} is not one")
@@ -116,6 +150,17 @@ class Table:
 def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
     """The table that a job is told of; where its format is not said, as it is."""
     return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
+
+
+def tables_of(job: Land) -> tuple[Table, Table]:
+    """The table that a landing fills, and its quarantine."""
+    if job.format is Format.ICEBERG:
+        catalog = CatalogName(job.catalog, job.catalog_properties)
+        storage = {f"storage.{word}": text for word, text in job.storage}
+        table = Table(job.table, job.format, job.checkpoint, storage, catalog)
+        return table, replace(table, path=job.quarantine_path)
+    table = table_for(job, job.table, job.format, job.checkpoint)
+    return table, table_for(job, job.quarantine_path, job.format)
 
 
 def table_at(path: str, spelled: Format | None = None, storage: Mapping[str, str] | None = None) -> Table:

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from pyarrow.fs import FileSelector, FileType
 
 from nsqpipe.joining import join, named_files
+from nsqpipe.kinds import Format
 from nsqpipe.observing import tell
 from nsqpipe.storage import cause_of, read_text, replace_text
 from nsqpipe.upkeep import FoundFile, Policy, Tended, joinings, known_from, known_removals, leftovers
@@ -34,6 +35,8 @@ Observer = Callable[[Tended], None]
 
 def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) -> Tended:
     """Looks at the table once. A table that is not there yet needs nothing."""
+    if table.format is Format.ICEBERG:
+        return _tend_iceberg(table, policy, now=now)
     if not table.exists():
         return Tended(table=table.path)
     joined, made = join_small(table, policy, now)
@@ -43,6 +46,23 @@ def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) 
         replace_text(table.place.child(_MARK), json.dumps({"vacuumed": now}))
     files = len(table.delta().file_uris())
     return Tended(table=table.path, files=files, joined=joined, made=made, removed=removed)
+
+
+def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
+    """Snapshots expire, and what crashes have left goes. pyiceberg has nothing that joins files."""
+    from nsqpipe import iceberg
+
+    opened = iceberg.existing(table)
+    if opened is None:
+        return Tended(table=table.path)
+    place, removed = iceberg.place_of_files(table, opened), 0
+    if policy.vacuum_after is not None:
+        iceberg.expire(opened, now - policy.vacuum_after)
+        if _is_due(place, policy, now):
+            found = _files_below(place)
+            removed = _remove(place, leftovers(found, iceberg.names_needed(opened), now))
+            replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
+    return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
 
 
 def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
@@ -58,21 +78,30 @@ def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
 def vacuum(table: Table, keep: float, now: float) -> int:
     """Removes files that versions older than `keep` seconds needed, and files that a crash has left behind."""
     properties = _knowing_removals(table.delta(), keep, now)
-    filesystem, root = table.place.filesystem()
-    selector = FileSelector(root, recursive=True)
-    found = [
-        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
-        for it in filesystem.get_file_info(selector)
-        if it.type is FileType.File and "/_delta_log/" not in it.path
-    ]
+    found = [it for it in _files_below(table.place) if not it.path.startswith("_delta_log/")]
     delta = table.delta()  # after the list: see leftovers()
     removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
     if removed:  # each time it is done, it is two commits
         delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
     abandoned = leftovers(found, _names_needed(delta), now, known_from=known_from(properties, keep, now))
-    for path in abandoned:
+    return len(removed) + _remove(table.place, abandoned)
+
+
+def _files_below(place: Place) -> list[FoundFile]:
+    filesystem, root = place.filesystem()
+    selector = FileSelector(root, recursive=True, allow_not_found=True)
+    return [
+        FoundFile(it.path.removeprefix(f"{root}/"), it.mtime_ns / 1e9)
+        for it in filesystem.get_file_info(selector)
+        if it.type is FileType.File
+    ]
+
+
+def _remove(place: Place, paths: Sequence[str]) -> int:
+    filesystem, root = place.filesystem()
+    for path in paths:
         filesystem.delete_file(f"{root}/{path}")
-    return len(removed) + len(abandoned)
+    return len(paths)
 
 
 def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, str]:

@@ -16,15 +16,21 @@ from the two:
 
 A span *opens* a lane if nothing of the lane was read before it by whoever brings it. So a checkpoint that is lost, old or
 another's, and a second writer, can neither double a row nor leave one out unseen.
+
+A table keeps its ends as numbers under names, beside the rows and in the same commit: Delta as transactions of applications,
+Iceberg as properties.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 MARK: Final = "nsq/ends"  # an application that every table has whose rows are all accounted for by ends
+
+
+Numbers = Callable[[str], int | None]  # what a table keeps under a name
 
 
 class Refused(Exception):
@@ -42,7 +48,7 @@ class Span:
 
 
 def application(lane: str, of: str = "") -> str:
-    """Return the name under which a Delta table keeps its end of a lane, as an application transaction.
+    """Return the name under which a table keeps its end of a lane.
 
     A quarantine may serve several tables, and keeps its ends apart by the id of the table that they are `of`.
     """
@@ -52,6 +58,37 @@ def application(lane: str, of: str = "") -> str:
 def judgement(lane: str, of: str) -> str:
     """Return the name under which a quarantine keeps who has judged the messages before its end of a lane."""
     return f"{application(lane, of)}/judge"
+
+
+def known_ends(
+    lanes: Iterable[str], table: Numbers | None, *, of: str = "", beside: Numbers | None = None
+) -> dict[str, int | None]:
+    """Return how far a table goes, and None for a lane of which it has nothing.
+
+    A quarantine, for which `of` and `beside` are its table's id and numbers, goes as far as that table at least.
+    """
+    found: dict[str, int | None] = {}
+    for lane in lanes:
+        ends = [it(application(lane, id)) for it, id in ((table, of), (beside, "")) if it is not None]
+        found[lane] = max((end for end in ends if end is not None), default=None)
+    return found
+
+
+def ahead_and_judged_otherwise(
+    table: Numbers, quarantine: Numbers, lanes: Iterable[str], of: str, judge: int
+) -> tuple[str, int] | None:
+    """Return a lane in which a quarantine is ahead of its table, with its end, where another `judge` has filled it.
+
+    A crash between the two commits leaves it ahead. Whoever goes on with the same decoder and rules finds the same rows in it. By
+    others, some of its rows would be landed as well, and some that fail now would be in neither table.
+    """
+    for lane in sorted(set(lanes)):
+        end, ahead = table(application(lane)), quarantine(application(lane, of))
+        if ahead is None or (end is not None and ahead <= end):
+            continue
+        if quarantine(judgement(lane, of)) != judge:
+            return lane, ahead
+    return None
 
 
 def joined(spans: Iterable[Span]) -> dict[str, Span]:

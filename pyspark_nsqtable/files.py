@@ -39,16 +39,27 @@ class DataFile:
 class PartitionedWriter:
     """Writes batches into the files of one task. Nothing of them counts before the table's log names them."""
 
-    def __init__(self, filesystem: FileSystem, root: str, columns: tuple[str, ...], prefix: str) -> None:
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        root: str,
+        columns: tuple[str, ...],
+        prefix: str,
+        *,
+        keeps_columns: bool = False,
+    ) -> None:
+        """With `keeps_columns` the files have the partition columns as well as their folders."""
         self._filesystem = filesystem
         self._root = root
         self._columns = columns
         self._prefix = prefix
+        self._keeps_columns = keeps_columns
         self._open: dict[Values, _OpenFile] = {}  # the one that was written last is the last one
         self._finished: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         for values, rows in _split(batch, self._columns):
+            rows = rows if self._keeps_columns else rows.drop_columns(list(self._columns))
             file = self._open.pop(values, None) or self._new_file(values, rows.schema)
             self._open[values] = file
             file.write(rows)
@@ -134,14 +145,13 @@ def _encoded(columns: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination, without the columns that the folders' names hold."""
+    """The rows of each combination."""
     if not columns:
         yield (), batch
         return
-    rest = batch.drop_columns(list(columns))
     if batch.num_rows and all(_is_constant(batch.column(name)) for name in columns):
         first = batch.slice(0, 1)
-        yield tuple(_text(first.column(name))[0].as_py() for name in columns), rest
+        yield tuple(_text(first.column(name))[0].as_py() for name in columns), batch
         return
     keys = pa.table([_text(batch.column(name)) for name in columns], names=list(columns))
     groups = keys.group_by(list(columns)).aggregate([])
@@ -153,7 +163,7 @@ def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Va
             here = pc.is_null(column) if value is None else pc.fill_null(pc.equal(column, value), False)
             chosen = here if chosen is None else pc.and_(chosen, here)
         assert chosen is not None
-        yield values, rest.filter(chosen.combine_chunks())
+        yield values, batch.filter(chosen.combine_chunks())
 
 
 def _is_constant(column: pa.Array) -> bool:

@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import FileSystem
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -33,13 +34,15 @@ from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.ranges import COLUMNS as RANGES
 from pyspark_nsq.ranges import Part, parts_of
 from pyspark_nsq.reading import RangeReader
-from pyspark_nsqtable.appending import SELECTS, Batch, Beside, Share, append, check_judge, ends_of, prepare
+from pyspark_nsqtable import iceberg
+from pyspark_nsqtable.appending import Beside, DeltaDestination
 from pyspark_nsqtable.decoding import COUNTS, ERROR, VALUE, Decoder, with_decoded
 from pyspark_nsqtable.ends import Span, first_lacking
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.marks import MARK, SELECTED, between_marks, columns_of, spans_of
 from pyspark_nsqtable.places import is_storage_option
-from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, unnamed, was_not_committed
+from pyspark_nsqtable.shares import SELECTS, Batch, Share
+from pyspark_nsqtable.sink import BadOption, Target, nullable, target_of, was_not_committed
 from pyspark_nsqtable.sink import DefaultSource as TableSource
 from pyspark_nsqtable.unnamed import Unnamed
 
@@ -51,14 +54,42 @@ _OWN: Final = ("quarantine", "decoder", "dropbody", "judge")
 _HOUR: Final = 3_600_000_000  # microseconds
 
 
+class Destination(Protocol):
+    """A table that rows are added to, whatever its format."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def partitioning(self) -> tuple[str, ...]: ...
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether files are to have the partition columns."""
+
+    def filesystem(self) -> tuple[FileSystem, str]:
+        """Where files are to lie."""
+
+    def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
+        """How far the table goes, as a task can know it; a quarantine goes as far as its table at least."""
+
+    def check_judge(self, shares: Sequence[Share]) -> None:
+        """Raise NotJoined for a quarantine that is ahead of its table, if somebody else has judged what it has."""
+
+    def prepare(self, shares: Sequence[Share]) -> None:
+        """Judge what the tasks have written, and add none of it. Raises NotJoined or AnotherJob."""
+
+    def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+        """Add what the tasks have brought, with the ends of its lanes, in one commit."""
+
+
 @dataclass(frozen=True, slots=True)
 class Landing:
-    table: Target
-    quarantine: Target | None
+    table: Destination
+    quarantine: Destination | None
     source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
     decoder: Decoder | None = None
     selects: bool = False  # rows bring what SQL has made of messages
-    judge: int = 0  # a fingerprint of what decides which rows fail
 
 
 @dataclass
@@ -103,19 +134,35 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         fails = decoder is not None
     if fails and not given.get("quarantine"):
         raise BadOption("landing what may fail needs the option quarantine, a table's folder")
+    of_table, of_quarantine = _apart(given)
+    judge = _fingerprint(given.get("decoder", "") + given.get("judge", ""))
+    into = _into_iceberg if iceberg.LOCATION in given else _into_delta
+    destinations = into((of_table, table), (of_quarantine, quarantine) if fails else None, judge)
+    return Landing(*destinations, source, decoder, SELECTED in schema.names)
+
+
+_Asked = tuple[Mapping[str, str], pa.Schema]  # options of a table, and the rows that it gets
+
+
+def _into_delta(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destination, Destination | None]:
+    table = _target(*good)
+    quarantine = None if bad is None else DeltaDestination(_target(*bad), Beside(table, judge))
+    return DeltaDestination(table), quarantine
+
+
+def _into_iceberg(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destination, Destination | None]:
+    table = _iceberg_table(*good)
+    return table, None if bad is None else replace(_iceberg_table(*bad), beside=table, judge=judge)
+
+
+def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of the table, and those of the quarantine, which lies in a place and a store of its own."""
     rest = {
         name: text for name, text in given.items() if name not in _OWN and not name.startswith((SOURCE, QUARANTINE))
     }
     beside = {name: text for name, text in rest.items() if not is_storage_option(name)}
     beside |= {name.removeprefix(QUARANTINE): text for name, text in given.items() if name.startswith(QUARANTINE)}
-    return Landing(
-        _target(rest, table),
-        _target({**beside, "path": given["quarantine"]}, quarantine) if fails else None,
-        source,
-        decoder,
-        SELECTED in schema.names,
-        _fingerprint(given.get("decoder", "") + given.get("judge", "")),
-    )
+    return rest, {**beside, "path": given.get("quarantine", "")}
 
 
 def _fingerprint(text: str) -> int:
@@ -125,6 +172,10 @@ def _fingerprint(text: str) -> int:
 
 def _target(options: Mapping[str, str], schema: pa.Schema) -> Target:
     return replace(target_of(options, StructType()), schema=nullable(schema), partitioning=PARTITIONS)
+
+
+def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg.IcebergTable:
+    return iceberg.of_options(options, nullable(schema), PARTITIONS)
 
 
 def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
@@ -179,12 +230,11 @@ class LandingWriter(DataSourceStreamArrowWriter):
         table, quarantine = self._landing.table, self._landing.quarantine
         with self._brought(landed) as (brought, also_brought):
             if quarantine is not None:
-                beside = Beside(table, self._landing.judge)
-                check_judge(quarantine, good, beside)
+                quarantine.check_judge(good)
                 if quarantined:
-                    prepare(table, good)  # if the table refuses the batch, the quarantine must not have it
-                    append(quarantine, bad, batch, also_brought, beside=beside)
-            append(table, good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought)
+                    table.prepare(good)  # if the table refuses the batch, the quarantine must not have it
+                    quarantine.append(bad, batch, also_brought)
+            table.append(good, replace(batch, marks=(SELECTS,) if self._landing.selects else ()), brought)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if was_not_committed(messages):
@@ -194,10 +244,10 @@ class LandingWriter(DataSourceStreamArrowWriter):
     @contextmanager
     def _brought(self, landed: Sequence[Landed]) -> Iterator[tuple[Unnamed, Unnamed]]:
         """The files of the tasks, for the table and for the quarantine: without a commit they go at the end."""
-        table = self._landing.table
+        table, quarantine = self._landing.table, self._landing.quarantine or self._landing.table
         good = [file for message in landed for file in message.table.files]
         bad = [file for message in landed if message.quarantine is not None for file in message.quarantine.files]
-        with unnamed(table, good) as first, unnamed(self._landing.quarantine or table, bad) as second:
+        with Unnamed(*table.filesystem(), good) as first, Unnamed(*quarantine.filesystem(), bad) as second:
             yield first, second
 
 
@@ -231,7 +281,7 @@ class _Task:
         self._decoder = landing.decoder
         self._counts: Counter[str] = Counter()
         self._good = _Adding(landing.table, prefix)
-        self._bad = None if landing.quarantine is None else _Adding(landing.quarantine, prefix, beside=landing.table)
+        self._bad = None if landing.quarantine is None else _Adding(landing.quarantine, prefix)
         self._all = [self._good] if self._bad is None else [self._good, self._bad]
 
     def finish(self, query: str) -> Landed:
@@ -302,18 +352,17 @@ def _lacking(part: Part, begin: int) -> Range | None:
 class _Adding:
     """What a task adds to one table, while it does."""
 
-    def __init__(self, target: Target, prefix: str, *, beside: Target | None = None) -> None:
-        self._target = target
-        self._beside = beside
+    def __init__(self, to: Destination, prefix: str) -> None:
+        self._to = to
         self._share = Share()
-        filesystem, root = target.filesystem()
-        self._writer = PartitionedWriter(filesystem, root, target.partitioning, prefix)
+        filesystem, root = to.filesystem()
+        self._writer = PartitionedWriter(filesystem, root, to.partitioning, prefix, keeps_columns=to.keeps_columns)
         self._from: int | None = None
 
     def look(self, lanes: Iterable[str]) -> None:
         new = set(lanes) - self._share.ends.keys()
         if new:
-            self._share.ends.update(ends_of(self._target, new, beside=self._beside))
+            self._share.ends.update(self._to.ends_of(new))
 
     def begin(self, span: Span) -> None:
         self._share.spans.append(span)
@@ -335,7 +384,7 @@ class _Adding:
             rows = rows.filter(pc.greater_equal(sequences, begin))
         if rows.num_rows:
             self._share.rows += rows.num_rows
-            self._writer.write(rows.select(self._target.schema.names))
+            self._writer.write(rows.select(self._to.schema.names))
 
     def finish(self) -> Share:
         self._share.files = self._writer.finish()

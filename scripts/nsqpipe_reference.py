@@ -91,15 +91,16 @@ The quarantine has the same columns without `value`, and `error`; [Decoders](dec
 A batch makes a file in each partition that it touches. So unless `--every` says how often there is to be one, `land` waits for 100,000 rows, or 60 seconds (`--source-option minRowsPerTrigger=0` does not), and takes at most 2,000,000 rows or 1 GiB at once ([limited batches](spark.md#limited-batches)).
 
 - **`delta`**: executors write Parquet, the driver commits with the `deltalake` package; no jar is needed. How far the table goes in each lane lies in the commit that has the rows: what is there is not added again, even if the checkpoint is lost. Good rows and the quarantine come from one query. Any reader of Delta sees whole batches at every moment.
+- **`iceberg`**: as `delta`, with `pyiceberg` on the driver: a snapshot has the rows of a batch, and the same commit sets the ends of its lanes as properties of the table, which outlive every snapshot. `--table` is `NAMESPACE.TABLE` in a [catalog](../how-to/spark.md#iceberg); of our commands, `land`, `run` and `lag` alone know such tables.
 - **`parquet`**: Spark's own file sink. Only Spark knows which files count (`_spark_metadata`): whoever globs the folder may see leftovers of a crash. `compact`, `dedupe` and `backfill` are for Delta only.
 
 What is the same message is known by `node`, `topic`, `sequence` and `id`, never by time.
 `dedupe` rewrites a partition in the driver's memory: give it an hour's worth (`--conf spark.driver.memory=8g`).
 `backfill` stops where a table ends that is landed into, says how many messages of the range it has left to landing, and so may run beside a stream. It compares with what is there when it begins: when another `backfill` or a `reland` has added rows since, it is refused, and has to be run again.
 
-The checkpoint is `TABLE.checkpoint` unless said otherwise, and belongs to the table. `land` says in one line, before Spark starts, when it does not:
+The checkpoint is `TABLE.checkpoint` unless said otherwise (for Iceberg it has to be said), and belongs to the table. `land` says in one line, before Spark starts, when it does not:
 
-| what became of the checkpoint | Delta | Parquet |
+| what became of the checkpoint | Delta, Iceberg | Parquet |
 | --- | --- | --- |
 | it was deleted | landing goes on where the table ends; `startingOffsets` counts for lanes that the table does not know | refused |
 | it is older than the table | what is there is not added again | refused, unless it is the one that filled the table |
@@ -108,8 +109,9 @@ The checkpoint is `TABLE.checkpoint` unless said otherwise, and belongs to the t
 | another job lands into the table at the same time | the one that comes second stops, and says so; no row is there twice | refused; with the same checkpoint Spark stops one of them |
 
 A table in an [object store](../how-to/spark.md#object-stores) needs a `--checkpoint` on a disk. A table `[storage]` in the file of `--config` says once for all commands what `--storage` says for one.
-A Delta table with rows that no landing has brought says nothing about lanes, and nothing is landed into it; `backfill` may add to a table that has been landed into.
-A Delta table gets the fields that rows bring and it lacks, nested ones too; older rows have null there, and jobs with the older schema go on.
+A Delta or Iceberg table with rows that no landing has brought says nothing about lanes, and nothing is landed into it; `backfill` may add to a Delta table that has been landed into.
+Nor is anything landed into an Iceberg table that was set back to a snapshot from before its ends; once the newer snapshot has expired, nobody can tell.
+A Delta or Iceberg table gets the fields that rows bring and it lacks, nested ones too; older rows have null there, and jobs with the older schema go on.
 A field of another type is refused at the start, by its name: `value.price: double is not string`.
 A table and its checkpoint survive `kill -9` of anything. Neither Spark nor `deltalake` waits for the disk, so a power cut may cost the last seconds of them: then land from the logs anew, or `backfill`.
 
@@ -126,7 +128,7 @@ With `--select` a table has `topic`, `node`, `sequence`, `id`, `timestamp`, `dat
 Columns to select from are `body`, `value` and its fields, and those that are kept. `value.*` is all fields; `*` is refused, as is a column without a name.
 Each row is made of one message: there are no sums, windows or filters. What SQL cannot compute ends the job, so write `try_cast` where a value may not fit.
 **Rows that fail keep their bodies**: the quarantine, and nothing else, has what was to be masked. Rules see columns as they were before.
-A Delta table says of itself that SQL has made it. So `land` and `backfill` without `--select` refuse it, and `reland` does, which knows no SQL; after a schema is corrected, `backfill` with the same `--select` adds what the table lacks. `replay` needs a column `body`.
+A Delta or Iceberg table says of itself that SQL has made it. So `land` and `backfill` without `--select` refuse it, and `reland` does, which knows no SQL; after a schema is corrected, `backfill` with the same `--select` adds what the table lacks. `replay` needs a column `body`.
 
 Where SQL has to see rows, for `--select` or `--rules`, they pass through Spark between marks, instead of being read and written in one Python task: just as exact, and slower. Without either nothing changes.
 
@@ -182,7 +184,7 @@ What is said by `--conf`, by spark-submit or in `spark-defaults.conf` stands abo
 | `spark.log.level` | `ERROR` | `ERROR` |
 | `spark.sql.session.timeZone` | `UTC` | `UTC` |
 | `spark.sql.streaming.stateStore.providerClass` | RocksDB's | RocksDB's |
-| `spark.sql.redaction.options.regex` | also passwords, keys and decoders | the same |
+| `spark.sql.redaction.options.regex` | also passwords, keys, decoders and what a catalog is asked with | the same |
 
 `--remote sc://host:15002` uses a Spark Connect server on which the package is installed; a test starts one from what `pip` brings. Here no Java is needed then. Packages sent as artifacts cannot stream. Paths are the server's then, so tables are not looked after from here: `nsqpipe compact` does it, where they are.
 

@@ -1,7 +1,7 @@
-"""Spark and two nsqd are killed again and again while a topic lands in Parquet: nothing is missing, nothing is there twice.
+"""Spark and two nsqd are killed again and again while a topic lands in a table: nothing is missing, nothing is there twice.
 
-It lands in Parquet by a query of its own, or in Delta by `nsqpipe land`, on the disk or in an S3 server that runs here. The
-table is read all the time, and after each kill.
+It lands in Parquet by a query of its own, or in Delta or Iceberg by `nsqpipe land`, on the disk or, Delta, in an S3 server that
+runs here. The table is read all the time, and after each kill.
 
 The long version: `python -m tests.spark.kill9 --spark-kills 10 --nsqd-kills 10 --format delta`. It prints its counts and its
 seed.
@@ -31,7 +31,9 @@ import pyarrow.parquet
 from deltalake import DeltaTable
 
 from nsqpipe.tables import Format
+from pyspark_nsqtable.iceberg_commits import open_catalog
 from pyspark_nsqtable.places import parse_place
+from tests.support import iceberg
 from tests.support.process import ROOT, Nsqd, eventually
 from tests.support.s3 import S3Server
 from tests.support.spark import KEPT, address
@@ -202,6 +204,7 @@ class Landing:
         pace: Sequence[str] = ("maxRowsPerTrigger=50000", "minRowsPerTrigger=0"),  # many commits to be killed in
     ) -> None:
         self._kind = kind
+        self._folder = folder
         self._pace = pace
         self.table = str(folder / "table") if store is None else store.new_uri()
         self._place = parse_place(self.table, {} if store is None else store.storage)
@@ -213,12 +216,16 @@ class Landing:
         if self._kind is Format.PARQUET:
             return ["tests.spark.driver", "land", ",".join(map(address, self._nodes)), checkpoint, self.table]
         nodes = [f"--nsqd={address(node)}" for node in self._nodes]
-        places = ["--table", self.table, "--checkpoint", checkpoint]
+        is_iceberg = self._kind is Format.ICEBERG
+        places = iceberg.flags(self._folder) if is_iceberg else ["--format=delta", f"--table={self.table}"]
         pace = [f"--source-option={it}" for it in self._pace]
-        return ["nsqpipe", "land", *nodes, "--topic=orders", "--format=delta", *places, *pace]
+        return ["nsqpipe", "land", *nodes, "--topic=orders", *places, f"--checkpoint={checkpoint}", *pace]
 
     def landed(self) -> Seen:
         """What the table holds for who reads it now."""
+        if self._kind is Format.ICEBERG:
+            is_there = open_catalog(iceberg.catalog_at(self._folder)).table_exists("raw.table")
+            return Seen(iceberg.rows_in(self._folder)["body"].chunks if is_there else ())
         filesystem, root = self._place.filesystem()
         return Seen(
             chunk

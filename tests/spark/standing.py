@@ -28,7 +28,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from deltalake import DeltaTable
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -41,11 +41,15 @@ from nsqpipe.tables import Format, Table
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS
 from pyspark_nsq.stream_source import NsqStreamReader
-from pyspark_nsqtable.appending import AnotherJob, NotJoined
-from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of
+from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, schemas
+from pyspark_nsqtable.shares import AnotherJob, NotJoined
 from tests.spark.kill9 import processes_of_session, suppressed
+from tests.support import iceberg
 from tests.support.process import ROOT, Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 AT_ONCE: Final = 2.0  # seconds in which a refusal has to come
 PART: Final = 500  # messages that are published between two disorders
@@ -99,8 +103,9 @@ class Result:
 class Order:
     """One random order of disorders."""
 
-    def __init__(self, folder: Path, nsqd: Nsqd, engine: Engine, seed: int) -> None:
+    def __init__(self, folder: Path, nsqd: Nsqd, engine: Engine, seed: int, kind: Format) -> None:
         self._draw = random.Random(seed)
+        self._kind = kind
         self._nsqd = nsqd
         self._engine = engine
         self._names = {topic: f"{topic}_{seed}" for topic in TOPICS}
@@ -192,12 +197,25 @@ class Order:
         self.result.refused.append(said)
 
     def _count(self) -> None:
-        bodies = DeltaTable(self._table).to_pyarrow_table(columns=["topic", "body"])
+        bodies = _rows(self._table, self._kind)
         assert set(bodies["topic"].to_pylist()) == {self._names["orders"]}
         numbers = [int(body) for body in bodies["body"].to_pylist()]
         self.result.published = self._published["orders"]
         self.result.twice = len(numbers) - len(set(numbers))
         self.result.missing = len(set(range(self.result.published)) - set(numbers))
+
+
+def _table(path: Path, kind: Format, checkpoint: Path) -> Table:
+    """An Iceberg table is that of a catalog beside it."""
+    if kind is Format.ICEBERG:
+        return iceberg.table_at(path.parent, f"raw.{path.name}", str(checkpoint))
+    return Table(str(path), kind, str(checkpoint))
+
+
+def _rows(path: Path, kind: Format) -> pa.Table:
+    if kind is Format.ICEBERG:
+        return iceberg.rows_in(path.parent, f"raw.{path.name}")
+    return DeltaTable(path).to_pyarrow_table(columns=["topic", "body"])
 
 
 class Told:
@@ -221,9 +239,10 @@ class Told:
 class Model:
     """What Spark does: plan, write down the end, run tasks, commit, write down that. Two at once take turns batch by batch."""
 
-    def __init__(self, nsqd: Nsqd, draw: random.Random) -> None:
+    def __init__(self, nsqd: Nsqd, draw: random.Random, kind: Format) -> None:
         self._nsqd = nsqd
         self._draw = draw
+        self._kind = kind
         self.slowest = 0.0
 
     def land(self, topic: str, table: Path, checkpoint: Path) -> None:
@@ -264,22 +283,24 @@ class Model:
         began = time.monotonic()
         try:
             asked = From(topics=(topic,), nsqd=(address(self._nsqd),), options={"maxRowsPerTrigger": "150"})
-            source = check_standing(asked, Table(str(table), Format.DELTA, str(checkpoint)))
+            to = _table(table, self._kind, checkpoint)
+            source = check_standing(asked, to)
         except PipeFailed as failed:
             self.slowest = max(self.slowest, time.monotonic() - began)
             raise Refused(str(failed)) from failed
         try:
-            yield from _Query(source, table, checkpoint, crash).run()
+            yield from _Query(source, to, checkpoint, crash).run()
         except (AnotherJob, NotJoined) as error:
             raise Refused(str(error)) from error
 
 
 class _Query:
-    def __init__(self, source: From, table: Path, checkpoint: Path, crash: Crash) -> None:
+    def __init__(self, source: From, table: Table, checkpoint: Path, crash: Crash) -> None:
         self._checkpoint = checkpoint
         self._crash = crash
         told = {f"source.{name}": text for name, text in source.as_options().items()}
-        self._landing = landing_of({"path": str(table), **told}, from_arrow_schema(COLUMNS))
+        rows, _ = schemas(source_options(source.as_options()), None, drops_body=False)
+        self._landing = landing_of({**table.sink_options(rows), **told}, from_arrow_schema(COLUMNS))
         options = source_options({**source.as_options(), "ranges": "true", "rowsPerTask": "40"})
         self._reader = NsqStreamReader(options, COLUMNS)
         for name in ("offsets", "commits"):
@@ -290,6 +311,12 @@ class _Query:
         self._id = json.loads(metadata.read_text())["id"]
 
     def run(self) -> Iterator[str]:
+        try:
+            yield from self._run()
+        finally:
+            self._reader.stop()  # or its threads would go on asking in the tests of other modules
+
+    def _run(self) -> Iterator[str]:
         self._reader.prepareForTriggerAvailableNow()
         planned, done = self._numbers("offsets"), self._numbers("commits")
         number = max(planned, default=0) if set(planned) - set(done) else max(planned, default=-1) + 1
@@ -349,9 +376,10 @@ class _Query:
 class Command:
     """`nsqpipe land`, a process each."""
 
-    def __init__(self, nsqd: Nsqd, draw: random.Random) -> None:
+    def __init__(self, nsqd: Nsqd, draw: random.Random, kind: Format) -> None:
         self._nsqd = nsqd
         self._draw = draw
+        self._kind = kind
         self.slowest = 0.0
 
     def land(self, topic: str, table: Path, checkpoint: Path) -> None:
@@ -384,7 +412,10 @@ class Command:
             raise refused[0]
 
     def _start(self, topic: str, table: Path, checkpoint: Path) -> subprocess.Popen[str]:
-        places = [f"--nsqd={address(self._nsqd)}", f"--topic={topic}", f"--table={table}", f"--checkpoint={checkpoint}"]
+        places = [f"--nsqd={address(self._nsqd)}", f"--topic={topic}", f"--checkpoint={checkpoint}"]
+        places += (
+            iceberg.flags(table.parent, f"raw.{table.name}") if self._kind is Format.ICEBERG else [f"--table={table}"]
+        )
         pace = ["--source-option=maxRowsPerTrigger=150", "--source-option=rowsPerTask=40"]
         return subprocess.Popen(
             [sys.executable, "-m", "nsqpipe", "land", *places, *pace, "--until-now", "--quiet", "--master=local[2]"],
@@ -404,12 +435,20 @@ class Command:
             raise Refused(lines[-1] if lines else f"status {process.returncode}")
 
 
-def run(folder: Path, *, engine: type[Model] | type[Command], orders: int, steps: int, seed: int) -> Iterator[Result]:
+def run(
+    folder: Path,
+    *,
+    engine: type[Model] | type[Command],
+    orders: int,
+    steps: int,
+    seed: int,
+    kind: Format = Format.DELTA,
+) -> Iterator[Result]:
     with Nsqd(folder / "node", KEPT) as nsqd:
         for number in range(orders):
             place = folder / f"order-{number}"
             place.mkdir()
-            yield Order(place, nsqd, engine(nsqd, random.Random(seed + number)), seed + number).run(steps)
+            yield Order(place, nsqd, engine(nsqd, random.Random(seed + number), kind), seed + number, kind).run(steps)
 
 
 def main() -> int:
@@ -418,12 +457,14 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=6, help="disorders in each")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--model", action="store_true", help="without Spark")
+    parser.add_argument("--format", choices=("delta", "iceberg"), default="delta")
     given = parser.parse_args()
     logging.getLogger("pyspark_nsq").setLevel(logging.ERROR)  # readers that are done with notice when nsqd ends
     status = 0
     with tempfile.TemporaryDirectory(prefix="nsq-standing-") as folder:
         engine = Model if given.model else Command
-        for result in run(Path(folder), engine=engine, orders=given.orders, steps=given.steps, seed=given.seed):
+        how = {"orders": given.orders, "steps": given.steps, "seed": given.seed, "kind": Format(given.format)}
+        for result in run(Path(folder), engine=engine, **how):
             sys.stdout.write(f"{result}\n" + "".join(f"  {line}\n" for line in result.refused))
             sys.stdout.flush()
             status |= not (result.is_exact and result.slowest < AT_ONCE)

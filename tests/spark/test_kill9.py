@@ -10,10 +10,11 @@ import pytest
 
 from nsqpipe.tables import Format
 from tests.spark import kill9, sink_kill9
+from tests.support.pipe import IN_FOLDERS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("kind", IN_FOLDERS)
 def test_nothing_is_missing_or_twice_when_spark_and_nsqd_are_killed(kind: Format, tmp_path: Path) -> None:
     faulthandler.cancel_dump_traceback_later()  # every wait in there has its own end
     result = kill9.run(tmp_path, kind=kind, spark_kills=1, nsqd_kills=3, rate=5_000, seed=random.randrange(1 << 32))

@@ -22,14 +22,16 @@ from nsqpipe.upkeep import FoundFile, Policy, leftovers
 from pyspark_nsq.lanes import Range
 from pyspark_nsq.options import source_options
 from pyspark_nsq.ranges import COLUMNS, as_rows
-from pyspark_nsqtable.appending import AnotherJob, Batch, NotJoined, append
+from pyspark_nsqtable.appending import DeltaDestination
 from pyspark_nsqtable.ddl import parse_fields
-from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, EXTRA, MISSING, Decoded, Decoding, json_decoder
+from pyspark_nsqtable.decoding import COUNTS, COUNTS_TYPE, ERROR, EXTRA, MISSING, Decoded, Decoding, json_decoder
 from pyspark_nsqtable.ends import application
 from pyspark_nsqtable.landing import Landed, LandingWriter, land, landing_of, packed
 from pyspark_nsqtable.lease import ABANDONED_AFTER, LeaseExpired
 from pyspark_nsqtable.marks import MARK, TYPE, Marking, columns_of
 from pyspark_nsqtable.schemas import widen
+from pyspark_nsqtable.shares import AnotherJob, Batch, NotJoined
+from pyspark_nsqtable.sink import Target
 from pyspark_nsqtable.unnamed import Unnamed
 from tests.support.commits import delay_a_commit, lose_an_answer
 from tests.support.orders import Orders
@@ -111,6 +113,12 @@ class Job:
         self.commit(self.tasks(*borders, opens=opens))
 
 
+def target_of(job: Job) -> Target:
+    table = job.writer._landing.table
+    assert isinstance(table, DeltaDestination)
+    return table.target
+
+
 def seen_by_sql(job: Job, *more: tuple[str, pa.DataType]) -> pa.Schema:
     columns = columns_of(source_options(job.source))
     return pa.schema([*columns, (MARK, TYPE), *more, ("date", pa.date32()), ("hour", pa.int32())])
@@ -183,6 +191,15 @@ def test_of_two_jobs_the_later_one_says_that_there_is_another(orders: Orders, tm
     assert landed(tmp_path) == list(range(100))
 
 
+def test_another_job_is_none_where_the_batch_would_add_nothing(orders: Orders, tmp_path: Path) -> None:
+    first, second = Job(orders, tmp_path), Job(orders, tmp_path, "second")
+    first.batch_of(0, 50, opens=True)
+    tasks = second.tasks(0, 20, 40, opens=True)
+    first.batch_of(50, 100)
+    second.commit(tasks)
+    assert landed(tmp_path) == list(range(100))
+
+
 def test_two_commits_at_once_of_a_lane_collide(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = Job(orders, tmp_path), Job(orders, tmp_path, "second")
     tasks, rival = first.tasks(0, 50, opens=True), second.tasks(0, 80, opens=True)
@@ -244,7 +261,7 @@ def test_what_does_not_decode_lies_in_the_quarantine(orders: Orders, tmp_path: P
 def take(job: Job, tasks: Sequence[Landed]) -> None:
     """Commit what is good of the tasks' messages."""
     table = job.writer._landing.table
-    append(table, [it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
+    table.append([it.table for it in tasks], Batch(job.query, job.batch, {}), Unnamed(*table.filesystem(), []))
 
 
 def overtaken(monkeypatch: pytest.MonkeyPatch, overtake: Callable[[], None]) -> None:
@@ -411,10 +428,17 @@ def test_who_judges_is_known_by_decoder_and_rules() -> None:
         return Shape(decoder=json_decoder(parse_fields(fields)), rules=rules)
 
     assert shape("n int", "value.n > 0").judge == shape("n int", "value.n > 0").judge
+
+    def judge(of: Shape) -> int:
+        options = {"path": "t", "quarantine": "bad", "judge": of.judge}
+        quarantine = landing_of(options, from_arrow_schema(pa.schema([(MARK, TYPE), (ERROR, pa.string())]))).quarantine
+        assert isinstance(quarantine, DeltaDestination)
+        assert quarantine.beside is not None
+        return quarantine.beside.judge
+
     shapes = [shape("n int"), shape("n bigint"), shape("n int", "value.n > 0"), shape("n int", "value.n > 1")]
     assert len({it.judge for it in shapes}) == len(shapes)
-    schema = from_arrow_schema(pa.schema([(MARK, TYPE)]))
-    assert len({landing_of({"path": "t", "judge": it.judge}, schema).judge for it in shapes}) == len(shapes)
+    assert len({judge(it) for it in shapes}) == len(shapes)
 
 
 def test_a_new_quarantine_is_a_way_to_go_on(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +479,7 @@ def test_a_lane_that_begins_without_a_message_is_known_to_the_table(orders: Orde
 def test_a_table_whose_rows_have_no_ends_is_not_added_to(orders: Orders, tmp_path: Path) -> None:
     job = Job(orders, tmp_path)
     tasks = job.tasks(0, 10, opens=True)
-    table = job.writer._landing.table.table()
+    table = target_of(job).table()
     table.create_write_transaction([], "append", table.schema())
     job.commit(tasks)  # it had no row
     rows = DeltaTable(tmp_path / "table").to_pyarrow_table()

@@ -125,7 +125,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no name of a topic": (lambda w: w.land(topic="a b"), 2, "'a b' is neither a valid name of a topic"),
     "no interval": (lambda w: w.land("--every=abc"), 2, "'--every': expected a time, as in '10 seconds', not 'abc'"),
     "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, protobuf, not 'jsn'"),
-    "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, not 'x'"),
+    "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, iceberg, not 'x'"),
     "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is not a master"),
     "a master that is down": (
         lambda w: w.land(f"--master=spark://127.0.0.1:{closed_port()}"),

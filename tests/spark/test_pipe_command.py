@@ -263,6 +263,7 @@ def test_doctor_names_a_broken_module(tmp_path: Path) -> None:
     [
         ("protobuf", "", "no protobuf"),
         ("pandas", "3.0.1", "pandas 3.0.1: Spark needs 2.2 or newer, and less than 3"),
+        ("pyiceberg", "0.13.0", "pyiceberg 0.13.0: landing is tried out with 0.12 alone"),
     ],
 )
 def test_doctor_names_a_package(package: str, version: str, complaint: str, tmp_path: Path) -> None:

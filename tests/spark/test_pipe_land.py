@@ -20,7 +20,7 @@ from nsqpipe.quality import UNPARSED, Rule, Then, broken_counts
 from nsqpipe.shape import Shape
 from nsqpipe.tables import Format
 from pyspark_nsq.listener import OBSERVED
-from tests.support.pipe import Pipeline, source_of
+from tests.support.pipe import IN_FOLDERS, Pipeline, source_of
 from tests.support.process import Nsqd
 from tests.support.spark import flip_a_byte_of, numbered, publish
 
@@ -35,7 +35,7 @@ AVRO: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("kind", IN_FOLDERS)
 def test_a_topic_lands_once_by_topic_date_and_hour(
     kind: Format, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_topic_lands_once_by_topic_date_and_hour(
     assert list(Path(pipeline.table.path).glob("topic=007/date=*/hour=*/*.parquet"))
 
 
-@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("kind", IN_FOLDERS)
 def test_a_batch_whose_commit_spark_forgot_is_in_the_table_once(
     kind: Format, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:

@@ -116,6 +116,15 @@ def test_without_a_word_about_it_spark_runs_here(tmp_path: Path) -> None:
 
 
 LAND: Final = '[land.a]\nnsqd = "x:1"\ntopic = "a"\ntable = "t"\n'
+
+
+def iceberg(name: str, catalog: str) -> str:
+    return (
+        LAND.replace("land.a", f"land.{name}").replace('"t"', '"raw.t"')
+        + f'format = "iceberg"\ncatalog = "{catalog}"\ncheckpoint = "{name}"\n'
+    )
+
+
 WRONG: Final[dict[str, tuple[str, list[str]]]] = {
     "nothing": ("", ["there is no job: name one in [land.NAME] or [aggregate.NAME]"]),
     "no TOML": ("[land", ["Expected ']' at the end of a table declaration (at end of document)"]),
@@ -140,7 +149,7 @@ WRONG: Final[dict[str, tuple[str, list[str]]]] = {
     "a key of nobody": (LAND + "[defaults]\nxyz = 1\n", ["[defaults] has no setting xyz"]),
     "a key of the session": (LAND + 'master = "yarn"\n', ["[land.a] master is for all jobs: it belongs into [run]"]),
     "something that only a command can do": (LAND + "show = true\n", ["[land.a] has no setting show"]),
-    "no such word": (LAND + 'format = "csv"\n', ["[land.a] format: expected delta, parquet, not 'csv'"]),
+    "no such word": (LAND + 'format = "csv"\n', ["[land.a] format: expected delta, parquet, iceberg, not 'csv'"]),
     "no interval": (
         LAND + '[defaults]\nevery = "abc"\n',
         ["[defaults] every: expected a time, as in '10 seconds', not 'abc'"],
@@ -179,6 +188,14 @@ WRONG: Final[dict[str, tuple[str, list[str]]]] = {
             "[land.b] writes to s3://lake/t.checkpoint, and so does [land.a]: name a place of its own",
             "[land.b] writes to s3://lake/t, and so does [land.a]: name a place of its own",
         ],
+    ),
+    "Iceberg tables that two jobs fill": (
+        iceberg("a", "lake") + iceberg("b", "lake") + iceberg("c", "another"),
+        ["[land.b] writes to raw.t in lake, and so does [land.a]: name a place of its own"],
+    ),
+    "an Iceberg table without a checkpoint": (
+        LAND.replace('"t"', '"raw.t"') + 'format = "iceberg"\n',
+        ["[land.a] --format iceberg needs a --checkpoint: the table's name says no folder to put one beside"],
     ),
     "a checkpoint that two jobs have": (
         "".join(f'[aggregate.{name}]\nnsqd = "x:1"\ntopic = "a"\nresults = "{name}"\n' for name in "ab"),

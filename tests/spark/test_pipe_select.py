@@ -17,7 +17,7 @@ from nsqpipe.land import prepare_landing
 from nsqpipe.quality import Rule, Then
 from nsqpipe.reland import Reland, reland
 from nsqpipe.shape import Shape
-from tests.support.pipe import Pipeline, source_of
+from tests.support.pipe import IN_FOLDERS, Pipeline, source_of
 from tests.support.process import Nsqd
 from tests.support.spark import numbered, publish
 
@@ -37,7 +37,7 @@ def order(number: int) -> bytes:
     return b'{"email":"u%d@example.org","amount":%d}' % (number, number)
 
 
-@pytest.mark.parametrize("kind", Format)
+@pytest.mark.parametrize("kind", IN_FOLDERS)
 def test_a_table_gets_what_is_selected_and_the_quarantine_bodies_as_they_came(
     kind: Format, spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:

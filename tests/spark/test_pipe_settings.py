@@ -20,7 +20,7 @@ from nsqpipe.kinds import DeployMode, Format, Kind
 from nsqpipe.session import defaults_for
 from nsqpipe.settings import Job, interval, moment, pair, place, settings_of
 from nsqpipe.submit import command_for, environment
-from nsqpipe.tables import table_for
+from nsqpipe.tables import table_for, tables_of
 from pyspark_nsq.options import source_options
 from pyspark_nsqtable.registry import Registry
 from tests.support.process import ROOT
@@ -151,6 +151,18 @@ def test_a_password_is_in_no_repr_and_hidden_in_what_spark_shows() -> None:
         shown = re.compile(defaults_for({"spark.master": master})["spark.sql.redaction.options.regex"])
         for name in ("decoder", "storage.secretKey", "quarantine.storage.token", "storage.accessKey"):
             assert shown.search(name)
+
+
+def test_what_a_catalog_asks_for_is_in_no_repr_and_hidden_in_what_spark_shows() -> None:
+    words = ["--topic=a", "--nsqd=x:1", "--table=raw.t", "--format=iceberg", "--checkpoint=c"]
+    words += ["--catalog-uri=postgresql://me:hidden@host/c", "--catalog-option=credential=hidden"]
+    job = parsed("land", words)
+    assert isinstance(job, jobs.Land)
+    for kept in (job, *tables_of(job)):
+        assert "hidden" not in repr(kept)
+    shown = re.compile(defaults_for({"spark.master": "local[*]"})["spark.sql.redaction.options.regex"])
+    for name in ("catalog.uri", "quarantine.catalog.credential", "catalog.s3.access-key-id"):
+        assert shown.search(name)
 
 
 @pytest.mark.parametrize("url", ["http://me:hid/den@host:8081", "http://me:1/hidden@host", "http://me:hid#den@host"])

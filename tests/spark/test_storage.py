@@ -22,9 +22,15 @@ from nsqpipe.sources import From
 from nsqpipe.standing import check_standing, claim
 from nsqpipe.storage import check_checkpoint, check_place, names_in, place_of, read_text, replace_text
 from nsqpipe.tables import Format, Table
-from pyspark_nsqtable.appending import NotJoined
+from nsqpipe.tending import tend
+from nsqpipe.upkeep import Policy
+from pyspark_nsq.options import source_options
 from pyspark_nsqtable.files import PartitionedWriter
+from pyspark_nsqtable.iceberg import CatalogName
+from pyspark_nsqtable.iceberg_commits import open_catalog
+from pyspark_nsqtable.landing import schemas
 from pyspark_nsqtable.places import Place
+from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import TableStreamWriter, Target, Written
 from tests.spark.test_landing import Job, Odd
 from tests.support.orders import Orders
@@ -165,6 +171,22 @@ def test_where_a_table_in_a_store_stands_is_known_without_spark(place: Place, tm
         set_offsets(table.checkpoint_place, {str(job.head.lane): 80})
         with pytest.raises(PipeFailed, match=f"the table {place} ends at 60: it is another table's"):
             check_standing(source, table)
+
+
+def test_an_iceberg_table_in_a_store_is_reached_with_the_keys_that_its_options_name(
+    place: Place, tmp_path: Path
+) -> None:
+    with Nsqd(tmp_path / "data", KEPT) as nsqd:
+        publish(nsqd, "orders", numbered(100))
+        catalog = CatalogName("", {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": str(place)})
+        table = Table("raw.orders", Format.ICEBERG, str(tmp_path / "c"), place.access.as_options(), catalog)
+        job = Job(Orders(nsqd, "orders"), tmp_path)
+        rows, _ = schemas(source_options(job.source), None, drops_body=False)
+        job.options |= table.sink_options(rows)
+        job.batch_of(0, 60, opens=True)
+        assert len(open_catalog(catalog, place.access).load_table("raw.orders").scan().to_arrow()) == 60
+        done = tend(table, Policy(vacuum_after=3600.0), now=time.time())
+        assert (done.files, done.removed, done.failed) == (1, 0, "")
 
 
 def test_a_parquet_table_in_a_store_is_of_the_checkpoint_that_its_note_names(place: Place, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from nsqpipe.land import Land, prepare_landing, start_landing
 from nsqpipe.running import Observer, run_queries
@@ -17,6 +17,9 @@ from tests.support.spark import address
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+IN_FOLDERS: Final = (Format.DELTA, Format.PARQUET)  # an Iceberg table is a catalog's
 
 
 def source_of(nsqd: Nsqd, topic: str, **options: Any) -> From:

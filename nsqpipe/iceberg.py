@@ -1,0 +1,134 @@
+"""Iceberg tables as jobs see them: where a table stands, what it has, what the sink is told of it, and its upkeep.
+
+It imports pyiceberg, so whoever needs it imports it for jobs with `--format iceberg` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from nsqpipe.failures import PipeFailed, first_cause
+from nsqpipe.storage import place_of
+from pyspark_nsqtable import iceberg_commits as commits
+from pyspark_nsqtable.iceberg import IcebergTable
+from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.shares import NotJoined
+from pyspark_nsqtable.sink import BadTable, nullable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table as Opened
+
+    from nsqpipe.tables import Table
+    from pyspark_nsqtable.places import Place
+
+
+# A commit copies and writes all that is known of all snapshots: with pyiceberg 0.12 that is 1.4 ms for each of them.
+_MOST_SNAPSHOTS: Final = 200
+_KEPT_SNAPSHOTS: Final = 100
+
+
+def standing(table: Table) -> commits.Standing | None:
+    """None: there is no such table. Raises PipeFailed where the table cannot be asked, or where its ends mean nothing."""
+    with _said(table):
+        opened = existing(table)
+        if opened is None:
+            return None
+        found = commits.standing(opened)
+        found.check(table.path)
+        return found
+
+
+def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
+    """Raises PipeFailed when the catalog cannot be asked, or when there is a table and rows of this schema are none of its."""
+    with _said(table):
+        opened = existing(table)
+        if opened is not None:
+            commits.check_fits(opened, _target(table, rows, partitioning))
+
+
+def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
+    """Make the table if it is not there, and return the options by which the sink finds it."""
+    with _said(table):
+        target = _target(table, rows, partitioning)
+        opened = commits.made(_catalog(table), target)
+        commits.check_fits(opened, target)
+        found = commits.standing(opened)
+        found.check(table.path)
+        access = place_of_files(table, opened).access
+        there = replace(target, location=commits.location_of(opened), id=found.id, numbers=found.numbers, access=access)
+        return there.as_options()
+
+
+def contents(table: Table) -> tuple[int, frozenset[str]]:
+    """How many rows there are, and in which files."""
+    opened = existing(table)
+    if opened is None:
+        return 0, frozenset()
+    files = opened.inspect.files()
+    return sum(files["record_count"].to_pylist()), frozenset(files["file_path"].to_pylist())
+
+
+def _target(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
+    return IcebergTable(table.path, table.catalog, nullable(rows), partitioning)
+
+
+def _catalog(table: Table) -> Catalog:
+    # Where the files lie only the catalog knows, and keys are the same for all buckets.
+    access = place_of("s3://bucket", table.storage).access if table.storage else Access()
+    return commits.open_catalog(table.catalog, access)
+
+
+def existing(table: Table) -> Opened | None:
+    return commits.existing(_catalog(table), table.path)
+
+
+def place_of_files(table: Table, opened: Opened) -> Place:
+    return place_of(commits.location_of(opened), table.storage)
+
+
+@contextmanager
+def _said(table: Table) -> Iterator[None]:
+    """Turns what pyiceberg and a catalog's client raise, which is anything, into one line."""
+    try:
+        yield
+    except PipeFailed:
+        raise
+    except (NotJoined, BadTable) as error:
+        raise PipeFailed(str(error)) from None
+    except Exception as error:
+        raise PipeFailed(f"the catalog of {table.path} cannot be used: {first_cause(error)}") from error
+
+
+# Upkeep
+
+
+def expire(opened: Opened, before: float) -> None:
+    """Forget snapshots from before this time, in seconds since 1970, and what is more than the table can carry.
+
+    The lists of files that only these had stay where they are.
+    """
+    times = sorted(it.timestamp_ms for it in opened.snapshots())
+    if len(times) > _MOST_SNAPSHOTS:
+        before = max(before, times[-_KEPT_SNAPSHOTS] / 1000)
+    kept: set[int | None] = {ref.snapshot_id for ref in opened.refs().values()}
+    kept.add(commits.standing(opened).numbers.get(commits.SNAPSHOT))  # by it a table that was set back is known
+    expired = [it.snapshot_id for it in opened.snapshots() if it.timestamp_ms < before * 1000]
+    if forgotten := [id for id in expired if id not in kept]:
+        opened.maintenance.expire_snapshots().by_ids(forgotten).commit()
+
+
+def names_needed(opened: Opened) -> set[str]:
+    """Return the names of all data files that a snapshot has which may still be read, as of now."""
+    opened.refresh()
+    return {path.rpartition("/")[2] for path in opened.inspect.all_files()["file_path"].to_pylist()}
+
+
+def count_files(opened: Opened) -> int:
+    snapshot = opened.current_snapshot()
+    said = snapshot.summary["total-data-files"] if snapshot is not None and snapshot.summary is not None else None
+    return int(said or 0)

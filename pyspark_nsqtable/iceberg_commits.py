@@ -1,0 +1,407 @@
+"""What an Iceberg table says of itself, how far it goes in each lane, and appending that keeps to it: the driver's part.
+
+**Where the ends are.** In the table's properties, which are set in the same commit that adds the snapshot with the rows. The
+snapshot's own summary would be as atomic, but whoever compacts the table makes a snapshot without our words, and once the
+older ones have expired nobody finds them any more. Properties outlive both.
+
+**What keeps two writers apart.** A commit of Iceberg names the snapshot that it follows, and the catalog refuses it when there
+is another one by now. So whatever moves the ends makes a snapshot, even without a row. pyiceberg would make such a commit
+again by itself, on top of the other's snapshot and with the ends that we took the first time: then rows are there twice. So its
+own retries are off, and what was refused is judged anew.
+
+**When nobody knows whether a commit was made.** A catalog's answer may be lost, and its refusal may be that of a repetition while
+the first request is still on its way. So neither the data files of a commit that was tried nor the lists that it has of them are
+removed, whatever came back (`unnamed` says why), and the table is asked whether it has the batch.
+
+**Rolling back.** Properties stay as they are when somebody sets the table back to an earlier snapshot, and the ends would speak
+of rows that are gone. So the snapshot that set the ends is named with them, and has to be one that the table grew from. Once
+that snapshot has expired nobody can tell.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from deltalake import Schema
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
+from pyiceberg.manifest import DataFile as Listed
+from pyiceberg.schema import Schema as IcebergSchema
+from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import DoubleType, FloatType
+
+from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
+from pyspark_nsqtable.files import DataFile
+from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
+from pyspark_nsqtable.lease import check_leases
+from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.schemas import Misfit, additions
+from pyspark_nsqtable.shares import (
+    SELECTS,
+    Batch,
+    NotJoined,
+    Share,
+    are_there,
+    check_ahead,
+    files_of,
+    lanes_of,
+    new_ends,
+    rows_without_ends,
+)
+from pyspark_nsqtable.sink import BadTable
+from pyspark_nsqtable.unnamed import Unnamed, is_made
+
+SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by which the ends were set
+_TRIES: Final = 20  # commits of others may come between a look and ours
+_PAUSE: Final = 0.1  # seconds before a second try; more before each further one
+_LONGEST_PAUSE: Final = 2.0
+_DEFAULT_NAME: Final = "default"
+_TABLES_OF_A_CATALOG: Final = 2  # that pyiceberg makes in a new SQL catalog; two jobs that begin at once both try to
+_THERE_BY_NOW: Final = "already exists"  # what databases say to the second of them
+_PROPERTIES: Final[Mapping[str, str]] = {
+    "format-version": "2",
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit would leave one more file to be read by everybody
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit writes all metadata anew
+    f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # we do not let Parquet count bytes
+}
+_S3: Final[Mapping[str, str]] = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key",
+    "s3.secret-access-key": "secret_key",
+    "s3.session-token": "token",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a table says of the messages that it has."""
+
+    id: str
+    numbers: Mapping[str, int]  # see `ends`
+    has_rows: bool
+    is_set_back: bool  # to a snapshot before the one that set the ends
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether all its rows are accounted for by ends."""
+        return MARK in self.numbers
+
+    @property
+    def is_selected(self) -> bool:
+        """Whether it has what SQL has made of messages."""
+        return SELECTS in self.numbers
+
+    def end_of(self, lane: str) -> int | None:
+        return self.numbers.get(application(lane))
+
+    def check(self, path: str) -> None:
+        """Raises NotJoined where the ends do not say which rows there are."""
+        if self.is_set_back:
+            raise NotJoined(
+                f"the table {path} was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
+                "name another table, or set it forward again"
+            )
+        if self.has_rows and not self.is_marked:
+            raise NotJoined(rows_without_ends(f"the table {path}"))
+
+
+# Tables
+
+
+def open_catalog(name: CatalogName, access: Access | None = None) -> Catalog:
+    """The catalog, whose files are reached with our own keys where pyiceberg's configuration has none for it."""
+    given = {**_file_io(access or Access()), **name.properties}
+    load = partial(load_catalog, name.name or (_DEFAULT_NAME if given else None), **given)
+    for _ in range(_TABLES_OF_A_CATALOG):
+        try:
+            return load()
+        except Exception as error:  # of SQLAlchemy, which not every installation has
+            if _THERE_BY_NOW not in str(error):
+                raise
+    return load()
+
+
+def _file_io(access: Access) -> dict[str, str]:
+    """pyiceberg's names for what we know of an S3 store; those of other stores it takes from the environment."""
+    found = {name: str(getattr(access, field)) for name, field in _S3.items()}
+    return {name: text for name, text in found.items() if text}
+
+
+def existing(catalog: Catalog, path: str) -> Table | None:
+    try:
+        return catalog.load_table(path)
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return None
+
+
+def made(catalog: Catalog, target: IcebergTable) -> Table:
+    """The table; a new one if there is none."""
+    table = existing(catalog, target.path)
+    if table is not None:
+        return table
+    catalog.create_namespace_if_not_exists(catalog.namespace_from(target.path))
+    schema = _with_iceberg_types(target.schema)
+    try:
+        with (
+            catalog.create_table_transaction(target.path, schema, properties=dict(_PROPERTIES)) as transaction,
+            transaction.update_spec() as update,
+        ):
+            for column in target.partitioning:
+                update.add_identity(column)
+    except (TableAlreadyExistsError, CommitFailedException):
+        pass  # another job was quicker
+    return catalog.load_table(target.path)
+
+
+def location_of(table: Table) -> str:
+    """Where its data files belong."""
+    said = table.properties.get(TableProperties.WRITE_DATA_PATH)
+    return (said or f"{table.location()}/data").rstrip("/")
+
+
+def standing(table: Table) -> Standing:
+    prefix = application("")
+    numbers = {name: int(text) for name, text in table.properties.items() if name.startswith(prefix)}
+    return Standing(
+        str(table.metadata.table_uuid), numbers, _has_rows(table), _is_set_back(table, numbers.get(SNAPSHOT))
+    )
+
+
+def _has_rows(table: Table) -> bool:
+    snapshot = table.current_snapshot()
+    if snapshot is None:
+        return False
+    return snapshot.summary is None or snapshot.summary["total-records"] != "0"
+
+
+def _is_set_back(table: Table, named: int | None) -> bool:
+    if named is None or table.snapshot_by_id(named) is None:
+        return False
+    return all(it.snapshot_id != named for it in ancestors_of(table.current_snapshot(), table.metadata))
+
+
+def check_fits(table: Table, target: IcebergTable) -> None:
+    """Raises BadTable. Fields that the table lacks fit: it gets them with the first rows that have them."""
+    try:
+        _lacks_fields(table, target.schema)
+    except Misfit as misfit:
+        raise BadTable(f"the rows do not fit into the table {target.path}: {misfit}; name another table") from None
+    names = {field.field_id: field.name for field in table.schema().fields}
+    is_identity = all(isinstance(field.transform, IdentityTransform) for field in table.spec().fields)
+    columns = [names.get(field.source_id) for field in table.spec().fields]
+    if not is_identity or columns != list(target.partitioning):
+        found = ", ".join(
+            f"{field.transform}({name})" for field, name in zip(table.spec().fields, columns, strict=True)
+        )
+        raise BadTable(
+            f"the table {target.path} is partitioned by {found or 'nothing'}, and should be by "
+            f"{', '.join(target.partitioning)} themselves"
+        )
+
+
+def _lacks_fields(table: Table, rows: pa.Schema) -> bool:
+    """By the rules that Delta tables grow by. Raises Misfit."""
+    there = Schema.from_arrow(schema_to_pyarrow(table.schema(), include_field_ids=False))
+    return bool(additions(there, Schema.from_arrow(_with_iceberg_types(rows))))
+
+
+def _with_iceberg_types(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column.with_type(_iceberg_type(column.type)) for column in schema])
+
+
+def _iceberg_type(kind: pa.DataType) -> pa.DataType:
+    """Iceberg's smallest whole number has 32 bits."""
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return pa.int32()
+    if pa.types.is_struct(kind):
+        return pa.struct([inner.with_type(_iceberg_type(inner.type)) for inner in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_iceberg_type(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(_iceberg_type(kind.key_type), kind.item_field.with_type(_iceberg_type(kind.item_type)))
+    return kind
+
+
+# Commits
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """An append that may be made."""
+
+    target: IcebergTable
+    table: Table
+    files: Sequence[DataFile]
+    ends: Mapping[str, int]  # those that change
+    of: str = ""  # the id of the table to which this one is the quarantine
+
+    def make(self, batch: Batch, brought: Unnamed) -> bool:
+        """Whether it was made; if not, somebody else has committed since it was judged. Raises LeaseExpired."""
+        if not self.ends:
+            return True  # the table has all of it
+        check_leases((file.modified / 1000 for file in self.files), time.time())
+        table = self.table
+        # Of this object in memory alone; the catalog is told nothing of it.
+        table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
+        transaction = table.transaction()
+        if _lacks_fields(table, self.target.schema):
+            with transaction.update_schema() as update:
+                update.union_by_name(_with_iceberg_types(self.target.schema))
+        if table.name_mapping() is None:  # our files know their columns by name
+            mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
+            transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        told = {"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told}
+        with transaction.update_snapshot(snapshot_properties=told).merge_append() as snapshot:
+            written = {f"{self.target.location}/{file.path}": file for file in self.files}
+            for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(written)):
+                _leave_out_ranges(file, written[file.file_path], transaction.table_metadata.schema())
+                snapshot.append_data_file(file)
+        transaction.set_properties(self._properties(batch, snapshot.snapshot_id))
+        table.catalog = cast(Catalog, _Doubted(table.catalog))
+        try:
+            brought.try_commit(transaction.commit_transaction)
+        except CommitRefused:
+            return False
+        return True
+
+    def _properties(self, batch: Batch, snapshot_id: int) -> dict[str, str]:
+        numbers = {application(lane, self.of): end for lane, end in self.ends.items()}
+        if self.of:
+            numbers |= {judgement(lane, self.of): self.target.judge for lane in self.ends}
+        numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: snapshot_id}
+        return {name: str(number) for name, number in numbers.items()}
+
+
+def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) -> None:
+    """Those of columns with NaN: what deletes by a condition would take all rows of a file for 1 whose range is [1, 1]."""
+    ranged = json.loads(written.stats)["minValues"]
+    for field in schema.fields:
+        if isinstance(field.field_type, (FloatType, DoubleType)) and field.name not in ranged:
+            for bounds in (file.lower_bounds, file.upper_bounds):
+                bounds.pop(field.field_id, None)
+
+
+class CommitRefused(Exception):
+    """The catalog said that somebody else has committed."""
+
+
+class _Doubted:
+    """A catalog whose refusals pyiceberg does not see, as it would remove the lists of files that they seem to leave unused."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        try:
+            return self._catalog.commit_table(table, requirements, updates)
+        except CommitFailedException as refusal:
+            raise CommitRefused(str(refusal)) from refusal
+
+
+def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+    """Append what the tasks have brought, unless somebody else has moved the ends.
+
+    Raises what `judged` raises. What fails is no failure if the table has the batch.
+    """
+    catalog = open_catalog(target.catalog, target.access)
+    try:
+        _append(catalog, target, shares, batch, brought)
+    except Exception:
+        if not is_made(lambda: _has(catalog, target, shares, batch)):
+            raise
+
+
+def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
+    pause = _PAUSE
+    for _ in range(_TRIES):
+        if judged(catalog, target, shares).make(batch, brought):
+            return
+        time.sleep(pause * random.uniform(0.5, 1.0))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
+
+
+def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
+    check_judge(target, shares)
+    table = catalog.load_table(target.path)
+    there = standing(table)
+    there.check(target.path)
+    ends = _ends(lanes_of(shares), there, _beside(catalog, target))
+    return _names(table, batch) and are_there(shares, ends)
+
+
+def _names(table: Table, batch: Batch) -> bool:
+    """Return whether a snapshot is of this batch."""
+    told = (it.summary for it in table.snapshots() if it.summary is not None)
+    return any((it["nsq.query"], it["nsq.batch"]) == (batch.query, str(batch.number)) for it in told)
+
+
+def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
+    """Judge what the tasks have written, and add none of it."""
+    judged(open_catalog(target.catalog, target.access), target, shares)
+
+
+def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
+    """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
+    if quarantine.beside is None:
+        return
+    catalog = open_catalog(quarantine.catalog, quarantine.access)
+    table, bad = existing(catalog, quarantine.beside.path), existing(catalog, quarantine.path)
+    if table is not None and bad is not None:
+        there = standing(table)
+        check_ahead(
+            (there.numbers.get, standing(bad).numbers.get),
+            shares,
+            of=there.id,
+            judge=quarantine.judge,
+            names=(f"the table {quarantine.beside.path}", f"the quarantine {quarantine.path}"),
+        )
+
+
+def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
+    """The commit that takes what the tasks have written.
+
+    Raises NotJoined where rows would be missing, BadTable where they do not fit, and AnotherJob where the table now lacks
+    something else than what the tasks have written.
+    """
+    table = existing(catalog, target.path)
+    if table is None:  # it was made before the query was started
+        raise NotJoined(f"the table {target.path} was removed")
+    check_fits(table, target)
+    there, beside = standing(table), _beside(catalog, target)
+    there.check(target.path)
+    after = new_ends(shares, _ends(lanes_of(shares), there, beside), f"the table {target.path}")
+    return Commit(target, table, files_of(shares), after, "" if beside is None else beside.id)
+
+
+def _beside(catalog: Catalog, target: IcebergTable) -> Standing | None:
+    """The table to which a quarantine belongs."""
+    if target.beside is None:
+        return None
+    table = existing(catalog, target.beside.path)
+    if table is None:
+        raise NotJoined(f"the table {target.beside.path} was removed")
+    return standing(table)
+
+
+def _ends(lanes: Iterable[str], table: Standing, beside: Standing | None) -> dict[str, int | None]:
+    if beside is None:
+        return known_ends(lanes, table.numbers.get)
+    return known_ends(lanes, table.numbers.get, of=beside.id, beside=beside.numbers.get)

@@ -1,0 +1,114 @@
+"""What the tasks of a batch bring to a table, and whether it joins what the table has, whatever the table's format.
+
+A driver asks the table for its ends, has the batch judged by them here, and makes a commit that fails if the ends move before it
+is there. That commit, and where ends are kept, is all that formats differ in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyspark_nsqtable.ends import (
+    Numbers,
+    Refused,
+    Span,
+    advanced,
+    ahead_and_judged_otherwise,
+    first_lacking,
+    joined,
+)
+from pyspark_nsqtable.files import DataFile
+
+SELECTS: Final = "nsq/select"  # what a table with what SQL has made of messages is marked by: only SQL can add to it
+
+
+class AnotherJob(Exception):
+    """Somebody else lands into the table at the same time."""
+
+
+class NotJoined(Exception):
+    """The batch does not join what the table has, or nobody can say what the table has."""
+
+
+@dataclass
+class Share:
+    """What a task adds to one table: files, and the spans they are of, with the ends that the task knew of."""
+
+    spans: list[Span] = field(default_factory=list)
+    ends: dict[str, int | None] = field(default_factory=dict)
+    files: list[DataFile] = field(default_factory=list)
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Which micro-batch a commit is of, and what else the table's log is to say of it."""
+
+    query: str
+    number: int
+    told: Mapping[str, str]
+    marks: Sequence[str] = ()  # by which the table says what kind of table it is, once
+
+
+def lanes_of(shares: Sequence[Share]) -> list[str]:
+    return sorted({span.lane for share in shares for span in share.spans})
+
+
+def files_of(shares: Sequence[Share]) -> list[DataFile]:
+    return [file for share in shares for file in share.files]
+
+
+def new_ends(shares: Sequence[Share], ends: Mapping[str, int | None], name: str) -> dict[str, int]:
+    """Return the ends that change when a table with these ends, whose name is for people, takes what the tasks have written.
+
+    Raises NotJoined where rows would be missing, and AnotherJob where the table now lacks something else than they have written.
+    """
+    for share in shares:
+        for span in share.spans:
+            if span.lane not in share.ends:  # nothing was to be added of it
+                continue
+            if first_lacking(span, share.ends[span.lane]) != first_lacking(span, ends[span.lane]):
+                raise another_job(name, span.lane)
+    try:
+        return advanced(_joined(shares), ends)
+    except Refused as refused:
+        raise NotJoined(f"{name}: {refused}") from None
+
+
+def are_there(shares: Sequence[Share], ends: Mapping[str, int | None]) -> bool:
+    """Return whether a table with these ends has all that the tasks have covered."""
+    found = ((span, ends.get(lane)) for lane, span in _joined(shares).items())
+    return all(end is not None and end >= span.end for span, end in found)
+
+
+def _joined(shares: Sequence[Share]) -> dict[str, Span]:
+    return joined(span for share in shares for span in share.spans)
+
+
+def check_ahead(
+    said: tuple[Numbers, Numbers], shares: Sequence[Share], *, of: str, judge: int, names: tuple[str, str]
+) -> None:
+    """Raise NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else.
+
+    `said` is what the table and its quarantine keep, and `names` are theirs, for people.
+    """
+    found = ahead_and_judged_otherwise(*said, lanes_of(shares), of, judge)
+    if found is not None:
+        lane, end = found
+        raise NotJoined(
+            f"{names[1]} is ahead of {names[0]}, as after a crash: messages before {end} of lane {lane} were judged by "
+            "another decoder or other rules; land once more with these, or name another quarantine"
+        )
+
+
+def rows_without_ends(name: str) -> str:
+    return (
+        f"{name} has rows, and does not say which messages of which log they are: "
+        "whether a message is there already cannot be known; name another table"
+    )
+
+
+def another_job(name: str, lane: str) -> AnotherJob:
+    return AnotherJob(f"another job lands into {name}: it took messages of lane {lane} meanwhile")
