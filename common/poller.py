@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 from common.net import format_name, keep_alive
+from common.turn import Turn, in_turn
 
 if TYPE_CHECKING:
     from common.budget import Budget
@@ -88,19 +89,6 @@ class Handler(Protocol):
         """How long the peer may leave unread what it was sent, in seconds."""
 
 
-class Turn(Protocol):
-    """What surrounds everything that enters the cores."""
-
-    def begin(self) -> float:
-        """Takes the time of this turn and returns it."""
-
-    def take_time(self) -> float:
-        """Takes it anew, within the turn."""
-
-    def finish(self) -> None:
-        """Has everything that was decided written, delivered and, through `Poller.flush`, sent."""
-
-
 def _do_nothing() -> None: ...
 
 
@@ -147,8 +135,15 @@ class Connection:
 MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
+class PolledTurn(Turn, Protocol):
+    """A turn with many connections, of which the last ones are read long after it began."""
+
+    def take_time(self) -> float:
+        """Take the time anew."""
+
+
 class Poller:
-    def __init__(self, turn: Turn, *, busy_poll: float = 0.0) -> None:
+    def __init__(self, turn: PolledTurn, *, busy_poll: float = 0.0) -> None:
         self._turn = turn
         # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
         # On a single core that would only take the peer's time.
@@ -187,8 +182,8 @@ class Poller:
                         keep_alive(sock)
                     self.add(sock, format_name(name), make_handler, on_closed=budget.give_back)
                     if self._marked:  # a handshake may have made room for this one
-                        self._turn.begin()
-                        self._turn.finish()
+                        with in_turn(self._turn):
+                            pass
                 except OSError as error:  # reset before we could look at it
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
@@ -272,7 +267,7 @@ class Poller:
                 self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        self._turn.begin()
+        self._turn.begin()  # not `in_turn`: of all that a publish on a quiet node costs, that would be some percent
         stop = monotonic() + _LONGEST_TURN
         connections = self._connections
         if self._late:
@@ -468,9 +463,8 @@ class Poller:
             # trio's clock has an offset of its own, so only the distance means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._alarm_set.wait()
-            now = self._turn.begin()
-            self._ring(now)
-            self._turn.finish()
+            with in_turn(self._turn) as now:
+                self._ring(now)
 
     def _ring(self, now: float) -> None:
         """Ring what is due, for a slice's time. The rest stays due, as a handler may ask to be called again at once."""

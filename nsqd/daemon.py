@@ -21,6 +21,7 @@ from common.options import MILLISECOND, seconds
 from common.poller import Poller
 from common.resolver import Resolver
 from common.systemd import READY, STOPPING, notify
+from common.turn import in_turn
 from common.version import core_of
 from common.wire.unfinished import UnfinishedBodies
 from nsqd import auth_servers, lookup, protocol, timers
@@ -216,9 +217,8 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
 
 def _close(node: _Node, *, but_tunnels: bool = False) -> None:
     """Clients are closed without a word, as in NSQ; what the web server is asked through a tunnel it may still answer."""
-    node.turn.begin()
-    node.poller.close_all(but=is_tunnel if but_tunnels else None)
-    node.turn.finish()
+    with in_turn(node.turn):
+        node.poller.close_all(but=is_tunnel if but_tunnels else None)
 
 
 async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from common.options import seconds
+from common.turn import in_turn
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
@@ -135,13 +136,12 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
 @asynccontextmanager
 async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterator[None]:
     def loaded(topic: str) -> None:
-        turn.begin()
-        broker.loaded(topic)
-        turn.finish()
+        with in_turn(turn):
+            broker.loaded(topic)
 
     def settled() -> None:
-        turn.begin()
-        turn.finish()
+        with in_turn(turn):
+            pass
 
     store.on_loaded = loaded
     store.on_settled = settled

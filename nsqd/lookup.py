@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote_plus
 
 import trio
@@ -31,6 +31,7 @@ from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout
 from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
+from common.turn import Turn, in_turn
 from common.version import NSQ_VERSION
 from common.wire.lookup import (
     LEAVING,
@@ -73,14 +74,6 @@ _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 Place = tuple[str, int]  # an IP address and a port
 Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the name is for the certificate
 Resolve = Callable[[str, int], Awaitable[list[Place]]]
-
-
-class Turn(Protocol):
-    """What surrounds everything that enters the broker."""
-
-    def begin(self) -> float: ...
-
-    def finish(self) -> None: ...
 
 
 # Peers
@@ -528,10 +521,9 @@ class Lookup:
             names = set() if topic.closing else await self._ask_all(topic.name)
         finally:
             slots.release()
-        self._turn.begin()
-        if not topic.closing:
-            topic.learned(names)
-        self._turn.finish()
+        with in_turn(self._turn):
+            if not topic.closing:
+                topic.learned(names)
 
     async def _ask_all(self, topic_name: str) -> set[str]:
         """The union of what all peers that can be asked say; what they cannot say is missing."""

@@ -22,6 +22,7 @@ import trio
 from common.budget import Budget
 from common.poller import Poller
 from common.secure import SecureHandler
+from common.turn import in_turn
 from nsqlookupd.protocol import LookupProtocol, State
 
 if TYPE_CHECKING:
@@ -87,18 +88,17 @@ class Backlog:
             await self._is_filled.wait()
             for _ in range(_ROUNDS):
                 await trio.lowlevel.checkpoint()
-            self.begin()
-            while self._waiting and monotonic() < self._stop:
-                client = self._waiting.popleft()
-                try:
-                    if client.work():
-                        self._waiting.append(client)
-                except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
-                    log.exception("client(%s) - internal error, connection dropped", client.id)
-                    client.drop()
-            if not self._waiting:
-                self._is_filled = trio.Event()
-            self.finish()
+            with in_turn(self):
+                while self._waiting and monotonic() < self._stop:
+                    client = self._waiting.popleft()
+                    try:
+                        if client.work():
+                            self._waiting.append(client)
+                    except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
+                        log.exception("client(%s) - internal error, connection dropped", client.id)
+                        client.drop()
+                if not self._waiting:
+                    self._is_filled = trio.Event()
 
 
 class LookupClient:

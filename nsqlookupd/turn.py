@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from common.turn import in_turn
+
 if TYPE_CHECKING:
     from nsqlookupd.registry import Registry
 
@@ -43,12 +45,11 @@ class Turn:
         """Clear what departed peers have left behind, while others are served."""
         while True:
             await self._somebody_has_left.wait()
-            stop = self.begin() + _SLICE
-            while self._registry.has_departed and monotonic() < stop:
-                self._registry.clear_some()
-            if not self._registry.has_departed:
-                self._somebody_has_left = trio.Event()
-            self.finish()
+            with in_turn(self) as now:
+                while self._registry.has_departed and monotonic() < now + _SLICE:
+                    self._registry.clear_some()
+                if not self._registry.has_departed:
+                    self._somebody_has_left = trio.Event()
             for _ in range(_ROUNDS):
                 await trio.lowlevel.checkpoint()
 
@@ -60,5 +61,5 @@ class Turn:
             # trio's clock has an offset of its own, so only the distance means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._deadline_came_closer.wait()
-            self.begin()
-            self.finish()
+            with in_turn(self):
+                pass
