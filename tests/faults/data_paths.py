@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.disk import restored_broker
 from nsqd.fsck import cli as fsck
+from nsqd.log.carry import carry_forward
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
 from nsqd.log.recovery import Damage
@@ -94,15 +95,9 @@ class DiskNode:
     def carry(self) -> None:
         """What has happened some seconds later: finished segments go, and what waits in them is in side files."""
         for log in tuple(self.store.carrying):
-            plan = log.begin_carry()
-            if plan is None:
-                continue
-            for sequences in self.store.exceptions_of(log.topic):
-                plan.need(sequences)
-            job = log.decide_carry(plan, 0.0)
-            if job is not None:
-                job.perform(self.store.files)
-                self.store.end_carry(job)
+            for job in carry_forward(self.store, log):
+                if job is not None:
+                    job.perform(self.store.files)
 
     def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0) -> None:
         """One batch for each."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.log.carry import CarryJob
+from nsqd.log.carry import CarryJob, carry_forward
 from nsqd.log.cold import Load
 from nsqd.log.committer import LOAD_INTERVAL
 from nsqd.log.files import Buffers, Files
@@ -104,16 +104,10 @@ class OpenStore:
         self.sync()
         jobs = []
         for log in tuple(self.store.carrying):
-            plan = log.begin_carry()
-            if plan is None:
-                continue
-            for sequences in self.store.exceptions_of(log.topic):
-                plan.need(sequences)
-            job = log.decide_carry(plan, 0.0)
-            if job is not None:
-                job.perform(self.store.files)
-                self.store.end_carry(job)
-                jobs.append(job)
+            for job in carry_forward(self.store, log):
+                if job is not None:
+                    job.perform(self.store.files)
+                    jobs.append(job)
         return jobs
 
     def read(self, topic: str = "t", *, start: int | None = None) -> dict[int, bytes]:
