@@ -18,10 +18,10 @@ from nsqd.log.carry import carry_forward
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
 from nsqd.log.recovery import Damage
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.options import Options
 from nsqd.turn import Turn
+from tests.support.log_settings import log_settings
 from tests.support.node import RULES, Client, Message
 
 SEGMENT_SIZE = 600
@@ -47,7 +47,7 @@ class DiskNode:
 
     def __init__(self, path: Path) -> None:
         self.unfinished = UnfinishedBodies(1 << 20)
-        settings = LogSettings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
+        settings = log_settings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
         self.store = Store.open(path, settings, files=FastFiles())
         try:
             recovered = self.store.recover()

@@ -17,10 +17,10 @@ from nsqd.log.committer import LOAD_INTERVAL
 from nsqd.log.files import Buffers, Files
 from nsqd.log.reading import READ_PATIENCE
 from nsqd.log.record import Header
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
+from tests.support.log_settings import log_settings
 from tests.unit.log.batches import bodies_of, make_batch
 
 START = 100.0
@@ -41,7 +41,7 @@ class OpenStore:
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
         self.store = Store.open(
-            path, LogSettings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
+            path, log_settings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
         )
         self.recovered: Recovered = self.store.recover()
 
