@@ -485,7 +485,10 @@ class Poller:
             self._drop(connection)
             return
         if now >= connection.handler.next_deadline:
-            connection.handler.tick(now)
+            # What lies in the socket came in time. If we stood still ourselves, nobody has looked at it yet.
+            self._read(connection, select.EPOLLIN)
+            if connection.is_ours and now >= connection.handler.next_deadline:
+                connection.handler.tick(now)
         if connection.is_ours:
             self._watch_deadline(connection)
 

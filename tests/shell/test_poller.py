@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 import trio
@@ -109,6 +109,9 @@ class Echo:
         self.say(b"tick")
 
 
+E = TypeVar("E", bound=Echo)
+
+
 class Bench:
     def __init__(self, poller: Poller, turn: FakeTurn) -> None:
         self.poller = poller
@@ -120,6 +123,20 @@ class Bench:
         self.handlers.append(Echo(connection, wake))
         self.handlers[-1].next_deadline = deadline
         return self.handlers[-1]
+
+    def connect_to(self, kind: type[E], deadline: float) -> E:
+        """For a handler of another kind; its peer is the last one of `peers`."""
+        ours, theirs = socket.socketpair()
+        made: list[E] = []
+
+        def make(connection: Connection, wake: Callable[[], None]) -> E:
+            made.append(kind(connection, wake))
+            made[-1].next_deadline = deadline
+            return made[-1]
+
+        self.poller.add(ours, "@", make)
+        self.peers.append(theirs)
+        return made[-1]
 
     def connect(self, deadline: float = inf) -> tuple[trio.SocketStream, Echo]:
         ours, theirs = socket.socketpair()
@@ -457,6 +474,29 @@ async def test_deadline_that_moves_away_does_not_ring() -> None:
         assert handler.ticks == []
         await trio.sleep(2)
         assert len(handler.ticks) == 1
+
+
+class Silence(Echo):
+    """Notes what it had heard when its deadline came."""
+
+    heard_by_then: int | None = None
+
+    def tick(self, now: float) -> None:
+        self.heard_by_then = self.heard
+        self.next_deadline = inf
+
+
+@jumping
+async def test_what_came_while_the_process_stood_still_is_heard_before_a_deadline_rings() -> None:
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    async with bench() as b:
+        for _ in range(20):  # which of two tasks runs first is chance
+            handler = b.connect_to(Silence, trio.current_time() + 5)
+            b.peers[-1].send(b"alive")
+            clock.jump(6)
+            await trio.testing.wait_all_tasks_blocked()
+            assert handler.heard_by_then == 5
 
 
 @jumping
