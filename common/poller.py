@@ -19,7 +19,7 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import trio
 
@@ -142,9 +142,15 @@ class PolledTurn(Turn, Protocol):
         """Take the time anew."""
 
 
-class Poller:
-    def __init__(self, turn: PolledTurn, *, busy_poll: float = 0.0) -> None:
-        self._turn = turn
+T = TypeVar("T", bound=PolledTurn)
+
+
+class Poller(Generic[T]):
+    """Serves many sockets in turns, of which each ends with `flush`: so the poller has its turn made with that."""
+
+    def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
+        self.turn = make_turn(self.flush)
+        self._turn: PolledTurn = self.turn
         # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
         # On a single core that would only take the peer's time.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0

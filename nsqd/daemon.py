@@ -80,7 +80,7 @@ class _Node:
     store: Store
     broker: Broker
     turn: Turn
-    poller: Poller
+    poller: Poller[Turn]
     authorities: auth_servers.AuthServers | None
     lookupds: lookup.Lookup
     settings: LiveSettings
@@ -117,7 +117,7 @@ async def run(
             async with trio.open_nursery() as services:
                 _start_upkeep(services, node)
                 await doors.open(services)
-                services.start_soon(node.lookupds.run)
+                services.start_soon(node.lookupds.run, node.turn)
                 services.start_soon(heed_drain_signal, node.drain)
                 tune_garbage_collection()
                 task_status.started(listening)
@@ -134,13 +134,12 @@ async def run(
 
 def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     broker = recovered_broker(store, options)
-    turn = Turn(broker, store)
-    poller = Poller(turn, busy_poll=seconds(options.busy_poll))
-    turn.flush = poller.flush
     me = lookup.settings_of(options, hostname=platform.node(), node=store.data_path.node)
-    lookupds = lookup.Lookup(broker, turn, me)
+    lookupds = lookup.Lookup(broker, me)
     lookupds.configure(options.lookupd_tcp_address)
-    turn.announce = lookupds.announce
+    make_turn = partial(_turn_of, broker, store, lookupds)
+    poller = Poller(make_turn, busy_poll=seconds(options.busy_poll))
+    turn = poller.turn
     reading = _reading(store)
 
     readers = Readers()
@@ -172,6 +171,10 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
         readers_file=readers_file,
         unfinished=UnfinishedBodies(options.max_unfinished_bytes),
     )
+
+
+def _turn_of(broker: Broker, store: Store, lookupds: lookup.Lookup, flush: Callable[[], None]) -> Turn:
+    return Turn(broker, store, announce=lookupds.announce, flush=flush)
 
 
 # Parts

@@ -356,14 +356,12 @@ class Lookup:
     def __init__(
         self,
         broker: Broker,
-        turn: Turn,
         settings: Settings,
         *,
         dial: Dial | None = None,
         resolve_with: Resolve | None = None,
     ) -> None:
         self._broker = broker
-        self._turn = turn
         self._settings = settings
         self._dial = dial or self._connect
         self._resolve = resolve_with or resolve
@@ -412,12 +410,12 @@ class Lookup:
         for peer in self.peers:
             peer.announce()
 
-    async def run(self) -> None:
-        """Until cancelled; then connections are closed without a word, as NSQ does."""
+    async def run(self, turn: Turn) -> None:
+        """Serve until cancelled; then connections are closed without a word, as NSQ does."""
         started: set[_Source] = set()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._learn_channels)
+                nursery.start_soon(self._learn_channels, turn)
                 while True:
                     self._configured = trio.Event()
                     started &= {*self._sources.values()}
@@ -493,7 +491,7 @@ class Lookup:
 
     # Learning
 
-    async def _learn_channels(self) -> None:
+    async def _learn_channels(self, turn: Turn) -> None:
         broker = self._broker
         slots = trio.Semaphore(_QUESTIONS_AT_ONCE)
         try:
@@ -503,7 +501,7 @@ class Lookup:
                     topics, broker.unasked = broker.unasked, {}
                     for topic in topics:
                         await slots.acquire()
-                        nursery.start_soon(self._learn_channels_of, topic, slots)
+                        nursery.start_soon(self._learn_channels_of, topic, turn, slots)
                     if not broker.unasked:
                         await self._wait_for_topics()
         finally:
@@ -516,12 +514,12 @@ class Lookup:
         await self._http.close_idle()
         await self._asked_for.wait()
 
-    async def _learn_channels_of(self, topic: Topic, slots: trio.Semaphore) -> None:
+    async def _learn_channels_of(self, topic: Topic, turn: Turn, slots: trio.Semaphore) -> None:
         try:
             names = set() if topic.closing else await self._ask_all(topic.name)
         finally:
             slots.release()
-        with in_turn(self._turn):
+        with in_turn(turn):
             if not topic.closing:
                 topic.learned(names)
 

@@ -23,11 +23,14 @@ class TurnStore(Disk, Protocol):
 
 
 class Turn:
-    def __init__(self, broker: Broker, store: TurnStore) -> None:
+    def __init__(
+        self, broker: Broker, store: TurnStore, *, announce: Callable[[], None], flush: Callable[[], None]
+    ) -> None:
+        """`announce` tells nsqlookupd of new topics and channels, `flush` sends what clients are to get."""
         self._broker = broker
         self._store = store
-        self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
-        self.announce: Callable[[], None] = lambda: None  # tells nsqlookupd of new topics and channels
+        self._announce = announce
+        self._flush = flush
         self.alarm_came_closer = trio.Event()
         self.progress_made = trio.Event()
         self.timers_sleep_until = 0.0
@@ -43,7 +46,7 @@ class Turn:
 
     def finish(self) -> None:
         broker = self._broker
-        finish_turn(broker, self._store, announce=self.announce, flush=self.flush)
+        finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         if broker.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
         if broker.changed or broker.lighter or broker.shape_unsaved:

@@ -19,12 +19,13 @@ _ROUNDS: Final = 5  # of the loop for others between two stretches: an answer ov
 
 
 class Turn:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, flush: Callable[[], None]) -> None:
+        """`flush` sends what clients are to get: it is the poller's."""
         self._registry = registry
+        self._flush = flush
         self._sleeping_until = 0.0
         self._deadline_came_closer = trio.Event()
         self._somebody_has_left = trio.Event()
-        self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
 
     def begin(self) -> float:
         return self.take_time()
@@ -35,7 +36,7 @@ class Turn:
         return now
 
     def finish(self) -> None:
-        self.flush()
+        self._flush()
         if self._registry.next_deadline < self._sleeping_until:
             self._deadline_came_closer.set()
         if self._registry.has_departed:

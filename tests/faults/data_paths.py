@@ -29,6 +29,9 @@ OPTIONS = Options()
 Findings = list[dict[str, Any]]
 
 
+def _do_nothing() -> None: ...
+
+
 class FastFiles(Files):
     """Nobody pulls the plug in these tests."""
 
@@ -55,7 +58,7 @@ class DiskNode:
         except BaseException:
             self.store.abandon()
             raise
-        self._turn = Turn(self.broker, self.store)
+        self._turn = Turn(self.broker, self.store, announce=_do_nothing, flush=_do_nothing)
         self.store.snapshot_topic = self.broker.snapshot_topic
         self.store.exceptions_of = self.broker.exceptions
         self.store.on_loaded = self.broker.loaded

@@ -118,8 +118,7 @@ class Machine:
         self.recovered = store.recover()
         self.broker = restored_broker(store, self.recovered, options, now=clock.monotonic(), timestamp=clock.wall())
         self.broker.random_percent = lambda: self.random.randrange(100)
-        self._turn = Turn(self.broker, store)
-        self._turn.flush = lambda: self.flush()
+        self._turn = Turn(self.broker, store, announce=lambda: None, flush=lambda: self.flush())
         store.snapshot_topic = self.broker.snapshot_topic
         store.exceptions_of = self.broker.exceptions
         round_ = store.begin_round()

@@ -42,8 +42,8 @@ def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch
 
 
 class FakeTurn:
-    def __init__(self) -> None:
-        self.poller: Poller
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
         self.began = -inf
 
     def begin(self) -> float:
@@ -54,7 +54,7 @@ class FakeTurn:
         return self.began
 
     def finish(self) -> None:
-        self.poller.flush()
+        self._flush()
 
 
 class Echo:
@@ -113,7 +113,7 @@ E = TypeVar("E", bound=Echo)
 
 
 class Bench:
-    def __init__(self, poller: Poller, turn: FakeTurn) -> None:
+    def __init__(self, poller: Poller[FakeTurn], turn: FakeTurn) -> None:
         self.poller = poller
         self.turn = turn
         self.handlers: list[Echo] = []
@@ -155,9 +155,8 @@ def _nonblocking(sock: socket.socket) -> socket.socket:
 
 @asynccontextmanager
 async def bench() -> AsyncIterator[Bench]:
-    turn = FakeTurn()
-    turn.poller = poller = Poller(turn)
-    made = Bench(poller, turn)
+    poller = Poller(FakeTurn)
+    made = Bench(poller, poller.turn)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         yield made
