@@ -31,6 +31,7 @@ MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
 _SIZE: Final = 4
 _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
+_OF_BODIES: Final = ("E_BAD_MESSAGE", "E_BAD_BODY")
 _CUT_OFF: Final = " failed to read "  # in errors of nsqd about what did not come whole
 _pack_size: Final = Struct(">i").pack
 _pack_sizes: Final = Struct(">ii").pack
@@ -174,8 +175,8 @@ def _failure_of(error: ProtocolError) -> PublishError:
 
     A connection may stand still in the middle of a body until nsqd gives it up. Nothing was wrong with the message then.
     """
-    if _CUT_OFF in error.text:
-        return PublishUnsent(f"not connected: {error.text}")
+    if error.code in _OF_BODIES and _CUT_OFF in error.text:
+        return PublishUnsent(f"cut off on its way: {error.text}")
     return PublishRejected(error.code, error.text)
 
 

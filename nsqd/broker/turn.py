@@ -5,8 +5,8 @@
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
 3. **Promise.** Whoever waits for these changes learns whether the journal has them.
 4. **Seal.** What was published becomes one batch for each topic, or is refused where the journal or the disk fails.
-5. **Write.** One write for each log. Only then is there an OK, and only then
-6. **hand over**: channels get what is on disk, and pass it on to consumers that have room.
+5. **Write.** One write for each log. Only then is there an OK.
+6. **Hand over.** Channels get what is on disk, and pass it on to consumers that have room.
 7. **Journal** again: what follows from delivering, before the frames that tell of it leave.
 8. **Flush.** Answers and messages go to the sockets. That makes room, so it may all begin again.
 
