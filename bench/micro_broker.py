@@ -14,6 +14,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import Change
+from nsqd.broker.turn import finish_turn
 from nsqd.protocol import ClientProtocol, ClientRules
 
 BODY = b"x" * 200
@@ -73,7 +74,18 @@ class NoStore:
     def reserve_ids(self, until: int) -> None:
         pass
 
+    # What a turn asks of it
 
+    journal_error = publishing_error = None
+
+    def write_journal(self) -> None:
+        pass
+
+    def write_logs(self) -> None:
+        pass
+
+
+STORE = NoStore()
 RULES = ClientRules(
     limits=Limits(),
     features=ServerFeatures(
@@ -102,7 +114,7 @@ RULES = ClientRules(
 def make_broker() -> Broker:
     ids = IdSource(1, timestamp=10**18, reserved=0, reserve=lambda until: None)
     return Broker(
-        NoStore(),
+        STORE,
         ids=ids,
         now=0.0,
         timestamp=10**18,
@@ -111,6 +123,14 @@ def make_broker() -> Broker:
         max_msg_timeout=900.0,
         random_percent=lambda: 0,
     )
+
+
+def end_turn(broker: Broker) -> None:
+    finish_turn(broker, STORE, announce=do_nothing, flush=do_nothing)
+
+
+def do_nothing() -> None:
+    pass
 
 
 def make_client(broker: Broker) -> ClientProtocol:
@@ -132,8 +152,7 @@ def publish(stream: bytes, turns: int) -> None:
     client = make_client(broker)
     for _ in range(turns):
         client.receive(stream, 0.0)
-        broker.seal()
-        broker.hand_over()
+        end_turn(broker)
         b"".join(client.bytes_to_send())
 
 
@@ -145,8 +164,7 @@ def consume(batch: int, messages: int) -> None:
     done = 0
     while done < messages:
         publisher.receive(stream, 0.0)
-        broker.seal()
-        broker.hand_over()
+        end_turn(broker)
         publisher.bytes_to_send()
         sent = b"".join(consumer.bytes_to_send())
         at, fins = 0, []

@@ -19,6 +19,7 @@ from common.passwords import mask_option
 from common.startup import StartupError
 
 T = TypeVar("T")
+W = TypeVar("W", bound=str)
 
 _INT64: Final = range(-(2**63), 2**63)
 
@@ -203,11 +204,14 @@ def own_words(
     )
 
 
-def one_of(*words: str) -> Kind[str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise ValueError(f"must be one of {', '.join(words)}")
-        return text
+def one_of(*words: W) -> Kind[W]:
+    """A kind whose values are these words, or the members of an enum of words."""
+
+    def parse(text: str) -> W:
+        for word in words:
+            if word == text:
+                return word
+        raise ValueError(f"must be one of {', '.join(words)}")
 
     return own_words("|".join(words), parse, show=str, render=str)
 

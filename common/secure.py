@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from common.streams.layer import StreamError
 
@@ -241,7 +241,7 @@ class TunnelEnd:
 class Tunnels:
     """Lead from connections over TLS to the web server. Their descriptors count in the budget of the door."""
 
-    def __init__(self, poller: Poller, web: Web, budget: Budget) -> None:
+    def __init__(self, poller: Poller[Any], web: Web, budget: Budget) -> None:
         self._poller = poller
         self._web = web
         self._budget = budget

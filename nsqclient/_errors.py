@@ -74,7 +74,7 @@ class PublishUnknown(PublishError):
 
 
 class PublishUnsent(PublishError, Disconnected):
-    """The connection was lost before a byte of it was sent. Nothing was stored."""
+    """The connection was lost before nsqd had all of it. Nothing was stored."""
 
 
 class Stopped(NSQError):

@@ -16,7 +16,7 @@ from common.durations import whole_milliseconds
 from common.wire.frames import OK_FRAME
 from common.wire.names import is_valid_name
 from nsqclient._connection import Connection, Identity
-from nsqclient._errors import Disconnected, PublishRejected, PublishUnknown, PublishUnsent
+from nsqclient._errors import Disconnected, PublishError, PublishRejected, PublishUnknown, PublishUnsent
 from nsqclient.events import Connected, LatePublish
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ MOST_AT_ONCE: Final = 5 << 20  # bytes of an MPUB: nsqd's --max-body-size
 _SIZE: Final = 4
 _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
+_OF_BODIES: Final = ("E_BAD_MESSAGE", "E_BAD_BODY")
+_CUT_OFF: Final = " failed to read "  # in errors of nsqd about what did not come whole
 _pack_size: Final = Struct(">i").pack
 _pack_sizes: Final = Struct(">ii").pack
 
@@ -152,7 +154,7 @@ class ProducerConnection(Connection):
         outcome = self.pending.popleft()
         self.pending_bytes -= outcome.size
         self.is_closed = True  # by nsqd, in a moment: nobody shall publish here any more
-        self._settle(outcome, PublishRejected(error.code, error.text))
+        self._settle(outcome, _failure_of(error))
         raise error
 
     def _settle(self, outcome: Outcome, error: Exception | None) -> None:
@@ -166,6 +168,16 @@ class ProducerConnection(Connection):
 
     def _heartbeat(self, now: float) -> None:
         self._on_heartbeat()
+
+
+def _failure_of(error: ProtocolError) -> PublishError:
+    """Return what an error of nsqd means for the publish that it answers.
+
+    A connection may stand still in the middle of a body until nsqd gives it up. Nothing was wrong with the message then.
+    """
+    if error.code in _OF_BODIES and _CUT_OFF in error.text:
+        return PublishUnsent(f"cut off on its way: {error.text}")
+    return PublishRejected(error.code, error.text)
 
 
 # What is published. ValueError where nsqd would refuse it: a mistake must not cost the connection that others use.

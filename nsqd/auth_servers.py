@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import urlsplit
 
 import trio
@@ -23,6 +23,7 @@ from common import http_client
 from common.net import join_host_port
 from common.options import SECOND
 from common.passwords import without_credentials
+from common.turn import Turn, in_turn
 from nsqd.auth import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.registration import https_port_in
 from nsqd.tls import client_context
@@ -38,14 +39,6 @@ _LARGE_AT_ONCE: Final = 8  # answers of more than http_client.SMALL bytes; more 
 _SLICE: Final = 0.001  # seconds of decoding at a stretch before others get their turn
 _ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 _JSON: Final = ("Content-Type", "application/json")
-
-
-class Turn(Protocol):
-    """What surrounds everything that enters the broker."""
-
-    def begin(self) -> float: ...
-
-    def finish(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +112,13 @@ class AuthServers:
             log.exception("internal error, client(%s) is told that AUTH failed", question.remote_ip)
         finally:
             slots.release()
-        self._turn.begin()
-        try:
-            if question.waits:
-                question.answer(grant)
-        except Exception:  # the same
-            log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
-            question.drop()
-        self._turn.finish()
+        with in_turn(self._turn):
+            try:
+                if question.waits:
+                    question.answer(grant)
+            except Exception:  # the same
+                log.exception("client(%s) - internal error, connection dropped", question.remote_ip)
+                question.drop()
 
     async def _grant_for(self, question: Question) -> Grant | None:
         """What the first server says that answers; each is tried once, in the order of the ring from a random one on."""

@@ -21,6 +21,7 @@ from common.options import MILLISECOND, seconds
 from common.poller import Poller
 from common.resolver import Resolver
 from common.systemd import READY, STOPPING, notify
+from common.turn import in_turn
 from common.version import core_of
 from common.wire.unfinished import UnfinishedBodies
 from nsqd import auth_servers, lookup, protocol, timers
@@ -79,7 +80,7 @@ class _Node:
     store: Store
     broker: Broker
     turn: Turn
-    poller: Poller
+    poller: Poller[Turn]
     authorities: auth_servers.AuthServers | None
     lookupds: lookup.Lookup
     settings: LiveSettings
@@ -116,7 +117,7 @@ async def run(
             async with trio.open_nursery() as services:
                 _start_upkeep(services, node)
                 await doors.open(services)
-                services.start_soon(node.lookupds.run)
+                services.start_soon(node.lookupds.run, node.turn)
                 services.start_soon(heed_drain_signal, node.drain)
                 tune_garbage_collection()
                 task_status.started(listening)
@@ -133,13 +134,12 @@ async def run(
 
 def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
     broker = recovered_broker(store, options)
-    turn = Turn(broker, store)
-    poller = Poller(turn, busy_poll=seconds(options.busy_poll))
-    turn.flush = poller.flush
     me = lookup.settings_of(options, hostname=platform.node(), node=store.data_path.node)
-    lookupds = lookup.Lookup(broker, turn, me)
+    lookupds = lookup.Lookup(broker, me)
     lookupds.configure(options.lookupd_tcp_address)
-    turn.announce = lookupds.announce
+    make_turn = partial(_turn_of, broker, store, lookupds)
+    poller = Poller(make_turn, busy_poll=seconds(options.busy_poll))
+    turn = poller.turn
     reading = _reading(store)
 
     readers = Readers()
@@ -171,6 +171,10 @@ def _put_together(options: Options, trust: _Trust, store: Store) -> _Node:
         readers_file=readers_file,
         unfinished=UnfinishedBodies(options.max_unfinished_bytes),
     )
+
+
+def _turn_of(broker: Broker, store: Store, lookupds: lookup.Lookup, flush: Callable[[], None]) -> Turn:
+    return Turn(broker, store, announce=lookupds.announce, flush=flush)
 
 
 # Parts
@@ -216,9 +220,8 @@ async def _polling(node: _Node) -> AsyncIterator[None]:
 
 def _close(node: _Node, *, but_tunnels: bool = False) -> None:
     """Clients are closed without a word, as in NSQ; what the web server is asked through a tunnel it may still answer."""
-    node.turn.begin()
-    node.poller.close_all(but=is_tunnel if but_tunnels else None)
-    node.turn.finish()
+    with in_turn(node.turn):
+        node.poller.close_all(but=is_tunnel if but_tunnels else None)
 
 
 async def _first_of(*functions: Callable[[], Awaitable[object]]) -> None:

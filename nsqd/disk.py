@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from common.options import seconds
+from common.turn import in_turn
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
@@ -35,24 +36,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def log_settings(options: Options) -> LogSettings:
+    return LogSettings(
+        max_bytes_per_file=options.max_bytes_per_file,
+        mem_queue_size=options.mem_queue_size,
+        mem_queue_bytes=options.mem_queue_bytes,
+        sync_every=options.sync_every,
+        sync_timeout=seconds(options.sync_timeout),
+        ack=options.ack,
+        topic_ack=options.topic_acks,
+        disk_reserve=options.disk_reserve,
+        retention=Retention(options.retention_time, options.retention_bytes),
+        topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
+        idempotence_window=options.idempotence_window,
+    )
+
+
 @contextmanager
 def opened_store(options: Options) -> Iterator[Store]:
-    store = Store.open(
-        options.data_path or ".",
-        LogSettings(
-            max_bytes_per_file=options.max_bytes_per_file,
-            mem_queue_size=options.mem_queue_size,
-            mem_queue_bytes=options.mem_queue_bytes,
-            sync_every=options.sync_every,
-            sync_timeout=seconds(options.sync_timeout),
-            ack=options.ack,
-            disk_reserve=options.disk_reserve,
-            topic_ack=options.topic_acks,
-            idempotence_window=options.idempotence_window,
-            retention=Retention(options.retention_time, options.retention_bytes),
-            topic_retention={topic: Retention(*given) for topic, given in options.topic_retentions.items()},
-        ),
-    )
+    store = Store.open(options.data_path or ".", log_settings(options))
     try:
         _take_over_from_go(store, options)
         yield store
@@ -135,13 +137,12 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
 @asynccontextmanager
 async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterator[None]:
     def loaded(topic: str) -> None:
-        turn.begin()
-        broker.loaded(topic)
-        turn.finish()
+        with in_turn(turn):
+            broker.loaded(topic)
 
     def settled() -> None:
-        turn.begin()
-        turn.finish()
+        with in_turn(turn):
+            pass
 
     store.on_loaded = loaded
     store.on_settled = settled

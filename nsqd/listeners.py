@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.net import AddressError, ListenError, bind, close_listener, format_listener, listening_port, parse_address
 from common.web import serve
@@ -91,7 +91,7 @@ class Doors:
 
     listening: Listening
     budgets: Budgets
-    poller: Poller
+    poller: Poller[Any]
     web: Web
     routes: QuickRoutes
     make_client: MakeHandler

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
-from typing import TYPE_CHECKING, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import quote_plus
 
 import trio
@@ -31,6 +31,7 @@ from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout
 from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
+from common.turn import Turn, in_turn
 from common.version import NSQ_VERSION
 from common.wire.lookup import (
     LEAVING,
@@ -73,14 +74,6 @@ _ACCEPT: Final = (("Accept", "application/vnd.nsq; version=1.0"),)
 Place = tuple[str, int]  # an IP address and a port
 Dial = Callable[[Place, str], Awaitable[trio.abc.Stream]]  # the name is for the certificate
 Resolve = Callable[[str, int], Awaitable[list[Place]]]
-
-
-class Turn(Protocol):
-    """What surrounds everything that enters the broker."""
-
-    def begin(self) -> float: ...
-
-    def finish(self) -> None: ...
 
 
 # Peers
@@ -363,14 +356,12 @@ class Lookup:
     def __init__(
         self,
         broker: Broker,
-        turn: Turn,
         settings: Settings,
         *,
         dial: Dial | None = None,
         resolve_with: Resolve | None = None,
     ) -> None:
         self._broker = broker
-        self._turn = turn
         self._settings = settings
         self._dial = dial or self._connect
         self._resolve = resolve_with or resolve
@@ -419,12 +410,12 @@ class Lookup:
         for peer in self.peers:
             peer.announce()
 
-    async def run(self) -> None:
-        """Until cancelled; then connections are closed without a word, as NSQ does."""
+    async def run(self, turn: Turn) -> None:
+        """Serve until cancelled; then connections are closed without a word, as NSQ does."""
         started: set[_Source] = set()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._learn_channels)
+                nursery.start_soon(self._learn_channels, turn)
                 while True:
                     self._configured = trio.Event()
                     started &= {*self._sources.values()}
@@ -500,7 +491,7 @@ class Lookup:
 
     # Learning
 
-    async def _learn_channels(self) -> None:
+    async def _learn_channels(self, turn: Turn) -> None:
         broker = self._broker
         slots = trio.Semaphore(_QUESTIONS_AT_ONCE)
         try:
@@ -510,7 +501,7 @@ class Lookup:
                     topics, broker.unasked = broker.unasked, {}
                     for topic in topics:
                         await slots.acquire()
-                        nursery.start_soon(self._learn_channels_of, topic, slots)
+                        nursery.start_soon(self._learn_channels_of, topic, turn, slots)
                     if not broker.unasked:
                         await self._wait_for_topics()
         finally:
@@ -523,15 +514,14 @@ class Lookup:
         await self._http.close_idle()
         await self._asked_for.wait()
 
-    async def _learn_channels_of(self, topic: Topic, slots: trio.Semaphore) -> None:
+    async def _learn_channels_of(self, topic: Topic, turn: Turn, slots: trio.Semaphore) -> None:
         try:
             names = set() if topic.closing else await self._ask_all(topic.name)
         finally:
             slots.release()
-        self._turn.begin()
-        if not topic.closing:
-            topic.learned(names)
-        self._turn.finish()
+        with in_turn(turn):
+            if not topic.closing:
+                topic.learned(names)
 
     async def _ask_all(self, topic_name: str) -> set[str]:
         """The union of what all peers that can be asked say; what they cannot say is missing."""

@@ -231,8 +231,8 @@ class Options(BaseOptions):
     max_bytes_per_file: int = option(104_857_600, "size at which a topic's log begins a new file, in bytes", at_least=1)
     sync_every: int = option(2500, "messages written after which a sync to disk is due", at_least=1)
     sync_timeout: Nanoseconds = option(2 * SECOND, "time after which a sync to disk is due", kind=DURATION, at_least=1)
-    ack: str = option(
-        Ack.WRITTEN.value,
+    ack: Ack = option(
+        Ack.WRITTEN,
         "when a publisher gets its OK: memory (at once, as NSQ does), written (a crash of nsqd loses nothing), or "
         "synced (a power cut loses nothing)",
         kind=one_of(*Ack),

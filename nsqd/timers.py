@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 from common.memory import return_unused
+from common.turn import Turn as AnyTurn
+from common.turn import in_turn
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -18,12 +20,6 @@ _TOPICS_AT_ONCE: Final = 100  # a fraction of a millisecond
 _PLACE_INTERVAL: Final = 0.5  # seconds
 _MEMORY_INTERVAL: Final = 30.0  # seconds
 _MANY_SESSIONS: Final = 100  # of TLS: some megabytes
-
-
-class AnyTurn(Protocol):
-    def begin(self) -> float: ...
-
-    def finish(self) -> None: ...
 
 
 class ProgressStore(Protocol):
@@ -42,11 +38,10 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
     while True:
         turn.alarm_came_closer = trio.Event()
         turn.timers_sleep_until = broker.alarms.next
-        with trio.move_on_after(max(0.0, broker.alarms.next - turn.begin())):
+        with trio.move_on_after(max(0.0, broker.alarms.next - turn.take_time())):
             await turn.alarm_came_closer.wait()
-        turn.begin()
-        broker.expire()
-        turn.finish()
+        with in_turn(turn):
+            broker.expire()
 
 
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
@@ -74,9 +69,8 @@ async def apply_retention(broker: Broker, turn: AnyTurn, interval: float | None)
         await trio.sleep(interval)
         names = list(broker.topics)
         for start in range(0, len(names), _TOPICS_AT_ONCE):
-            turn.begin()
-            broker.let_go(names[start : start + _TOPICS_AT_ONCE])
-            turn.finish()
+            with in_turn(turn):
+                broker.let_go(names[start : start + _TOPICS_AT_ONCE])
             await trio.lowlevel.checkpoint()
 
 

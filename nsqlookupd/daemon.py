@@ -30,7 +30,6 @@ from nsqlookupd.http_api import make_app
 from nsqlookupd.registry import Registry
 from nsqlookupd.tcp import Clients, Limits
 from nsqlookupd.tls import server_context
-from nsqlookupd.turn import Turn
 
 if TYPE_CHECKING:
     import ssl
@@ -64,8 +63,8 @@ async def run(
         log.info("%s", version_line("nsqlookupd"))
         waiting = Waiting()
         registry = _registry(options, waiting)
-        turn = Turn(registry)
-        clients = _clients(options, registry, turn, _address(options, listening), context)
+        clients = _clients(options, registry, _address(options, listening), context)
+        turn = clients.turn
         is_ready = True
         app = make_app(
             registry,
@@ -127,9 +126,7 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
     )
 
 
-def _clients(
-    options: Options, registry: Registry, turn: Turn, address: PeerAddress, context: ssl.SSLContext | None
-) -> Clients:
+def _clients(options: Options, registry: Registry, address: PeerAddress, context: ssl.SSLContext | None) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = Limits(
         # What is left is for HTTP, for consumers must find the nodes however many connections somebody opens here.
@@ -140,7 +137,7 @@ def _clients(
     if context is not None:
         most = min(MOST_UNDER_WAY, limits.most // 2)
         tls = TlsServer(partial(TlsLayer, context, server_side=True), most=most)
-    return Clients(registry, turn, address, limits, tls)
+    return Clients(registry, address, limits, tls)
 
 
 def _http_budget() -> Budget:

@@ -6,10 +6,11 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from common.http_api import EMPTY, JSON, V1, ClientGone, HttpApi, HttpError, Request, Response, Route, json, plain
 from common.prometheus import CONTENT_TYPE, counter, exposition, gauge
+from common.turn import Turn, in_turn
 from common.version import NSQ_VERSION, suite_version
 from common.waiting import wait_argument
 from common.wire.names import is_valid_name
@@ -26,14 +27,6 @@ log = logging.getLogger(__name__)
 _EVERYTHING: Final = "*"  # NSQ's own sign for "any"; in a deletion it would empty the directory
 _is_index: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 _NO_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND").response
-
-
-class Turn(Protocol):
-    """What surrounds everything that enters the registry."""
-
-    def begin(self) -> float: ...
-
-    def finish(self) -> None: ...
 
 
 def make_app(
@@ -115,8 +108,8 @@ class _Questions:
 
     def _begin_and_finish(self) -> None:
         """A turn in which nothing happens but time."""
-        self._turn.begin()
-        self._turn.finish()
+        with in_turn(self._turn):
+            pass
 
 
 class _Changes:
@@ -127,17 +120,15 @@ class _Changes:
     async def create_topic(self, request: Request) -> Response:
         topic = _name(request.query(), "topic")
         log.info("DB: adding topic(%s)", topic)
-        self._turn.begin()
-        self._registry.create_topic(topic)
-        self._turn.finish()
+        with in_turn(self._turn):
+            self._registry.create_topic(topic)
         return EMPTY
 
     async def delete_topic(self, request: Request) -> Response:
         topic = _one_name(request.query())
         log.info("DB: removing topic(%s)", topic)
-        self._turn.begin()
-        self._registry.delete_topic(topic)
-        self._turn.finish()
+        with in_turn(self._turn):
+            self._registry.delete_topic(topic)
         return EMPTY
 
     async def tombstone(self, request: Request) -> Response:
@@ -145,9 +136,8 @@ class _Changes:
         topic = _one_name(arguments)
         node = _argument(arguments, "node")
         log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
-        self._turn.begin()
-        self._registry.tombstone(topic, node)
-        self._turn.finish()
+        with in_turn(self._turn):
+            self._registry.tombstone(topic, node)
         return EMPTY
 
     async def create_channel(self, request: Request) -> Response:
@@ -155,17 +145,15 @@ class _Changes:
         topic, channel = _name(arguments, "topic"), _name(arguments, "channel")
         log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
         log.info("DB: adding topic(%s)", topic)
-        self._turn.begin()
-        self._registry.create_channel(topic, channel)
-        self._turn.finish()
+        with in_turn(self._turn):
+            self._registry.create_channel(topic, channel)
         return EMPTY
 
     async def delete_channel(self, request: Request) -> Response:
         arguments = request.query()
         topic, channel = _name(arguments, "topic"), _name(arguments, "channel")
-        self._turn.begin()
-        is_there = self._registry.delete_channel(topic, channel)
-        self._turn.finish()
+        with in_turn(self._turn):
+            is_there = self._registry.delete_channel(topic, channel)
         if not is_there:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
@@ -197,8 +185,8 @@ class _Monitoring:
         return json({"version": NSQ_VERSION})
 
     async def metrics(self, request: Request) -> Response:
-        self._turn.begin()
-        self._turn.finish()
+        with in_turn(self._turn):
+            pass
         return Response(body=exposition(self._all_metrics()), headers=((b"content-type", CONTENT_TYPE),))
 
     def _all_metrics(self) -> list[Metric]:

@@ -22,14 +22,15 @@ import trio
 from common.budget import Budget
 from common.poller import Poller
 from common.secure import SecureHandler
+from common.turn import in_turn
 from nsqlookupd.protocol import LookupProtocol, State
+from nsqlookupd.turn import Turn
 
 if TYPE_CHECKING:
     from common.handshake import TlsServer
     from common.poller import Connection, Handler
     from common.wire.lookup import PeerAddress
     from nsqlookupd.registry import Registry
-    from nsqlookupd.turn import Turn
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Backlog:
     """Connections with commands that had to wait."""
 
     def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+        self.turn = turn
         self._waiting: deque[LookupClient] = deque()
         self._is_filled = trio.Event()
         self._stop = 0.0
@@ -68,15 +69,15 @@ class Backlog:
 
     def begin(self) -> float:
         """As the turn's, and a new stretch of time begins."""
-        now = self._turn.begin()
+        now = self.turn.begin()
         self._stop = now + _SLICE
         return now
 
     def take_time(self) -> float:
-        return self._turn.take_time()
+        return self.turn.take_time()
 
     def finish(self) -> None:
-        self._turn.finish()
+        self.turn.finish()
 
     def add(self, client: LookupClient) -> None:
         self._waiting.append(client)
@@ -87,18 +88,17 @@ class Backlog:
             await self._is_filled.wait()
             for _ in range(_ROUNDS):
                 await trio.lowlevel.checkpoint()
-            self.begin()
-            while self._waiting and monotonic() < self._stop:
-                client = self._waiting.popleft()
-                try:
-                    if client.work():
-                        self._waiting.append(client)
-                except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
-                    log.exception("client(%s) - internal error, connection dropped", client.id)
-                    client.drop()
-            if not self._waiting:
-                self._is_filled = trio.Event()
-            self.finish()
+            with in_turn(self):
+                while self._waiting and monotonic() < self._stop:
+                    client = self._waiting.popleft()
+                    try:
+                        if client.work():
+                            self._waiting.append(client)
+                    except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
+                        log.exception("client(%s) - internal error, connection dropped", client.id)
+                        client.drop()
+                if not self._waiting:
+                    self._is_filled = trio.Event()
 
 
 class LookupClient:
@@ -188,17 +188,15 @@ class LookupClient:
 class Clients:
     """All connections of nsqd, on the poller; with `tls` they speak TLS and nothing else."""
 
-    def __init__(
-        self, registry: Registry, turn: Turn, address: PeerAddress, limits: Limits, tls: TlsServer | None = None
-    ) -> None:
+    def __init__(self, registry: Registry, address: PeerAddress, limits: Limits, tls: TlsServer | None = None) -> None:
         self._registry = registry
         self.tls = tls
         self._address = address
         self._limits = limits
-        self._backlog = Backlog(turn)
-        self.poller = Poller(self._backlog)
+        self.poller = Poller(lambda flush: Backlog(Turn(registry, flush)))
+        self._backlog = self.poller.turn
+        self.turn = self._backlog.turn
         self._budget = Budget(limits.most, "TCP")
-        turn.flush = self.poller.flush
 
     def __len__(self) -> int:
         return self._budget.taken

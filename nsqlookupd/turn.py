@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from common.turn import in_turn
+
 if TYPE_CHECKING:
     from nsqlookupd.registry import Registry
 
@@ -17,12 +19,13 @@ _ROUNDS: Final = 5  # of the loop for others between two stretches: an answer ov
 
 
 class Turn:
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, flush: Callable[[], None]) -> None:
+        """`flush` sends what clients are to get: it is the poller's."""
         self._registry = registry
+        self._flush = flush
         self._sleeping_until = 0.0
         self._deadline_came_closer = trio.Event()
         self._somebody_has_left = trio.Event()
-        self.flush: Callable[[], None] = lambda: None  # the poller's, once there is one
 
     def begin(self) -> float:
         return self.take_time()
@@ -33,7 +36,7 @@ class Turn:
         return now
 
     def finish(self) -> None:
-        self.flush()
+        self._flush()
         if self._registry.next_deadline < self._sleeping_until:
             self._deadline_came_closer.set()
         if self._registry.has_departed:
@@ -43,12 +46,11 @@ class Turn:
         """Clear what departed peers have left behind, while others are served."""
         while True:
             await self._somebody_has_left.wait()
-            stop = self.begin() + _SLICE
-            while self._registry.has_departed and monotonic() < stop:
-                self._registry.clear_some()
-            if not self._registry.has_departed:
-                self._somebody_has_left = trio.Event()
-            self.finish()
+            with in_turn(self) as now:
+                while self._registry.has_departed and monotonic() < now + _SLICE:
+                    self._registry.clear_some()
+                if not self._registry.has_departed:
+                    self._somebody_has_left = trio.Event()
             for _ in range(_ROUNDS):
                 await trio.lowlevel.checkpoint()
 
@@ -60,5 +62,5 @@ class Turn:
             # trio's clock has an offset of its own, so only the distance means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._deadline_came_closer.wait()
-            self.begin()
-            self.finish()
+            with in_turn(self):
+                pass

@@ -90,7 +90,7 @@ def _started(writer: DataStreamWriter, table: Table, name: str, job: Land) -> St
 
 def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
     options = job.source.as_options()
-    source = job.source if job.is_remote else sources.with_defaults(job.source, {"tasksPerBatch": str(_tasks(spark))})
+    source = job.source if job.is_remote else sources.with_defaults(job.source, tasks_for(spark))
     ranges = sources.stream(spark, replace(source, options={**source.options, "ranges": "true"}))
     shape = job.shape
     if shape.needs_sql:
@@ -113,6 +113,10 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
     return writer.options(**job.table.sink_options(good)).outputMode("append")
 
 
-def _tasks(spark: SparkSession) -> int:
-    """Return how many tasks a large batch has: with two for each core, none is idle for long while the last ones are done."""
-    return 2 * spark.sparkContext.defaultParallelism
+def tasks_for(spark: SparkSession) -> dict[str, str]:
+    """Return the option by which a large batch has two tasks for each core, so that none is idle for long at its end.
+
+    A cluster may not have all its executors when a stream starts, and asks for more of them by the tasks that wait.
+    """
+    context = spark.sparkContext
+    return {"tasksPerBatch": str(2 * context.defaultParallelism)} if (context.master or "").startswith("local") else {}

@@ -15,7 +15,7 @@ from nsqpipe.standing import up_to_the_end
 from nsqpipe.tending import tend
 from nsqpipe.transforms import KEY, PARTITIONS, without_repeats
 from nsqpipe.upkeep import Policy
-from pyspark_nsqtable.sink import turn_of
+from pyspark_nsqtable.sink import Overtaken, turn_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,6 +72,8 @@ def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quar
         rows = sources.batch(spark, within)
         found["added"] = _append_missing(spark, shape.good(rows), table, turns[table.path])
         if shape.can_fail:
+            if _turn(table) != turns[table.path] + bool(found["added"]):  # our own rows have taken one
+                raise Overtaken(table.path)
             found["quarantined"] = _append_missing(spark, shape.bad(rows), quarantine, turns[quarantine.path])
     return found
 
@@ -81,7 +83,7 @@ def _turn(table: Table) -> int:
 
 
 def _append_missing(spark: SparkSession, rows: DataFrame, table: Table, turn: int) -> int:
-    """Raises Overtaken where others have added rows since then that they chose in the same way, or have begun to land."""
+    """Append missing rows. Raises Overtaken if another backfill, a reland or a new landing came first."""
     if table.exists():
         there = table.read_version(spark, table.delta()).select(*KEY)
         rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)

@@ -98,8 +98,7 @@ def claim(table: Table) -> None:
 def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
     """Return what a batch may add to a table, and how many of the messages it asks for are left to landing.
 
-    What lies behind the table's ends landing brings, and it would not know that it is there already: nothing but the ends says
-    so. A lane that the table does not know is landing's from its first message on. None: it is all left, or there is nothing.
+    Messages past the table's ends are left to landing, which would add them again. A lane that the table does not know is landing's from its first message on. None: it is all left, or there is nothing.
     """
     delta = table.delta() if table.exists() else None
     if delta is None or not is_marked(delta):

@@ -90,7 +90,7 @@ class Announcer:
             self._changed.wait_for(lambda: self._tried is self._lanes, timeout=seconds)
 
     def close(self) -> None:
-        """Nobody is told anything more, also not that the query is alive."""
+        """Stop reporting, signs of life included."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

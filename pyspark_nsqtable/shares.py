@@ -21,7 +21,7 @@ from pyspark_nsqtable.ends import (
 )
 from pyspark_nsqtable.files import DataFile
 
-SELECTS: Final = "nsq/select"  # what a table with what SQL has made of messages is marked by: only SQL can add to it
+SELECTS: Final = "nsq/select"  # marks a table filled with --select; only --select may append to it
 
 
 class AnotherJob(Exception):
@@ -34,7 +34,7 @@ class NotJoined(Exception):
 
 @dataclass
 class Share:
-    """What a task adds to one table: files, and the spans they are of, with the ends that the task knew of."""
+    """One task's files for one table, the spans they cover, and the ends that the task saw."""
 
     spans: list[Span] = field(default_factory=list)
     ends: dict[str, int | None] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Which micro-batch a commit is of, and what else the table's log is to say of it."""
+    """The micro-batch of a commit, and metadata to record with it."""
 
     query: str
     number: int

@@ -55,7 +55,7 @@ class BadTable(Exception):
 
 
 class Overtaken(Exception):
-    """Since the rows were chosen by what the table lacks, somebody else has chosen rows in the same way, or begun to land."""
+    """A backfill or reland has written, or a landing begun, since these rows were found missing."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"somebody else has begun to add rows to {path} meanwhile: run this one again")

@@ -96,7 +96,7 @@ A batch makes a file in each partition that it touches. So unless `--every` says
 
 What is the same message is known by `node`, `topic`, `sequence` and `id`, never by time.
 `dedupe` rewrites a partition in the driver's memory: give it an hour's worth (`--conf spark.driver.memory=8g`).
-`backfill` stops where a table ends that is landed into, says how many messages of the range it has left to landing, and so may run beside a stream. It compares with what is there when it begins: when another `backfill` or a `reland` has added rows since, it is refused, and has to be run again.
+`backfill` stops where a table ends that is landed into, says how many messages of the range it has left to landing, and so may run beside a stream. It compares with what is there when it begins: when another `backfill` or a `reland` has added rows since, or somebody has begun to land into the table, it is refused, and has to be run again.
 
 The checkpoint is `TABLE.checkpoint` unless said otherwise (for Iceberg it has to be said), and belongs to the table. `land` says in one line, before Spark starts, when it does not:
 

@@ -33,6 +33,7 @@ from common.http_api import (
 )
 from common.options import change, table_of
 from common.prometheus import CONTENT_TYPE, exposition
+from common.turn import Turn, in_turn
 from common.version import NSQ_VERSION
 from common.wire.names import is_ephemeral, is_valid_name
 from nsqd.broker.snapshot import only_about
@@ -93,15 +94,9 @@ class NodeInfo:
     http_port: int
 
 
-class Turn(Protocol):
-    """What surrounds everything that enters the broker."""
-
-    def begin(self) -> float: ...
-
-    def finish(self) -> None: ...
-
+class DurableTurn(Turn, Protocol):
     async def durable(self) -> None:
-        """Everything that was decided so far is on disk. Trio-coloured."""
+        """Wait until everything that was decided so far is on disk. Trio-coloured."""
 
 
 class Settings(Protocol):
@@ -127,7 +122,7 @@ class StartDrain(Protocol):
 
 def make_app(
     broker: Broker,
-    turn: Turn,
+    turn: DurableTurn,
     settings: Settings,
     publishing: Publishing,
     node: NodeInfo,
@@ -196,7 +191,7 @@ def refuse_plain(https_port: int) -> HttpApi[Route]:
 class _Calls:
     """How handlers enter the broker."""
 
-    def __init__(self, broker: Broker, turn: Turn, run_trio: Bridge) -> None:
+    def __init__(self, broker: Broker, turn: DurableTurn, run_trio: Bridge) -> None:
         self.broker = broker
         self._turn = turn
         self._run_trio = run_trio
@@ -204,11 +199,8 @@ class _Calls:
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Synchronous calls only: what is decided inside is written, delivered and sent at its end."""
-        self._turn.begin()
-        try:
+        with in_turn(self._turn):
             yield
-        finally:
-            self._turn.finish()
 
     @contextmanager
     def journaled_turn(self) -> Iterator[None]:

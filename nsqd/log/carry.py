@@ -29,10 +29,34 @@ from nsqd.log.record import decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
 
 if TYPE_CHECKING:
+    from nsqd.log.store import Store
     from nsqd.log.topic_log import DiskLog
 
+CARRY_SLICE: Final = 0.005  # seconds of looking at what is needed, before others have their turn
 MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
 _WRITE_SIZE: Final = 1 << 20
+
+
+def carry_forward(store: Store, log: DiskLog, *, stretch: float = CARRY_SLICE) -> Iterator[CarryJob | None]:
+    """Carry forward what is worth it in one log, step by step.
+
+    Yields None after each stretch of so many seconds, for others to have their turn. A job that is yielded must be
+    performed before the next step is asked for, which takes its result.
+    """
+    plan = log.begin_carry()
+    if plan is None:
+        store.carrying.pop(log, None)  # until a channel makes progress
+        return
+    took, began = 0.0, store.now()
+    for sequences in store.exceptions_of(log.topic):
+        plan.need(sequences)
+        if (spent := store.now() - began) >= stretch:
+            yield None
+            took, began = took + spent, store.now()
+    job = log.decide_carry(plan, took + store.now() - began)
+    if job is not None:
+        yield job
+        store.end_carry(job)
 
 
 class Ended(NamedTuple):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from nsqd.log.carry import CARRY_SLICE, carry_forward
 from nsqd.log.data_path import Topology
 from nsqd.log.files import Files, error_text, remove_file
 from nsqd.log.reading import is_refusal
@@ -37,7 +38,6 @@ TOPOLOGY_SHARE: Final = 10  # collecting names takes at most one part in this ma
 SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
 CARRY_INTERVAL: Final = 1.0  # between two looks at who is due
-CARRY_SLICE: Final = 0.005  # and of looking at what is needed
 IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
 REPAIR_INTERVAL: Final = 1.0
 LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
@@ -345,21 +345,9 @@ class Committer:
                 await trio.sleep(CARRY_INTERVAL)
 
     async def _carry_forward(self, topic_log: DiskLog) -> None:
-        store = self._store
-        plan = topic_log.begin_carry()
-        if plan is None:
-            store.carrying.pop(topic_log, None)  # until a channel makes progress
-            return
-        took = 0.0
-        began = store.now()
-        for sequences in store.exceptions_of(topic_log.topic):
-            plan.need(sequences)
-            if (spent := store.now() - began) >= CARRY_SLICE:
+        for job in carry_forward(self._store, topic_log):
+            if job is None:
                 await trio.sleep(CARRY_SLICE)
-                took += spent
-                began = store.now()
-        job = topic_log.decide_carry(plan, took + store.now() - began)
-        if job is not None:
-            with trio.CancelScope(shield=True):  # as with a round
-                await trio.to_thread.run_sync(job.perform, store.files)
-                store.end_carry(job)
+                continue
+            with trio.CancelScope(shield=True):  # as with a round; nothing is awaited between this and the job's end
+                await trio.to_thread.run_sync(job.perform, self._store.files)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from nsqd.ack import Ack
-from nsqd.log.retention import NOTHING_KEPT, Retention
+if TYPE_CHECKING:
+    from nsqd.ack import Ack
+    from nsqd.log.retention import Retention
 
 _SHORTEST_INTERVAL: Final = 1.0
 _LONGEST_INTERVAL: Final = 60.0
@@ -16,20 +17,22 @@ _LONGEST_INTERVAL: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    max_bytes_per_file: int = 100 * 1024 * 1024
-    mem_queue_size: int = 10_000  # messages in a topic's tail cache
-    mem_queue_bytes: int = 64 * 1024 * 1024  # the same in bytes
-    sync_every: int = 2500  # messages that may be unsynced
-    sync_timeout: float = 2.0  # seconds that they may be
-    ack: str = Ack.WRITTEN
-    disk_reserve: int = 0  # bytes that publishing leaves free; -1: see reserve.py
-    topic_ack: Mapping[str, str] = field(default_factory=dict)
-    retention: Retention = NOTHING_KEPT
-    topic_retention: Mapping[str, Retention] = field(default_factory=dict)
-    idempotence_window: int = 0  # nanoseconds that keys are remembered
+    """There are no defaults here: those of nsqd's options are the only ones."""
+
+    max_bytes_per_file: int
+    mem_queue_size: int  # messages in a topic's tail cache
+    mem_queue_bytes: int  # the same in bytes
+    sync_every: int  # messages that may be unsynced
+    sync_timeout: float  # seconds that they may be
+    ack: Ack
+    topic_ack: Mapping[str, Ack]
+    disk_reserve: int  # bytes that publishing leaves free; -1: see reserve.py
+    retention: Retention
+    topic_retention: Mapping[str, Retention]
+    idempotence_window: int  # nanoseconds that keys are remembered
 
     def ack_of(self, topic: str) -> Ack:
-        return Ack(self.topic_ack.get(topic, self.ack))
+        return self.topic_ack.get(topic, self.ack)
 
     @property
     def retention_interval(self) -> float | None:

@@ -14,18 +14,22 @@ from typing import Any, NamedTuple
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.disk import restored_broker
 from nsqd.fsck import cli as fsck
+from nsqd.log.carry import carry_forward
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
 from nsqd.log.recovery import Damage
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.options import Options
 from nsqd.turn import Turn
+from tests.support.log_settings import log_settings
 from tests.support.node import RULES, Client, Message
 
 SEGMENT_SIZE = 600
 OPTIONS = Options()
 Findings = list[dict[str, Any]]
+
+
+def _do_nothing() -> None: ...
 
 
 class FastFiles(Files):
@@ -46,7 +50,7 @@ class DiskNode:
 
     def __init__(self, path: Path) -> None:
         self.unfinished = UnfinishedBodies(1 << 20)
-        settings = LogSettings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
+        settings = log_settings(max_bytes_per_file=SEGMENT_SIZE, mem_queue_size=0)
         self.store = Store.open(path, settings, files=FastFiles())
         try:
             recovered = self.store.recover()
@@ -54,7 +58,7 @@ class DiskNode:
         except BaseException:
             self.store.abandon()
             raise
-        self._turn = Turn(self.broker, self.store)
+        self._turn = Turn(self.broker, self.store, announce=_do_nothing, flush=_do_nothing)
         self.store.snapshot_topic = self.broker.snapshot_topic
         self.store.exceptions_of = self.broker.exceptions
         self.store.on_loaded = self.broker.loaded
@@ -94,15 +98,9 @@ class DiskNode:
     def carry(self) -> None:
         """What has happened some seconds later: finished segments go, and what waits in them is in side files."""
         for log in tuple(self.store.carrying):
-            plan = log.begin_carry()
-            if plan is None:
-                continue
-            for sequences in self.store.exceptions_of(log.topic):
-                plan.need(sequences)
-            job = log.decide_carry(plan, 0.0)
-            if job is not None:
-                job.perform(self.store.files)
-                self.store.end_carry(job)
+            for job in carry_forward(self.store, log):
+                if job is not None:
+                    job.perform(self.store.files)
 
     def publish(self, topic: str, *bodies: bytes, delay_ms: int = 0) -> None:
         """One batch for each."""

@@ -12,18 +12,19 @@ from typing import Any, Final
 from unittest import mock
 
 from common.wire.names import is_ephemeral
+from nsqd.ack import Ack
 from nsqd.broker.batch import Receipt
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
 from nsqd.log.data_path import DataPathError, is_journal
-from nsqd.log.settings import LogSettings
 from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
 from tests.faults.ledger import ROUNDING, ChannelModel, Ledger, Marks, Published, TopicModel, Violation
 from tests.faults.machine import Clock, Machine
+from tests.support.log_settings import log_settings
 
 SMALL_JOURNAL: Final = {
     "ROTATE_AT": 3000,
@@ -86,7 +87,7 @@ class Life:
         random: Random,
         *,
         disk: SimulatedDisk | None = None,
-        ack: str = "written",
+        ack: str = Ack.WRITTEN,
         note: Callable[[str], None] = lambda text: None,
         **settings: Any,
     ) -> None:
@@ -94,7 +95,7 @@ class Life:
         self.note = note
         self.disk = disk or SimulatedDisk(random=random)
         self.clock = Clock()
-        self.settings = LogSettings(ack=ack, **settings)
+        self.settings = log_settings(ack=ack, **settings)
         self.ledger = Ledger(may_drop=[name for name, kept in self.settings.topic_retention.items() if kept])
         self.options = Options(max_msg_timeout=int(MAX_MSG_TIMEOUT * 1e9), mem_queue_size=self.settings.mem_queue_size)
         self.machine: Machine | None = None

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from nsqd.disk import restored_broker
+from nsqd.log.carry import carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
@@ -117,8 +118,7 @@ class Machine:
         self.recovered = store.recover()
         self.broker = restored_broker(store, self.recovered, options, now=clock.monotonic(), timestamp=clock.wall())
         self.broker.random_percent = lambda: self.random.randrange(100)
-        self._turn = Turn(self.broker, store)
-        self._turn.flush = lambda: self.flush()
+        self._turn = Turn(self.broker, store, announce=lambda: None, flush=lambda: self.flush())
         store.snapshot_topic = self.broker.snapshot_topic
         store.exceptions_of = self.broker.exceptions
         round_ = store.begin_round()
@@ -331,21 +331,16 @@ class Machine:
                 yield CARRY_INTERVAL
 
     def _carry_forward(self, topic_log: DiskLog) -> Task:
-        store = self.store
-        plan = topic_log.begin_carry()
-        if plan is None:
-            store.carrying.pop(topic_log, None)
-            return
-        for sequences in store.exceptions_of(topic_log.topic):
-            plan.need(sequences)
-            yield self._a_while()
-        job = topic_log.decide_carry(plan, 0.001)
-        if job is not None:
+        steps = carry_forward(self.store, topic_log, stretch=0.0)
+        for job in steps:
+            if job is None:
+                yield self._a_while()
+                continue
             self._shielded += 1
             yield self._a_while()
             job.perform(self.disk)
             yield self._a_while()
-            store.end_carry(job)
+            next(steps, None)
             self._shielded -= 1
 
     def _save_progress(self) -> Task:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from common.wire.names import is_ephemeral
+from nsqd.ack import Ack
 from nsqd.log.retention import Retention
 from tests.faults.disk import CHANGING, Call, Crash, SimulatedDisk, Stopped
 from tests.faults.ledger import TopicModel, Violation
@@ -57,7 +58,7 @@ def _settings_of_history(random: Random) -> dict[str, Any]:
 class Plan:
     """What a run is made of. `crashes` and `fails` choose among what can happen to it."""
 
-    ack: str | None = None  # None: chosen by the seed
+    ack: Ack | None = None  # None: chosen by the seed
     crashes: tuple[Crash, ...] = tuple(Crash)
     fails: bool = True
     syncs_files: bool = True
@@ -65,7 +66,7 @@ class Plan:
 
 
 ANYTHING: Final = Plan()
-POWER_LOSS: Final = Plan(ack="synced", crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
+POWER_LOSS: Final = Plan(ack=Ack.SYNCED, crashes=tuple(crash for crash in Crash if crash.is_power_cut), fails=False)
 
 HISTORY: Final = Plan(history=True)
 
@@ -103,7 +104,7 @@ class Simulation:
         disk.uncached = random.choice((0.0, 0.0, 0.5))
         disk.most_per_write = random.choice((None, None, 100))
         disk.drops_pages = random.random() < 0.2
-        ack = plan.ack or random.choice(("memory", "written", "written", "synced"))
+        ack = plan.ack or random.choice((Ack.MEMORY, Ack.WRITTEN, Ack.WRITTEN, Ack.SYNCED))
         self.life = Life(
             random,
             disk=disk,
@@ -111,7 +112,7 @@ class Simulation:
             note=self._told,
             max_bytes_per_file=random.choice((300, 2_000, 20_000)),
             mem_queue_size=random.choice((0, 5, 10_000)),
-            topic_ack={"scratch": random.choice(("memory", "written", "synced"))} if plan.ack is None else {},
+            topic_ack={"scratch": random.choice(tuple(Ack))} if plan.ack is None else {},
             **(_settings_of_history(random) if plan.history else {}),
         )
         self.big = random.random() < 0.3  # messages of pages

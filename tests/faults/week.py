@@ -17,10 +17,10 @@ from common.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from tests.integration.log.harness import headers_of
 from tests.support.fake_store import finish_turn
+from tests.support.log_settings import log_settings
 from tests.support.node import RULES, Client, Message
 
 START: Final = 1_700_000_000_000_000_000  # wall clock
@@ -39,7 +39,7 @@ class Life:
     def __init__(self, path: Path, random: Random, **settings: Any) -> None:
         self.path = path
         self.random = random
-        self.settings = LogSettings(**settings)
+        self.settings = log_settings(**settings)
         self.elapsed = 0.0  # seconds since the very beginning
         self.deaths = 0
         self.rules = LONG_DELAYS

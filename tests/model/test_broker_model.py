@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from math import inf
@@ -27,6 +28,7 @@ from nsqd.broker.consumer import MOST_UNSENT_BYTES, Consumer
 from nsqd.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNER
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import ClientSnapshot
+from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
 from tests.support.fake_store import FakeStore
 
@@ -58,6 +60,48 @@ class Draft:
     topic: TopicModel
     bodies: list[bytes]
     delay_ms: int
+
+
+class Died(Exception):
+    """The process has ended in the middle of a turn."""
+
+
+class _Disk:
+    """The machine's store as a turn sees it. The process may die before a call, if no more than so many are to be made."""
+
+    def __init__(self, machine: BrokerMachine, *, calls: float = inf) -> None:
+        self._machine = machine
+        self._calls = calls
+        self.journal_is_written = False
+
+    @property
+    def journal_error(self) -> str | None:
+        return self._machine.store.journal_error
+
+    @property
+    def publishing_error(self) -> str | None:
+        return self._machine.store.publishing_error
+
+    def write_journal(self) -> None:
+        self._called()
+        self._machine.store.write_journal()
+        self.journal_is_written = True
+
+    def write_logs(self) -> None:
+        self._called()
+        self._machine.store.write_logs()
+        self._machine.written()
+
+    def _called(self) -> None:
+        if self._calls <= 0:
+            self.die()
+        self._calls -= 1
+
+    def die(self) -> None:
+        raise Died
+
+
+def _do_nothing() -> None: ...
 
 
 class BrokerMachine(RuleBasedStateMachine):
@@ -110,16 +154,17 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _finish_turn(self) -> None:
         self._set_time()
-        self.broker.seal()
-        self.store.write_journal()
-        self.store.write_logs()
-        self._settle_drafts()
-        self._hand_over()
-        self.store.write_journal()
-        self._send()
-        self._drop_overflow()
+        finish_turn(self.broker, _Disk(self), announce=_do_nothing, flush=self._send)
+        for _, model, _ in self._channels():
+            model.end_turn()
         self.store.error = None
         self.steps_left, self.before, self.topic_deleted = 0, None, False
+
+    def written(self) -> None:
+        """The logs have what was published, and channels are about to get it."""
+        self._settle_drafts()
+        for topic in self.topics.values():
+            self._advance(topic)
 
     def _set_time(self) -> None:
         self.broker.now = self.now
@@ -131,32 +176,19 @@ class BrokerMachine(RuleBasedStateMachine):
             if self.store.error is None or draft.topic.ephemeral:
                 draft.topic.publish(draft.bodies, draft.delay_ms, self.now)
 
-    def _hand_over(self) -> None:
-        for topic in self.topics.values():
-            self._advance(topic)
-        self.broker.hand_over()
-
     def _advance(self, topic: TopicModel) -> None:
         topic.advance(self.now, cold_before=self.store.logs[topic.name].cold_before)
 
-    def _drop_overflow(self) -> None:
-        for _, model, real in self._channels():
-            self._account_for_what_is_gone(model, self._places(real))
-            model.end_turn()
-        self.broker.drop_overflow()
-
     def _send(self) -> None:
         """Sockets take what they are given, but for those that are stalled. That makes room."""
-        while True:
-            for client in self.clients:
-                had_room = client.consumer.room > 0
-                if not client.stalled:
-                    client.consumer.unsent_bytes = 0
-                if not had_room and client.consumer.room > 0 and client.consumer.channel is not None:
-                    client.consumer.channel.wants_attention()
-            if not self.broker.restless:
-                return
-            self.broker.hand_over()
+        for client in self.clients:
+            had_room = client.consumer.room > 0
+            if not client.stalled:
+                client.consumer.unsent_bytes = 0
+            if not had_room and client.consumer.room > 0 and client.consumer.channel is not None:
+                client.consumer.channel.wants_attention()
+        for _, model, real in self._channels():
+            self._account_for_what_is_gone(model, self._places(real))
 
     def _received(self, client: Client, pieces: list[bytes]) -> None:
         data = b"".join(pieces)
@@ -590,18 +622,10 @@ class BrokerMachine(RuleBasedStateMachine):
         self._set_time()
         for client in self.clients:
             client.consumer.send = lambda pieces: None  # it would never have left
-        if stage >= 1:
-            self.broker.seal()
-        if stage >= 2:
-            self.store.write_journal()
-        if stage >= 3:
-            self.store.write_logs()
-            self._settle_drafts()
-            for topic in self.topics.values():
-                self._advance(topic)
-        if stage >= 4:
-            self.broker.hand_over()
-        return self.before if stage < 2 else self.topics
+        disk = _Disk(self, calls=stage)
+        with suppress(Died):
+            finish_turn(self.broker, disk, announce=_do_nothing, flush=disk.die)
+        return self.topics if disk.journal_is_written else self.before
 
     def _adopt(self, expected: dict[str, TopicModel]) -> None:
         """What recovery found must be what was promised; from then on it is the truth."""

@@ -57,9 +57,7 @@ class Cluster:
         self.dials: list[str] = []
         self._nursery = nursery
         settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
-        self.lookup = Lookup(
-            self.node.broker, NodeTurn(self.node), settings, dial=self._dial, resolve_with=self._resolve
-        )
+        self.lookup = Lookup(self.node.broker, settings, dial=self._dial, resolve_with=self._resolve)
         self.lookup.configure([ONE])
 
     @property
@@ -97,7 +95,7 @@ async def cluster(*, topics: dict[str, list[str]] | None = None) -> AsyncIterato
         made = Cluster(others)
         for topic, channels in (topics or {}).items():
             made.make(topic, *channels)
-        nursery.start_soon(made.lookup.run)
+        nursery.start_soon(made.lookup.run, NodeTurn(made.node))
         await trio.sleep(SOON)
         yield made
         nursery.cancel_scope.cancel()

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from math import inf
-from typing import Final
+from typing import Final, TypeVar
 
 import pytest
 import trio
@@ -42,8 +42,8 @@ def jumping(test: Callable[[], Awaitable[None]]) -> Callable[[pytest.MonkeyPatch
 
 
 class FakeTurn:
-    def __init__(self) -> None:
-        self.poller: Poller
+    def __init__(self, flush: Callable[[], None]) -> None:
+        self._flush = flush
         self.began = -inf
 
     def begin(self) -> float:
@@ -54,7 +54,7 @@ class FakeTurn:
         return self.began
 
     def finish(self) -> None:
-        self.poller.flush()
+        self._flush()
 
 
 class Echo:
@@ -109,8 +109,11 @@ class Echo:
         self.say(b"tick")
 
 
+E = TypeVar("E", bound=Echo)
+
+
 class Bench:
-    def __init__(self, poller: Poller, turn: FakeTurn) -> None:
+    def __init__(self, poller: Poller[FakeTurn], turn: FakeTurn) -> None:
         self.poller = poller
         self.turn = turn
         self.handlers: list[Echo] = []
@@ -120,6 +123,20 @@ class Bench:
         self.handlers.append(Echo(connection, wake))
         self.handlers[-1].next_deadline = deadline
         return self.handlers[-1]
+
+    def connect_to(self, kind: type[E], deadline: float) -> E:
+        """For a handler of another kind; its peer is the last one of `peers`."""
+        ours, theirs = socket.socketpair()
+        made: list[E] = []
+
+        def make(connection: Connection, wake: Callable[[], None]) -> E:
+            made.append(kind(connection, wake))
+            made[-1].next_deadline = deadline
+            return made[-1]
+
+        self.poller.add(ours, "@", make)
+        self.peers.append(theirs)
+        return made[-1]
 
     def connect(self, deadline: float = inf) -> tuple[trio.SocketStream, Echo]:
         ours, theirs = socket.socketpair()
@@ -138,9 +155,8 @@ def _nonblocking(sock: socket.socket) -> socket.socket:
 
 @asynccontextmanager
 async def bench() -> AsyncIterator[Bench]:
-    turn = FakeTurn()
-    turn.poller = poller = Poller(turn)
-    made = Bench(poller, turn)
+    poller = Poller(FakeTurn)
+    made = Bench(poller, poller.turn)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         yield made
@@ -459,6 +475,29 @@ async def test_deadline_that_moves_away_does_not_ring() -> None:
         assert len(handler.ticks) == 1
 
 
+class Silence(Echo):
+    """Notes what it had heard when its deadline came."""
+
+    heard_by_then: int | None = None
+
+    def tick(self, now: float) -> None:
+        self.heard_by_then = self.heard
+        self.next_deadline = inf
+
+
+@jumping
+async def test_what_came_while_the_process_stood_still_is_heard_before_a_deadline_rings() -> None:
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    async with bench() as b:
+        for _ in range(20):  # which of two tasks runs first is chance
+            handler = b.connect_to(Silence, trio.current_time() + 5)
+            b.peers[-1].send(b"alive")
+            clock.jump(6)
+            await trio.testing.wait_all_tasks_blocked()
+            assert handler.heard_by_then == 5
+
+
 @jumping
 async def test_alarms_of_clients_that_have_gone_do_not_pile_up() -> None:
     async with bench() as b:
@@ -524,6 +563,23 @@ async def test_two_hundred_connections_at_once() -> None:
         assert sorted(heard) == list(range(200))
         await trio.testing.wait_all_tasks_blocked()
         assert len(b.poller) == 0
+
+
+@jumping
+async def test_a_crowd_is_let_in_together() -> None:
+    """One at a time, and a long turn after each, would keep an honest client waiting for seconds."""
+    async with bench() as b:
+        listener = _nonblocking(socket.create_server(("127.0.0.1", 0), backlog=256))
+        crowd = [socket.create_connection(listener.getsockname()) for _ in range(200)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(b.poller.accept, listener, b.make, Budget(1000, "TCP"))
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()
+            assert len(b.poller) == 200
+            nursery.cancel_scope.cancel()
+        for peer in (listener, *crowd):
+            peer.close()
+        await trio.testing.wait_all_tasks_blocked()
 
 
 @jumping

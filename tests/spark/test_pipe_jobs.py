@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,7 @@ from nsqpipe.shape import Shape
 from nsqpipe.storage import place_of
 from nsqpipe.tables import Format, Table
 from nsqpipe.transforms import counted
+from pyspark_nsqtable.sink import Overtaken
 from tests.spark.test_landing import Job
 from tests.support.orders import Orders
 from tests.support.pipe import Pipeline, source_of
@@ -210,6 +212,29 @@ def test_a_backfill_is_refused_when_somebody_begins_to_land_meanwhile(
         maintenance.backfill(spark, pipeline.job.source, Shape(), pipeline.table, pipeline.quarantine)
     landing.batch_of(20, 50)
     assert pipeline.numbers() == list(range(50))
+
+
+def test_a_backfill_that_only_has_rows_that_fail_sees_who_begins_to_land_too(
+    nsqd: Nsqd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quarantine may serve other tables, so that its own commits do not tell when this one's landing begins."""
+    publish(nsqd, "orders", numbered(50))
+    source = source_of(nsqd, "orders")
+    landing = Job(Orders(nsqd, "orders"), tmp_path)
+    appended: list[str] = []
+
+    def append(_spark: object, _rows: object, table: Table, _turn: int) -> int:
+        appended.append(table.path)
+        landing.batch_of(0, 20, opens=True)
+        return 0
+
+    monkeypatch.setattr(maintenance, "_append_missing", append)
+    monkeypatch.setattr(sources, "batch", lambda *_: None)
+    shape = SimpleNamespace(select="", can_fail=True, good=lambda _: None, bad=lambda _: None)
+    table, quarantine = Table(str(tmp_path / "table"), Format.DELTA), Table(str(tmp_path / "bad"), Format.DELTA)
+    with pytest.raises(Overtaken):
+        maintenance.backfill(None, source, shape, table, quarantine)  # type: ignore[arg-type]
+    assert appended == [table.path]
 
 
 def test_a_checkpoint_that_was_made_begins_where_it_says_and_lag_is_what_it_lacks(

@@ -6,13 +6,14 @@ import io
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 import msgpack
 import pytest
 
-from nsqpipe import replay
+from nsqpipe import land, replay
 from nsqpipe.decoders import make_decoder
 from nsqpipe.failures import PipeFailed
 from nsqpipe.kinds import Kind
@@ -162,3 +163,14 @@ def test_a_node_that_is_down_is_one_clear_error_at_the_start(spark: SparkSession
     nsqd.stop()
     with pytest.raises(PipeFailed, match=f"land: .*{nsqd.http_address[1]}"):
         Pipeline(spark, source, tmp_path).land()
+
+
+@pytest.mark.parametrize(
+    ("master", "asked"), [("local[3]", {"tasksPerBatch": "6"}), ("spark://host:7077", {}), (None, {})]
+)
+def test_only_on_one_machine_is_known_how_many_tasks_keep_all_cores_busy(
+    master: str | None, asked: dict[str, str]
+) -> None:
+    """A cluster may get its executors later, and by the number of tasks that wait."""
+    context = SimpleNamespace(master=master, defaultParallelism=3)
+    assert land.tasks_for(SimpleNamespace(sparkContext=context)) == asked  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import Change
+from nsqd.broker.turn import finish_turn
 
 NOW = 100.0
 START = 1_700_000_000
@@ -84,21 +85,31 @@ class FakeStore:
             receipt.settle(self.error)
 
 
+def _do_nothing() -> None: ...
+
+
 class FakeTurn:
+    """Also the disk that a turn asks, which has nothing to write."""
+
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.finished = 0
         self.synced = 0
         self.journal_error: str | None = None  # as if the journal could not be written
 
+    @property
+    def publishing_error(self) -> str | None:
+        return self.journal_error
+
+    def write_journal(self) -> None: ...
+
+    def write_logs(self) -> None: ...
+
     def begin(self) -> float:
         return self._broker.now
 
     def finish(self) -> None:
-        self._broker.keep_promise(self.journal_error)
-        self._broker.seal(self.journal_error)
-        self._broker.hand_over()
-        self._broker.drop_overflow()
+        finish_turn(self._broker, self, announce=_do_nothing, flush=_do_nothing)
         self.finished += 1
 
     async def durable(self) -> None:

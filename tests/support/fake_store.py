@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from common.wire.names import is_ephemeral
+from nsqd.broker import turn
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -157,6 +158,10 @@ class FakeStore:
             self.unwritten = []
             self.urgent = False
 
+    @property
+    def publishing_error(self) -> str | None:
+        return self.journal_error
+
     def sync(self) -> None:
         unsynced, self.unsynced = self.unsynced, []
         for receipt in unsynced:
@@ -180,12 +185,8 @@ class FakeStore:
 
 
 def finish_turn(broker: Broker, store: FakeStore) -> None:
-    """What a turn does after its decisions, but for sending."""
-    broker.announce()
-    store.write_journal()
-    broker.keep_promise(store.journal_error)
-    broker.seal(store.journal_error)
-    store.write_logs()
-    broker.hand_over()
-    store.write_journal()
-    broker.drop_overflow()
+    """End a turn in which nothing is sent."""
+    turn.finish_turn(broker, store, announce=_do_nothing, flush=_do_nothing)
+
+
+def _do_nothing() -> None: ...

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nsqd.broker.changes import TopicState, replay
 from nsqd.log.record import decode_batch, scan
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
+from tests.support.log_settings import log_settings
 
 if TYPE_CHECKING:
     from nsqd.log.record import Header
@@ -142,7 +142,7 @@ def summary(given: Iterable[Given]) -> str:
 
 def deliverable(folder: Path) -> Outcome:
     """Opens a data path that no nsqd has open."""
-    store = Store.open(folder, LogSettings())
+    store = Store.open(folder, log_settings())
     try:
         recovered = store.recover()
         assert recovered.damage == []

@@ -7,16 +7,16 @@ from typing import Any
 
 from nsqd.go_import.take_over import take_over
 from nsqd.log.files import Files
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from tests.support.go_data import GoData, Message, messages
+from tests.support.log_settings import log_settings
 
 Queues = dict[str, dict[str, list[Message]]]
 
 
 def import_(folder: Path, *, files: Files | None = None, begin: bool = True, **settings: int) -> None:
     """As nsqd does at its start."""
-    store = Store.open(folder, LogSettings(), files=files)
+    store = Store.open(folder, log_settings(), files=files)
     numbers: Any = {"node_id": 7, "max_msg_size": 1 << 20, "max_bytes_per_file": 20_000} | settings
     try:
         take_over(store.data_path, store.files, begin=begin, **numbers)

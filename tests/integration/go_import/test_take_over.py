@@ -15,11 +15,11 @@ from nsqd.log.files import Files
 from nsqd.log.own_changes import checkpoint_change
 from nsqd.log.record import Header
 from nsqd.log.recovery import Checkpoint
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from tests.integration.go_import.harness import Queues, import_, some, write
 from tests.integration.log.harness import headers_of
 from tests.support.go_data import GoData, Message, deliverable, expected, message_id
+from tests.support.log_settings import log_settings
 
 
 def test_backlogs_of_channels_come_first_each_seen_by_its_channel_alone(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_is_no_number_or_comes_twice_gets_a_new_id(tmp_path: Path, caplog: 
 
 
 def headers(folder: Path, topic: str) -> list[Header]:
-    store = Store.open(folder, LogSettings())
+    store = Store.open(folder, log_settings())
     try:
         store.recover()
         return headers_of(store, topic)
@@ -117,7 +117,7 @@ def headers(folder: Path, topic: str) -> list[Header]:
 def test_new_ids_are_not_given_out_again(tmp_path: Path) -> None:
     write(tmp_path, {"t": {"c": [some(1)[0]._replace(id=b"?" * 16)]}})
     import_(tmp_path)
-    store = Store.open(tmp_path, LogSettings())
+    store = Store.open(tmp_path, log_settings())
     reserved = store.recover().ids_reserved
     store.abandon()
     assert reserved > headers(tmp_path, "t")[0].base_id & (1 << 54) - 1
@@ -190,7 +190,7 @@ def test_while_it_is_not_known_which_ids_are_free_nothing_is_imported(tmp_path: 
 
 def test_a_deleted_topic_of_the_same_name_does_no_harm(tmp_path: Path) -> None:
     """The journal has told of another log, and that one's folder has gone."""
-    store = Store.open(tmp_path, LogSettings())
+    store = Store.open(tmp_path, log_settings())
     store.recover()
     store.journal.record(("topic", "t"), urgent=True)
     store.journal.record(checkpoint_change("t", Checkpoint("another", 0, 5000, 77)), urgent=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from math import inf
 from time import monotonic
 
@@ -27,9 +28,9 @@ INFO = b"GET /info HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class PolledTurn(FakeTurn):
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, flush: Callable[[], None]) -> None:
         super().__init__(broker)
-        self.flush: Callable[[], None] = lambda: None
+        self.flush = flush
 
     def begin(self) -> float:
         return monotonic()  # the clock of the poller
@@ -46,10 +47,9 @@ class Server:
     def __init__(self) -> None:
         self.store = FakeStore()
         self.broker = make_broker(self.store)
-        self.turn = PolledTurn(self.broker)
         self.publishing = Publishing(self.broker, LIMITS, max_defer_ms=1000)
-        self.poller = Poller(self.turn)
-        self.turn.flush = self.poller.flush
+        self.poller = Poller(partial(PolledTurn, self.broker))
+        self.turn = self.poller.turn
         self.app = make_app(
             self.broker,
             self.turn,

@@ -11,16 +11,16 @@ from random import Random
 from typing import Any
 
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.log.carry import CarryJob
+from nsqd.log.carry import CarryJob, carry_forward
 from nsqd.log.cold import Load
 from nsqd.log.committer import LOAD_INTERVAL
 from nsqd.log.files import Buffers, Files
 from nsqd.log.reading import READ_PATIENCE
 from nsqd.log.record import Header
-from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
+from tests.support.log_settings import log_settings
 from tests.unit.log.batches import bodies_of, make_batch
 
 START = 100.0
@@ -41,7 +41,7 @@ class OpenStore:
     def __init__(self, path: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = Clock()
         self.store = Store.open(
-            path, LogSettings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
+            path, log_settings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
         )
         self.recovered: Recovered = self.store.recover()
 
@@ -104,16 +104,10 @@ class OpenStore:
         self.sync()
         jobs = []
         for log in tuple(self.store.carrying):
-            plan = log.begin_carry()
-            if plan is None:
-                continue
-            for sequences in self.store.exceptions_of(log.topic):
-                plan.need(sequences)
-            job = log.decide_carry(plan, 0.0)
-            if job is not None:
-                job.perform(self.store.files)
-                self.store.end_carry(job)
-                jobs.append(job)
+            for job in carry_forward(self.store, log):
+                if job is not None:
+                    job.perform(self.store.files)
+                    jobs.append(job)
         return jobs
 
     def read(self, topic: str = "t", *, start: int | None = None) -> dict[int, bytes]:

@@ -46,12 +46,10 @@ class Announcing:
     def __init__(self) -> None:
         self.node = Node()
         self.lookupd = FakeLookupd()
-        turn = Turn(self.node.broker, Disk(self.node.store))
-        turn.flush = self._flush
-        self.turn = turn
-        self.lookup = Lookup(self.node.broker, turn, SETTINGS, dial=self._dial)
+        self.lookup = Lookup(self.node.broker, SETTINGS, dial=self._dial)
         self.lookup.configure(["10.0.0.1:4160"])
-        turn.announce = self.lookup.announce
+        disk = Disk(self.node.store)
+        self.turn = Turn(self.node.broker, disk, announce=self.lookup.announce, flush=self._flush)
         self.on_its_way = b""  # to nsqlookupd, when answers left the last time
         self._ours, self._theirs = socket.socketpair()
 
@@ -62,7 +60,7 @@ class Announcing:
     async def run(self, nursery: trio.Nursery) -> None:
         """Return when it is registered."""
         nursery.start_soon(self.lookupd.serve, trio.SocketStream(trio.socket.from_stdlib_socket(self._theirs)))
-        nursery.start_soon(self.lookup.run)
+        nursery.start_soon(self.lookup.run, self.turn)
         while not any(peer.connected for peer in self.lookup.peers):
             await trio.testing.wait_all_tasks_blocked()
 

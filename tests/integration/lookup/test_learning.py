@@ -41,7 +41,7 @@ class Cluster:
         self.node = Node()
         self.lookupds = [FakeLookupd(), FakeLookupd()]
         settings = Settings(me=b"{}", most=1000, connect_timeout=WAIT, request_timeout=WAIT, tls=None)
-        self.lookup = Lookup(self.node.broker, NodeTurn(self.node), settings)
+        self.lookup = Lookup(self.node.broker, settings)
 
     def new_topic(self) -> Topic:
         topic = self.node.broker.topic("t")
@@ -58,7 +58,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     made = Cluster()
     async with trio.open_nursery() as nursery:
         made.lookup.configure([await nursery.start(fake.listen) for fake in made.lookupds])
-        nursery.start_soon(made.lookup.run)
+        nursery.start_soon(made.lookup.run, NodeTurn(made.node))
         yield made
         nursery.cancel_scope.cancel()
 

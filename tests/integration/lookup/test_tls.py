@@ -47,10 +47,10 @@ def test_it_registers_and_asks_over_tls(certificates: Certificates) -> None:
     async def test() -> None:
         node, fake = Node(), FakeLookupd()
         fake.http_answer = answers("c")
-        lookup = Lookup(node.broker, NodeTurn(node), settings_of(options_for(certificates), hostname="h", node="n"))
+        lookup = Lookup(node.broker, settings_of(options_for(certificates), hostname="h", node="n"))
         async with trio.open_nursery() as nursery:
             lookup.configure([await nursery.start(partial(fake.listen, tls=server_context(certificates)))])
-            nursery.start_soon(lookup.run)
+            nursery.start_soon(lookup.run, NodeTurn(node))
             topic = node.broker.topic("t")
             await until_learned(topic)
             assert list(topic.channels) == ["c"]
@@ -65,10 +65,10 @@ def test_it_does_not_register_with_who_has_no_certificate_that_it_trusts(certifi
     async def test() -> None:
         node, fake = Node(), FakeLookupd()
         options = replace(options_for(certificates), lookupd_tls_root_ca_file="")
-        lookup = Lookup(node.broker, NodeTurn(node), settings_of(options, hostname="h", node="n"))
+        lookup = Lookup(node.broker, settings_of(options, hostname="h", node="n"))
         async with trio.open_nursery() as nursery:
             lookup.configure([await nursery.start(partial(fake.listen, tls=server_context(certificates)))])
-            nursery.start_soon(lookup.run)
+            nursery.start_soon(lookup.run, NodeTurn(node))
             await until(lambda: len(fake.visits) > 1)
             assert not any(visit.identity for visit in fake.visits)
             nursery.cancel_scope.cancel()

@@ -18,7 +18,6 @@ from common.streams.tls import TlsLayer
 from common.wire.lookup import PeerAddress, encode_command
 from nsqlookupd.registry import Peer, Registration, Registry
 from nsqlookupd.tcp import Clients, Limits
-from nsqlookupd.turn import Turn
 from tests.support.certificates import Certificates, make_certificates
 
 LIMIT = 20.0
@@ -75,13 +74,13 @@ def both(*, most: int = 10, silence: float = LIMIT) -> Callable[[Test], object]:
 @asynccontextmanager
 async def lookupd(limits: Limits, certificates: Certificates, *, is_tls: bool) -> AsyncIterator[Lookupd]:
     registry = Registry(inactive_timeout=300, tombstone_lifetime=45)
-    turn, address = Turn(registry), PeerAddress("127.0.0.1", "h", 4161, 4160, "1.3.0")
+    address = PeerAddress("127.0.0.1", "h", 4161, 4160, "1.3.0")
     tls = None
     if is_tls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificates.certificate, certificates.key)
         tls = TlsServer(partial(TlsLayer, context, server_side=True))
-    clients = Clients(registry, turn, address, limits, tls)
+    clients = Clients(registry, address, limits, tls)
     with bind("127.0.0.1:0") as listener:
         async with trio.open_nursery() as nursery:
             await nursery.start(clients.run)

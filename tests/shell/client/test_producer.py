@@ -19,6 +19,7 @@ from nsqclient import (
     PublishError,
     PublishRejected,
     PublishUnknown,
+    PublishUnsent,
     Stopped,
     events,
     open_producer,
@@ -69,6 +70,25 @@ async def test_many_are_split_where_nsqd_would_refuse_them() -> None:
         assert server.said(None, "MPUB") == ["MPUB t"] * 3
         assert server.bodies("t") == bodies
         await producer.publish_many("t", [])
+
+
+@jumping
+async def test_what_was_cut_off_on_its_way_may_be_published_again() -> None:
+    """nsqd gives up a connection that stands still in the middle of a body: nothing is stored, and nothing was wrong with it."""
+    cuts = iter([True, True])
+
+    def cut(connection: int, command: str) -> bytes | None:
+        if command == "MPUB t" and next(cuts, False):
+            raise ProtocolError(Fault.BAD_MESSAGE, "MPUB failed to read message body")
+        return None
+
+    async with MemoryNSQD(on_command=cut) as server:
+        async with open_producer(server) as producer:
+            with pytest.raises(PublishUnsent, match="failed to read"):
+                await producer.publish_many("t", [b"1", b"2"])
+        async with open_producer(server, retry="unsent") as producer:
+            await producer.publish_many("t", [b"1", b"2"])
+        assert server.bodies("t") == [b"1", b"2"]
 
 
 @jumping

@@ -5,13 +5,13 @@ from random import Random
 from nsqd.broker.batch import Batch
 from nsqd.broker.kept import Kept
 from nsqd.log.memory_log import MemoryLog
-from nsqd.log.settings import LogSettings
+from tests.support.log_settings import log_settings
 from tests.unit.log.batches import make_batch
 
 
 def kept(*counts: int) -> Kept:
     """Batches of so many messages; a negative count is a gap."""
-    kept = Kept(MemoryLog("t", LogSettings()))
+    kept = Kept(MemoryLog("t", log_settings()))
     sequence = 0
     for count in counts:
         if count > 0:
@@ -50,7 +50,7 @@ def test_unknown_messages_do_not_matter() -> None:
 
 
 def test_reading_goes_on_at_what_is_kept_when_the_log_has_lost_more() -> None:
-    log = MemoryLog("t", LogSettings())
+    log = MemoryLog("t", log_settings())
     log.first = log.tail = 9
     it = Kept(log)
     it.add(make_batch(4, [b"x"] * 2))

@@ -13,7 +13,7 @@ from common.http_api import HttpDate
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.http import QuickHttp, QuickRoutes
 from nsqd.http.publishing import Publishing
-from tests.support.fake_broker import FakeStore, binary_mpub, bodies, make_broker
+from tests.support.fake_broker import FakeStore, FakeTurn, binary_mpub, bodies, make_broker
 from tests.unit.http.conftest import LIMITS
 
 DATE = b"Tue, 14 Nov 2023 22:13:20 GMT"
@@ -64,8 +64,7 @@ class Client:
         self.woken += 1
 
     def finish_turn(self) -> bytes:
-        self.broker.seal()
-        self.broker.hand_over()
+        FakeTurn(self.broker).finish()
         return self.flush()
 
     def flush(self) -> bytes:

@@ -3,12 +3,12 @@ from __future__ import annotations
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import TopicLog
 from nsqd.log.memory_log import MemoryLog
-from nsqd.log.settings import LogSettings
+from tests.support.log_settings import log_settings
 from tests.unit.log.batches import make_batch
 
 
 def log_with_room_for(messages: int, size: int = 1 << 20) -> MemoryLog:
-    return MemoryLog("t#ephemeral", LogSettings(mem_queue_size=messages, mem_queue_bytes=size))
+    return MemoryLog("t#ephemeral", log_settings(mem_queue_size=messages, mem_queue_bytes=size))
 
 
 def publish(log: MemoryLog, *bodies: bytes) -> Receipt:

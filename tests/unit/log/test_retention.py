@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nsqd.log.retention import NOTHING_KEPT, AgeClock, Retention
-from nsqd.log.settings import LogSettings
+from tests.support.log_settings import log_settings
 
 SECOND = 1_000_000_000
 
@@ -33,7 +33,7 @@ def test_of_both_either_lets_go(age: int, bytes_behind: int, wanted: bool) -> No
 
 def test_topic_of_its_own_retention_takes_nothing_of_the_general_one() -> None:
     own = Retention(bytes=5)
-    settings = LogSettings(retention=Retention(time=SECOND), topic_retention={"t": own, "u": NOTHING_KEPT})
+    settings = log_settings(retention=Retention(time=SECOND), topic_retention={"t": own, "u": NOTHING_KEPT})
     assert settings.retention_of("t") == own
     assert settings.retention_of("u") == NOTHING_KEPT
     assert settings.retention_of("other") == Retention(time=SECOND)
@@ -50,7 +50,7 @@ def test_topic_of_its_own_retention_takes_nothing_of_the_general_one() -> None:
     ],
 )
 def test_how_often_is_looked(retention: Retention, interval: float | None) -> None:
-    assert LogSettings(retention=retention).retention_interval == interval
+    assert log_settings(retention=retention).retention_interval == interval
 
 
 class Clocks:

@@ -34,6 +34,7 @@ class Lookupd:
     def __init__(self) -> None:
         self.now = 0.0
         self.is_ready = True
+        self.turns_finished = 0
         self.registry = Registry(inactive_timeout=300, tombstone_lifetime=45, missing_lifetime=60, first_index=1000)
         self.app = make_app(
             self.registry, self, Waiting(), max_wait=300, connections=lambda: 7, is_ready=lambda: self.is_ready
@@ -43,7 +44,8 @@ class Lookupd:
         self.registry.advance(now=self.now, timestamp=1_700_000_000_000_000_000 + int(self.now))
         return self.now
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        self.turns_finished += 1
 
     def nsqd(self, *registrations: str, id: str = "10.0.0.5:51234", **identity: object) -> Peer:
         self.begin()
@@ -314,3 +316,12 @@ def test_who_has_gone_is_named_to_who_asks_for_it_and_to_nobody_else(lookupd: Lo
             }
         ],
     }
+
+
+def test_a_turn_ends_though_the_registry_fails(lookupd: Lookupd, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(topic: str) -> None:
+        raise RuntimeError(topic)
+
+    monkeypatch.setattr(lookupd.registry, "create_topic", fail)
+    assert lookupd.post("/topic/create?topic=orders").status == 500
+    assert lookupd.turns_finished == 1
