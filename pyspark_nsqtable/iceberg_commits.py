@@ -32,10 +32,12 @@ import pyarrow as pa
 from deltalake import Schema
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile as Listed
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
@@ -266,6 +268,7 @@ class Commit:
         with transaction.update_snapshot(snapshot_properties=told).merge_append() as snapshot:
             written = {f"{self.target.location}/{file.path}": file for file in self.files}
             for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(written)):
+                _set_partition(file, written[file.file_path], transaction.table_metadata)
                 _leave_out_ranges(file, written[file.file_path], transaction.table_metadata.schema())
                 snapshot.append_data_file(file)
         transaction.set_properties(self._properties(batch, snapshot.snapshot_id))
@@ -282,6 +285,19 @@ class Commit:
             numbers |= {judgement(lane, self.of): self.target.judge for lane in self.ends}
         numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: snapshot_id}
         return {name: str(number) for name, number in numbers.items()}
+
+
+def _set_partition(file: Listed, written: DataFile, table: TableMetadata) -> None:
+    """Set the partition values by which the writer has split the rows.
+
+    pyiceberg infers them from column metrics, and stores null if a table property turns those off. Filters would then skip the
+    file, without a word.
+    """
+    values = dict(written.partition)
+    for place, partition in enumerate(table.spec().fields):
+        column = table.schema().find_field(partition.source_id)
+        text = values[column.name]
+        file.partition[place] = None if text is None else literal(text).to(column.field_type).value
 
 
 def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) -> None:

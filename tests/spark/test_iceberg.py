@@ -128,6 +128,25 @@ def test_ranges_become_rows_with_the_end_of_their_lane_and_outlive_every_snapsho
     assert landed(tmp_path) == list(range(100))
 
 
+@pytest.mark.parametrize(
+    "metrics",
+    [{"default": "none"}, {"default": "counts"}, {"column.hour": "none", "column.date": "none", "column.topic": "none"}],
+)
+def test_files_have_the_partition_of_their_rows_whatever_metrics_the_table_keeps(
+    orders: Orders, tmp_path: Path, metrics: dict[str, str]
+) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 40, opens=True)
+    with opened(tmp_path).transaction() as transaction:
+        transaction.set_properties({f"write.metadata.metrics.{name}": mode for name, mode in metrics.items()})
+    job.batch_of(40, 100)
+    table, row = opened(tmp_path), rows_in(tmp_path).slice(0, 1).to_pylist()[0]
+    for condition in (f"topic = '{orders.topic}'", f"date = '{row['date']}'", f"hour = {row['hour']}"):
+        assert table.scan(row_filter=condition).count() == 100, condition
+    partitions = table.inspect.files()["partition"].to_pylist()
+    assert partitions == 2 * [{name: row[name] for name in ("topic", "date", "hour")}]
+
+
 def test_a_checkpoint_that_is_lost_or_old_adds_what_is_not_there(orders: Orders, tmp_path: Path) -> None:
     IcebergJob(orders, tmp_path).batch_of(0, 60, opens=True)
     again = IcebergJob(orders, tmp_path, "another")
