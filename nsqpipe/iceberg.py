@@ -110,13 +110,13 @@ def _said(table: Table) -> Iterator[None]:
 def expire(opened: Opened, before: float) -> None:
     """Forget snapshots from before this time, in seconds since 1970, and what is more than the table can carry.
 
-    The lists of files that only these had stay where they are.
+    The snapshots that show whether the table was set back stay, and so do the lists of files that only expired ones had.
     """
     times = sorted(it.timestamp_ms for it in opened.snapshots())
     if len(times) > _MOST_SNAPSHOTS:
         before = max(before, times[-_KEPT_SNAPSHOTS] / 1000)
-    kept: set[int | None] = {ref.snapshot_id for ref in opened.refs().values()}
-    kept.add(commits.standing(opened).numbers.get(commits.SNAPSHOT))  # by it a table that was set back is known
+    kept = {ref.snapshot_id for ref in opened.refs().values()}
+    kept |= commits.needed_by_ends(opened)
     expired = [it.snapshot_id for it in opened.snapshots() if it.timestamp_ms < before * 1000]
     if forgotten := [id for id in expired if id not in kept]:
         opened.maintenance.expire_snapshots().by_ids(forgotten).commit()

@@ -38,7 +38,7 @@ from pyiceberg.manifest import DataFile as Listed
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType
@@ -93,7 +93,7 @@ class Standing:
     id: str
     numbers: Mapping[str, int]  # see `ends`
     has_rows: bool
-    is_set_back: bool  # to a snapshot before the one that set the ends
+    fault: str  # why the ends may speak of rows that are gone
 
     @property
     def is_marked(self) -> bool:
@@ -110,11 +110,8 @@ class Standing:
 
     def check(self, path: str) -> None:
         """Raises NotJoined where the ends do not say which rows there are."""
-        if self.is_set_back:
-            raise NotJoined(
-                f"the table {path} was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
-                "name another table, or set it forward again"
-            )
+        if self.fault:
+            raise NotJoined(f"the table {path} {self.fault}")
         if self.has_rows and not self.is_marked:
             raise NotJoined(rows_without_ends(f"the table {path}"))
 
@@ -176,9 +173,7 @@ def location_of(table: Table) -> str:
 def standing(table: Table) -> Standing:
     prefix = application("")
     numbers = {name: int(text) for name, text in table.properties.items() if name.startswith(prefix)}
-    return Standing(
-        str(table.metadata.table_uuid), numbers, _has_rows(table), _is_set_back(table, numbers.get(SNAPSHOT))
-    )
+    return Standing(str(table.metadata.table_uuid), numbers, _has_rows(table), _fault(table, numbers.get(SNAPSHOT)))
 
 
 def _has_rows(table: Table) -> bool:
@@ -188,10 +183,38 @@ def _has_rows(table: Table) -> bool:
     return snapshot.summary is None or snapshot.summary["total-records"] != "0"
 
 
-def _is_set_back(table: Table, named: int | None) -> bool:
+def _fault(table: Table, named: int | None) -> str:
+    """Return why the table may have lost rows of the snapshot that set the ends, or nothing."""
+    there = None if named is None else table.snapshot_by_id(named)
+    if there is None:
+        return ""
+    ancestors = list(ancestors_of(table.current_snapshot(), table.metadata))
+    if any(it.snapshot_id == named for it in ancestors):
+        return ""
+    if ancestors and _order(ancestors[-1]) > _order(there):
+        return (
+            f"has no snapshot any more that leads from {named}, which set its ends, to the current one, so nobody can tell "
+            f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
+        )
+    return (
+        "was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
+        "name another table, or set it forward again"
+    )
+
+
+def _order(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def needed_by_ends(table: Table) -> set[int]:
+    """Return the snapshots without which nobody could tell whether the table was set back."""
+    named = standing(table).numbers.get(SNAPSHOT)
     if named is None or table.snapshot_by_id(named) is None:
-        return False
-    return all(it.snapshot_id != named for it in ancestors_of(table.current_snapshot(), table.metadata))
+        return set()
+    way = [it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)]
+    if named in way:
+        return set(way[: way.index(named) + 1])
+    return {it.snapshot_id for it in table.snapshots()}  # it was set back, and somebody has to look at it
 
 
 def check_fits(table: Table, target: IcebergTable) -> None:

@@ -589,6 +589,40 @@ def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Ord
     assert landed(tmp_path) == list(range(60))
 
 
+def append_nothing(folder: Path, *, times: int) -> None:
+    """Somebody else makes snapshots after ours."""
+    for _ in range(times):
+        opened(folder).append(rows_in(folder).slice(0, 0))
+
+
+def test_upkeep_keeps_the_way_to_the_snapshot_that_set_the_ends(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 10, opens=True)
+    job.batch_of(10, 20)
+    append_nothing(tmp_path, times=2)
+    for _ in range(2):
+        assert tend(table_at(tmp_path), Policy(vacuum_after=0.0), now=time.time() + 1).failed == ""
+        assert len(opened(tmp_path).snapshots()) == 3
+    job.batch_of(20, 40)
+    assert landed(tmp_path) == list(range(40))
+    tend(table_at(tmp_path), Policy(vacuum_after=0.0), now=time.time() + 1)
+    assert len(opened(tmp_path).snapshots()) == 1
+
+
+def test_a_way_that_somebody_else_has_cut_is_said_with_what_can_be_done(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 20, opens=True)
+    append_nothing(tmp_path, times=2)
+    named, between, _ = opened(tmp_path).snapshots()
+    opened(tmp_path).maintenance.expire_snapshots().by_id(between.snapshot_id).commit()
+    said = rf"no snapshot any more that leads from {named.snapshot_id}, .* If it was not, expire {named.snapshot_id} too"
+    with pytest.raises(NotJoined, match=said):
+        job.batch_of(20, 40)
+    opened(tmp_path).maintenance.expire_snapshots().by_id(named.snapshot_id).commit()
+    job.batch_of(20, 40)
+    assert landed(tmp_path) == list(range(40))
+
+
 def test_snapshots_do_not_become_more_and_more(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iceberg, "_MOST_SNAPSHOTS", 4)
     monkeypatch.setattr(iceberg, "_KEPT_SNAPSHOTS", 2)
