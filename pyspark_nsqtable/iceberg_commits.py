@@ -68,7 +68,6 @@ SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by whic
 _TRIES: Final = 20  # commits of others may come between a look and ours
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
-_DEFAULT_NAME: Final = "default"
 _TABLES_OF_A_CATALOG: Final = 2  # that pyiceberg makes in a new SQL catalog; two jobs that begin at once both try to
 _THERE_BY_NOW: Final = "already exists"  # what databases say to the second of them
 _PROPERTIES: Final[Mapping[str, str]] = {
@@ -122,7 +121,7 @@ class Standing:
 def open_catalog(name: CatalogName, access: Access | None = None) -> Catalog:
     """The catalog, whose files are reached with our own keys where pyiceberg's configuration has none for it."""
     given = {**_file_io(access or Access()), **name.properties}
-    load = partial(load_catalog, name.name or (_DEFAULT_NAME if given else None), **given)
+    load = partial(load_catalog, name.name or None, **given)  # pyiceberg has a default of its own
     for _ in range(_TABLES_OF_A_CATALOG):
         try:
             return load()

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.types import LongType
+from pyiceberg.utils.config import Config
 from pyspark.sql.pandas.types import from_arrow_schema
 from typer.testing import CliRunner
 
@@ -564,6 +566,31 @@ def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp
         timeout=60,
     )
     assert (done.stdout.strip(), done.returncode) == ("60", 0), done.stderr
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
+    """Have pyiceberg's configuration name a catalog `lake`, its default, with these properties beside those of tests."""
+    properties = {**catalog_at(folder).properties, **{name.replace("_", "-"): text for name, text in more.items()}}
+    lines = ["default-catalog: lake", "catalog:", "  lake:"]
+    lines += [f"    {name}: {text}" for name, text in properties.items()]
+    (folder / ".pyiceberg.yaml").write_text("\n".join(lines))
+    monkeypatch.setenv("PYICEBERG_HOME", str(folder))
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read at the import
+
+
+def test_checks_and_commits_ask_the_default_catalog_of_the_configuration(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    table = replace(table_at(tmp_path), catalog=CatalogName("", {"pool_pre_ping": "true"}))
+    good, _ = landing.schemas(source_options(orders.source), None, drops_body=False)
+    job = Job(orders, tmp_path)
+    job.options |= table.sink_options(good)
+    job.batch_of(0, 60, opens=True)
+    assert load_catalog("lake").load_table("raw.table").scan().count() == 60
+    for catalog in (CatalogName(), CatalogName("lake")):
+        assert begins(check_standing(source_of(orders), replace(table, catalog=catalog))) == {str(job.head.lane): 60}
 
 
 def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Orders, tmp_path: Path) -> None:
