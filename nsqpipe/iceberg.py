@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.storage import place_of
 from pyspark_nsqtable import iceberg_commits as commits
-from pyspark_nsqtable.iceberg import IcebergTable
-from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
+from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsqtable.places import BadPlace
 from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import BadTable, nullable
 
@@ -74,13 +75,18 @@ def contents(table: Table) -> tuple[int, frozenset[str]]:
 
 
 def _target(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
-    return IcebergTable(table.path, table.catalog, nullable(rows), partitioning)
+    return IcebergTable(table.path, _reached(table), nullable(rows), partitioning)
+
+
+def _reached(table: Table) -> CatalogName:
+    try:
+        return with_stores(table.catalog, table.storage)
+    except BadPlace as error:
+        raise PipeFailed(str(error)) from None
 
 
 def _catalog(table: Table) -> Catalog:
-    # Where the files lie only the catalog knows, and keys are the same for all buckets.
-    access = place_of("s3://bucket", table.storage).access if table.storage else Access()
-    return commits.open_catalog(table.catalog, access)
+    return open_catalog(_reached(table))
 
 
 def existing(table: Table) -> Opened | None:

@@ -25,12 +25,11 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, cast
 
 import pyarrow as pa
 from deltalake import Schema
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
@@ -45,9 +44,9 @@ from pyiceberg.types import DoubleType, FloatType
 
 from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
-from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
+from pyspark_nsqtable.iceberg import IcebergTable
+from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from pyspark_nsqtable.lease import check_leases
-from pyspark_nsqtable.places import Access
 from pyspark_nsqtable.schemas import Misfit, additions
 from pyspark_nsqtable.shares import (
     SELECTS,
@@ -68,20 +67,11 @@ SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by whic
 _TRIES: Final = 20  # commits of others may come between a look and ours
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
-_TABLES_OF_A_CATALOG: Final = 2  # that pyiceberg makes in a new SQL catalog; two jobs that begin at once both try to
-_THERE_BY_NOW: Final = "already exists"  # what databases say to the second of them
 _PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
     TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit would leave one more file to be read by everybody
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit writes all metadata anew
     f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # we do not let Parquet count bytes
-}
-_S3: Final[Mapping[str, str]] = {
-    "s3.endpoint": "endpoint",
-    "s3.region": "region",
-    "s3.access-key-id": "access_key",
-    "s3.secret-access-key": "secret_key",
-    "s3.session-token": "token",
 }
 
 
@@ -116,25 +106,6 @@ class Standing:
 
 
 # Tables
-
-
-def open_catalog(name: CatalogName, access: Access | None = None) -> Catalog:
-    """The catalog, whose files are reached with our own keys where pyiceberg's configuration has none for it."""
-    given = {**_file_io(access or Access()), **name.properties}
-    load = partial(load_catalog, name.name or None, **given)  # pyiceberg has a default of its own
-    for _ in range(_TABLES_OF_A_CATALOG):
-        try:
-            return load()
-        except Exception as error:  # of SQLAlchemy, which not every installation has
-            if _THERE_BY_NOW not in str(error):
-                raise
-    return load()
-
-
-def _file_io(access: Access) -> dict[str, str]:
-    """pyiceberg's names for what we know of an S3 store; those of other stores it takes from the environment."""
-    found = {name: str(getattr(access, field)) for name, field in _S3.items()}
-    return {name: text for name, text in found.items() if text}
 
 
 def existing(catalog: Catalog, path: str) -> Table | None:
@@ -358,7 +329,7 @@ def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought:
 
     Raises what `judged` raises. What fails is no failure if the table has the batch.
     """
-    catalog = open_catalog(target.catalog, target.access)
+    catalog = open_catalog(target.catalog)
     try:
         _append(catalog, target, shares, batch, brought)
     except Exception:
@@ -393,14 +364,14 @@ def _names(table: Table, batch: Batch) -> bool:
 
 def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
     """Judge what the tasks have written, and add none of it."""
-    judged(open_catalog(target.catalog, target.access), target, shares)
+    judged(open_catalog(target.catalog), target, shares)
 
 
 def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
     """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
     if quarantine.beside is None:
         return
-    catalog = open_catalog(quarantine.catalog, quarantine.access)
+    catalog = open_catalog(quarantine.catalog)
     table, bad = existing(catalog, quarantine.beside.path), existing(catalog, quarantine.path)
     if table is not None and bad is not None:
         there = standing(table)

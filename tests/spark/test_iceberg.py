@@ -43,7 +43,8 @@ from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
 from pyspark_nsqtable.ends import MARK, application, judgement
 from pyspark_nsqtable.iceberg import CatalogName
-from pyspark_nsqtable.iceberg_commits import SNAPSHOT, open_catalog
+from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsqtable.iceberg_commits import SNAPSHOT
 from pyspark_nsqtable.landing import LandingWriter, land, landing_of
 from pyspark_nsqtable.lease import ABANDONED_AFTER
 from pyspark_nsqtable.marks import SELECTED, Marking
@@ -132,7 +133,11 @@ def test_ranges_become_rows_with_the_end_of_their_lane_and_outlive_every_snapsho
 
 @pytest.mark.parametrize(
     "metrics",
-    [{"default": "none"}, {"default": "counts"}, {"column.hour": "none", "column.date": "none", "column.topic": "none"}],
+    [
+        {"default": "none"},
+        {"default": "counts"},
+        {"column.hour": "none", "column.date": "none", "column.topic": "none"},
+    ],
 )
 def test_files_have_the_partition_of_their_rows_whatever_metrics_the_table_keeps(
     orders: Orders, tmp_path: Path, metrics: dict[str, str]
@@ -573,7 +578,7 @@ def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> Non
     properties = {**catalog_at(folder).properties, **{name.replace("_", "-"): text for name, text in more.items()}}
     lines = ["default-catalog: lake", "catalog:", "  lake:"]
     lines += [f"    {name}: {text}" for name, text in properties.items()]
-    (folder / ".pyiceberg.yaml").write_text("\n".join(lines))
+    folder.joinpath(".pyiceberg.yaml").write_text("\n".join(lines))
     monkeypatch.setenv("PYICEBERG_HOME", str(folder))
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read at the import
 
@@ -591,6 +596,63 @@ def test_checks_and_commits_ask_the_default_catalog_of_the_configuration(
     assert load_catalog("lake").load_table("raw.table").scan().count() == 60
     for catalog in (CatalogName(), CatalogName("lake")):
         assert begins(check_standing(source_of(orders), replace(table, catalog=catalog))) == {str(job.head.lane): 60}
+
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "id of the environment",
+    "AWS_SECRET_ACCESS_KEY": "secret of the environment",
+    "AWS_SESSION_TOKEN": "token of the environment",
+    "AWS_REGION": "region of the environment",
+    "AZURE_STORAGE_ACCOUNT_KEY": "key of the environment",
+}
+
+
+def reached(storage: dict[str, str], **more: str) -> dict[str, object]:
+    """What pyiceberg knows of stores."""
+    found = load_catalog("lake", **with_stores(CatalogName("lake", more), storage, ENVIRONMENT).properties).properties
+    return {name: text for name, text in found.items() if name.startswith(("s3.", "client.", "gcs.", "adls."))}
+
+
+@pytest.mark.parametrize("store", ["s3", "client"])
+def test_configuration_stands_above_the_environment_and_what_is_said_above_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    keys = {f"{store}.access-key-id": "id of lake", f"{store}.secret-access-key": "secret of lake"}
+    configure(monkeypatch, tmp_path, **keys)
+    environment = {"s3.region": "region of the environment", "adls.account-key": "key of the environment"}
+    assert reached({}) == {**keys, **environment}, "no session token of somebody else"
+    said = reached({"storage.accessKey": "my id", "storage.secretKey": "mine", "storage.region": "here"})
+    mine = {"s3.access-key-id": "my id", "s3.secret-access-key": "mine", "s3.region": "here"}
+    assert said == {**keys, **environment, **mine}
+    assert reached({"storage.region": "here"}, **{"s3.region": "there"})["s3.region"] == "there"
+
+
+def test_keys_of_the_environment_count_where_nobody_else_has_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, tmp_path, **{"s3.endpoint": "http://minio:9000"})
+    assert reached({"storage.token": "sas"}) == {
+        "s3.endpoint": "http://minio:9000",
+        "s3.access-key-id": "id of the environment",
+        "s3.secret-access-key": "secret of the environment",
+        "s3.session-token": "token of the environment",
+        "s3.region": "region of the environment",
+        "adls.sas-token": "sas",
+    }
+
+
+def test_options_of_each_store_are_those_that_pyiceberg_has_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, tmp_path)
+    table = replace(table_at(tmp_path), catalog=CatalogName("lake"))
+    assert iceberg.standing(replace(table, storage={"storage.secretKey": "azure's"})) is None
+    assert reached({"storage.secretKey": "azure's"})["adls.account-key"] == "azure's"
+    found = reached({"storage.endpoint": "http://here:1"})
+    assert (found["gcs.service.host"], found["adls.dfs-storage-authority"]) == ("http://here:1", "here:1")
+    for name, said in (("key", r"there is no option storage\.key"), ("accessKey", "an access key needs both")):
+        with pytest.raises(PipeFailed, match=said):
+            iceberg.standing(replace(table, storage={f"storage.{name}": "mine"}))
 
 
 def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Orders, tmp_path: Path) -> None:
@@ -642,7 +704,9 @@ def test_a_way_that_somebody_else_has_cut_is_said_with_what_can_be_done(orders: 
     append_nothing(tmp_path, times=2)
     named, between, _ = opened(tmp_path).snapshots()
     opened(tmp_path).maintenance.expire_snapshots().by_id(between.snapshot_id).commit()
-    said = rf"no snapshot any more that leads from {named.snapshot_id}, .* If it was not, expire {named.snapshot_id} too"
+    said = (
+        rf"no snapshot any more that leads from {named.snapshot_id}, .* If it was not, expire {named.snapshot_id} too"
+    )
     with pytest.raises(NotJoined, match=said):
         job.batch_of(20, 40)
     opened(tmp_path).maintenance.expire_snapshots().by_id(named.snapshot_id).commit()
