@@ -35,8 +35,7 @@ _KEPT_SNAPSHOTS: Final = 100
 
 def standing(table: Table) -> commits.Standing | None:
     """None: there is no such table. Raises PipeFailed where the table cannot be asked, or where its ends mean nothing."""
-    with _said(table):
-        opened = existing(table)
+    with _said(table), existing(table) as opened:
         if opened is None:
             return None
         found = commits.standing(opened)
@@ -46,17 +45,16 @@ def standing(table: Table) -> commits.Standing | None:
 
 def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
     """Raises PipeFailed when the catalog cannot be asked, or when there is a table and rows of this schema are none of its."""
-    with _said(table):
-        opened = existing(table)
+    with _said(table), existing(table) as opened:
         if opened is not None:
             commits.check_fits(opened, _target(table, rows, partitioning))
 
 
 def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
     """Make the table if it is not there, and return the options by which the sink finds it."""
-    with _said(table):
+    with _said(table), _catalog(table) as catalog:
         target = _target(table, rows, partitioning)
-        opened = commits.made(_catalog(table), target)
+        opened = commits.made(catalog, target)
         commits.check_fits(opened, target)
         found = commits.standing(opened)
         found.check(table.path)
@@ -67,10 +65,10 @@ def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[
 
 def contents(table: Table) -> tuple[int, frozenset[str]]:
     """How many rows there are, and in which files."""
-    opened = existing(table)
-    if opened is None:
-        return 0, frozenset()
-    files = opened.inspect.files()
+    with existing(table) as opened:
+        if opened is None:
+            return 0, frozenset()
+        files = opened.inspect.files()
     return sum(files["record_count"].to_pylist()), frozenset(files["file_path"].to_pylist())
 
 
@@ -89,8 +87,11 @@ def _catalog(table: Table) -> Catalog:
     return open_catalog(_reached(table))
 
 
-def existing(table: Table) -> Opened | None:
-    return commits.existing(_catalog(table), table.path)
+@contextmanager
+def existing(table: Table) -> Iterator[Opened | None]:
+    """Yield the table, or None if there is none. Leaving the block closes the catalog, which the table asks."""
+    with _catalog(table) as catalog:
+        yield commits.existing(catalog, table.path)
 
 
 def place_of_files(table: Table, opened: Opened) -> Place:

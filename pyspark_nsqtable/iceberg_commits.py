@@ -329,12 +329,12 @@ def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought:
 
     Raises what `judged` raises. What fails is no failure if the table has the batch.
     """
-    catalog = open_catalog(target.catalog)
-    try:
-        _append(catalog, target, shares, batch, brought)
-    except Exception:
-        if not is_made(lambda: _has(catalog, target, shares, batch)):
-            raise
+    with open_catalog(target.catalog) as catalog:
+        try:
+            _append(catalog, target, shares, batch, brought)
+        except Exception:
+            if not is_made(lambda: _has(catalog, target, shares, batch)):
+                raise
 
 
 def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
@@ -348,7 +348,7 @@ def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], bat
 
 
 def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
-    check_judge(target, shares)
+    _check_judge(catalog, target, shares)
     table = catalog.load_table(target.path)
     there = standing(table)
     there.check(target.path)
@@ -364,14 +364,20 @@ def _names(table: Table, batch: Batch) -> bool:
 
 def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
     """Judge what the tasks have written, and add none of it."""
-    judged(open_catalog(target.catalog), target, shares)
+    with open_catalog(target.catalog) as catalog:
+        judged(catalog, target, shares)
 
 
 def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
     """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
+    if quarantine.beside is not None:
+        with open_catalog(quarantine.catalog) as catalog:
+            _check_judge(catalog, quarantine, shares)
+
+
+def _check_judge(catalog: Catalog, quarantine: IcebergTable, shares: Sequence[Share]) -> None:
     if quarantine.beside is None:
         return
-    catalog = open_catalog(quarantine.catalog)
     table, bad = existing(catalog, quarantine.beside.path), existing(catalog, quarantine.path)
     if table is not None and bad is not None:
         there = standing(table)

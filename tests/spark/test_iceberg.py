@@ -505,6 +505,37 @@ def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatc
     assert iceberg.standing(table_at(tmp_path)) is None
 
 
+def test_each_catalog_that_is_opened_is_closed(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[SqlCatalog] = []
+    closed: list[SqlCatalog] = []
+    make, close = SqlCatalog.__init__, SqlCatalog.close
+
+    def made_by_us(catalog: SqlCatalog, *arguments: object, **more: object) -> None:
+        made.append(catalog)
+        make(catalog, *arguments, **more)  # type: ignore[arg-type]
+
+    def closed_by_us(catalog: SqlCatalog) -> None:
+        closed.append(catalog)
+        close(catalog)
+
+    monkeypatch.setattr(SqlCatalog, "__init__", made_by_us)
+    monkeypatch.setattr(SqlCatalog, "close", closed_by_us)
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 20, opens=True)
+    with pytest.raises(NotJoined):
+        job.batch_of(30, 40)
+    IcebergJob(orders, tmp_path, decoder=Odd())  # whose tables are there
+    table = table_at(tmp_path)
+    check_standing(source_of(orders), table)
+    table.check_rows(pa.schema([("body", pa.binary())]))
+    iceberg.contents(table)
+    assert tend(table, Policy(vacuum_after=0.0), now=time.time() + 1).failed == ""
+    assert len(made) > 8
+    assert sorted(map(id, closed)) == sorted(map(id, made))
+
+
 def pipeline_file(orders: Orders, folder: Path, *names: str) -> Path:
     """Jobs as `nsqpipe run` takes them."""
     file = folder / "pipeline.toml"
