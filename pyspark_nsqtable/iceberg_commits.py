@@ -120,7 +120,7 @@ def made(catalog: Catalog, target: IcebergTable) -> Table:
     table = existing(catalog, target.path)
     if table is not None:
         return table
-    catalog.create_namespace_if_not_exists(catalog.namespace_from(target.path))
+    _make_namespace(catalog, target.path)
     schema = _with_iceberg_types(target.schema)
     try:
         with (
@@ -132,6 +132,15 @@ def made(catalog: Catalog, target: IcebergTable) -> Table:
     except (TableAlreadyExistsError, CommitFailedException):
         pass  # another job was quicker
     return catalog.load_table(target.path)
+
+
+def _make_namespace(catalog: Catalog, path: str) -> None:
+    namespace = catalog.namespace_from(path)
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except Exception:  # of a database, whose words differ, if another job was quicker
+        if not catalog.namespace_exists(namespace):
+            raise
 
 
 def location_of(table: Table) -> str:

@@ -505,6 +505,34 @@ def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatc
     assert iceberg.standing(table_at(tmp_path)) is None
 
 
+def test_two_that_make_a_namespace_at_once_both_have_it(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = SqlCatalog.namespace_exists
+
+    def beaten(catalog: SqlCatalog, namespace: str) -> bool:
+        found = exists(catalog, namespace)
+        monkeypatch.undo()
+        open_catalog(catalog_at(tmp_path)).create_namespace(namespace)  # after the other has looked
+        return found
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", beaten)
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 20, opens=True)
+    assert landed(tmp_path) == list(range(20))
+
+
+def test_a_namespace_that_cannot_be_made_is_said(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError("no namespaces for you")
+
+    monkeypatch.setattr(SqlCatalog, "create_namespace", forbidden)
+    with pytest.raises(PipeFailed, match=r"the catalog of raw\.table cannot be used: no namespaces for you"):
+        IcebergJob(orders, tmp_path)
+
+
 def test_each_catalog_that_is_opened_is_closed(
     orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
