@@ -183,6 +183,8 @@ class Decoding(Bodies):
 class Land(OnSpark, Streaming, Decoding, Reading):
     """Topics into a table, by topic, date and hour, each message exactly once."""
 
+    table: str = setting("the table's folder; Iceberg: its name, NAMESPACE.TABLE")
+    quarantine: str = setting("table for rows that fail (default: TABLE.quarantine; Iceberg: TABLE_quarantine)", "")
     format: Format = setting("delta, parquet or iceberg", Format.DELTA)
     catalog: str = setting("Iceberg: the catalog's name in pyiceberg's configuration (default: its default)", "")
     catalog_uri: str = setting(

@@ -533,9 +533,7 @@ def test_a_namespace_that_cannot_be_made_is_said(
         IcebergJob(orders, tmp_path)
 
 
-def test_each_catalog_that_is_opened_is_closed(
-    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_catalog_that_is_opened_is_closed(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[SqlCatalog] = []
     closed: list[SqlCatalog] = []
     make, close = SqlCatalog.__init__, SqlCatalog.close
