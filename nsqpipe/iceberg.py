@@ -34,7 +34,7 @@ _KEPT_SNAPSHOTS: Final = 100
 
 
 def standing(table: Table) -> commits.Standing | None:
-    """None: there is no such table. Raises PipeFailed where the table cannot be asked, or where its ends mean nothing."""
+    """Return where the table stands, or None if there is none. Raise PipeFailed as `Standing.check` and catalogs do."""
     with _said(table), existing(table) as opened:
         if opened is None:
             return None
@@ -44,7 +44,7 @@ def standing(table: Table) -> commits.Standing | None:
 
 
 def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
-    """Raises PipeFailed when the catalog cannot be asked, or when there is a table and rows of this schema are none of its."""
+    """Raise PipeFailed if the catalog cannot be asked, or the table cannot hold rows of this schema."""
     with _said(table), existing(table) as opened:
         if opened is not None:
             commits.check_fits(opened, _target(table, rows, partitioning))

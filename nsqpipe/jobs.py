@@ -230,7 +230,7 @@ class Land(OnSpark, Streaming, Decoding, Reading):
             if not _ICEBERG_NAME.fullmatch(name):
                 yield f"{flag} {name}: an Iceberg table is named NAMESPACE.TABLE"
         if not self.checkpoint:
-            yield "--format iceberg needs a --checkpoint: the table's name says no folder to put one beside"
+            yield "--format iceberg needs a --checkpoint: there is no table folder to put a default checkpoint beside"
         if self.remote:
             yield "--format iceberg: the driver commits, so it does not go with --remote"
         if self.show:

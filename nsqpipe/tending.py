@@ -49,7 +49,7 @@ def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) 
 
 
 def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
-    """Snapshots expire, and what crashes have left goes. pyiceberg has nothing that joins files."""
+    """Expire snapshots, remove crash leftovers. pyiceberg cannot join files."""
     from nsqpipe import iceberg
 
     with iceberg.existing(table) as opened:

@@ -1,4 +1,4 @@
-"""What an Iceberg table says of itself, how far it goes in each lane, and appending that keeps to it: the driver's part.
+"""Read the lane ends an Iceberg table stores, and append by them. Driver only.
 
 **Where the ends are.** In the table's properties, which are set in the same commit that adds the snapshot with the rows. The
 snapshot's own summary would be as atomic, but whoever compacts the table makes a snapshot without our words, and once the
@@ -98,7 +98,7 @@ class Standing:
         return self.numbers.get(application(lane))
 
     def check(self, path: str) -> None:
-        """Raises NotJoined where the ends do not say which rows there are."""
+        """Raise NotJoined if the ends do not describe the rows: rolled back, or filled by other tools."""
         if self.fault:
             raise NotJoined(f"the table {path} {self.fault}")
         if self.has_rows and not self.is_marked:
@@ -216,7 +216,7 @@ def check_fits(table: Table, target: IcebergTable) -> None:
 
 
 def _lacks_fields(table: Table, rows: pa.Schema) -> bool:
-    """By the rules that Delta tables grow by. Raises Misfit."""
+    """Return whether the table lacks fields of these rows. Raise Misfit if a type differs."""
     there = Schema.from_arrow(schema_to_pyarrow(table.schema(), include_field_ids=False))
     return bool(additions(there, Schema.from_arrow(_with_iceberg_types(rows))))
 
@@ -252,7 +252,7 @@ class Commit:
     of: str = ""  # the id of the table to which this one is the quarantine
 
     def make(self, batch: Batch, brought: Unnamed) -> bool:
-        """Whether it was made; if not, somebody else has committed since it was judged. Raises LeaseExpired."""
+        """Make the commit. Return False if another commit came first. Raise LeaseExpired."""
         if not self.ends:
             return True  # the table has all of it
         check_leases((file.modified / 1000 for file in self.files), time.time())
@@ -303,7 +303,7 @@ def _set_partition(file: Listed, written: DataFile, table: TableMetadata) -> Non
 
 
 def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) -> None:
-    """Those of columns with NaN: what deletes by a condition would take all rows of a file for 1 whose range is [1, 1]."""
+    """Drop min/max of float columns with NaN: by [1, 1], deleting `x = 1` would drop the whole file."""
     ranged = json.loads(written.stats)["minValues"]
     for field in schema.fields:
         if isinstance(field.field_type, (FloatType, DoubleType)) and field.name not in ranged:
@@ -400,7 +400,7 @@ def _check_judge(catalog: Catalog, quarantine: IcebergTable, shares: Sequence[Sh
 
 
 def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
-    """The commit that takes what the tasks have written.
+    """Return the commit that would add the tasks' files.
 
     Raises NotJoined where rows would be missing, BadTable where they do not fit, and AnotherJob where the table now lacks
     something else than what the tasks have written.
