@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from nsqpipe.failures import PipeFailed, first_cause
 from nsqpipe.storage import place_of
 from pyspark_nsqtable import iceberg_commits as commits
-from pyspark_nsqtable.iceberg import IcebergTable
-from pyspark_nsqtable.places import Access
+from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
+from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsqtable.places import BadPlace
 from pyspark_nsqtable.shares import NotJoined
 from pyspark_nsqtable.sink import BadTable, nullable
 
@@ -33,9 +34,8 @@ _KEPT_SNAPSHOTS: Final = 100
 
 
 def standing(table: Table) -> commits.Standing | None:
-    """None: there is no such table. Raises PipeFailed where the table cannot be asked, or where its ends mean nothing."""
-    with _said(table):
-        opened = existing(table)
+    """Return where the table stands, or None if there is none. Raise PipeFailed as `Standing.check` and catalogs do."""
+    with _said(table), existing(table) as opened:
         if opened is None:
             return None
         found = commits.standing(opened)
@@ -44,18 +44,17 @@ def standing(table: Table) -> commits.Standing | None:
 
 
 def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> None:
-    """Raises PipeFailed when the catalog cannot be asked, or when there is a table and rows of this schema are none of its."""
-    with _said(table):
-        opened = existing(table)
+    """Raise PipeFailed if the catalog cannot be asked, or the table cannot hold rows of this schema."""
+    with _said(table), existing(table) as opened:
         if opened is not None:
             commits.check_fits(opened, _target(table, rows, partitioning))
 
 
 def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
     """Make the table if it is not there, and return the options by which the sink finds it."""
-    with _said(table):
+    with _said(table), _catalog(table) as catalog:
         target = _target(table, rows, partitioning)
-        opened = commits.made(_catalog(table), target)
+        opened = commits.made(catalog, target)
         commits.check_fits(opened, target)
         found = commits.standing(opened)
         found.check(table.path)
@@ -66,25 +65,33 @@ def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[
 
 def contents(table: Table) -> tuple[int, frozenset[str]]:
     """How many rows there are, and in which files."""
-    opened = existing(table)
-    if opened is None:
-        return 0, frozenset()
-    files = opened.inspect.files()
+    with existing(table) as opened:
+        if opened is None:
+            return 0, frozenset()
+        files = opened.inspect.files()
     return sum(files["record_count"].to_pylist()), frozenset(files["file_path"].to_pylist())
 
 
 def _target(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
-    return IcebergTable(table.path, table.catalog, nullable(rows), partitioning)
+    return IcebergTable(table.path, _reached(table), nullable(rows), partitioning)
+
+
+def _reached(table: Table) -> CatalogName:
+    try:
+        return with_stores(table.catalog, table.storage)
+    except BadPlace as error:
+        raise PipeFailed(str(error)) from None
 
 
 def _catalog(table: Table) -> Catalog:
-    # Where the files lie only the catalog knows, and keys are the same for all buckets.
-    access = place_of("s3://bucket", table.storage).access if table.storage else Access()
-    return commits.open_catalog(table.catalog, access)
+    return open_catalog(_reached(table))
 
 
-def existing(table: Table) -> Opened | None:
-    return commits.existing(_catalog(table), table.path)
+@contextmanager
+def existing(table: Table) -> Iterator[Opened | None]:
+    """Yield the table, or None if there is none. Leaving the block closes the catalog, which the table asks."""
+    with _catalog(table) as catalog:
+        yield commits.existing(catalog, table.path)
 
 
 def place_of_files(table: Table, opened: Opened) -> Place:
@@ -110,13 +117,13 @@ def _said(table: Table) -> Iterator[None]:
 def expire(opened: Opened, before: float) -> None:
     """Forget snapshots from before this time, in seconds since 1970, and what is more than the table can carry.
 
-    The lists of files that only these had stay where they are.
+    The snapshots that show whether the table was set back stay, and so do the lists of files that only expired ones had.
     """
     times = sorted(it.timestamp_ms for it in opened.snapshots())
     if len(times) > _MOST_SNAPSHOTS:
         before = max(before, times[-_KEPT_SNAPSHOTS] / 1000)
-    kept: set[int | None] = {ref.snapshot_id for ref in opened.refs().values()}
-    kept.add(commits.standing(opened).numbers.get(commits.SNAPSHOT))  # by it a table that was set back is known
+    kept = {ref.snapshot_id for ref in opened.refs().values()}
+    kept |= commits.needed_by_ends(opened)
     expired = [it.snapshot_id for it in opened.snapshots() if it.timestamp_ms < before * 1000]
     if forgotten := [id for id in expired if id not in kept]:
         opened.maintenance.expire_snapshots().by_ids(forgotten).commit()

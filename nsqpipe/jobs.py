@@ -183,6 +183,8 @@ class Decoding(Bodies):
 class Land(OnSpark, Streaming, Decoding, Reading):
     """Topics into a table, by topic, date and hour, each message exactly once."""
 
+    table: str = setting("the table's folder; Iceberg: its name, NAMESPACE.TABLE")
+    quarantine: str = setting("table for rows that fail (default: TABLE.quarantine; Iceberg: TABLE_quarantine)", "")
     format: Format = setting("delta, parquet or iceberg", Format.DELTA)
     catalog: str = setting("Iceberg: the catalog's name in pyiceberg's configuration (default: its default)", "")
     catalog_uri: str = setting(
@@ -228,7 +230,7 @@ class Land(OnSpark, Streaming, Decoding, Reading):
             if not _ICEBERG_NAME.fullmatch(name):
                 yield f"{flag} {name}: an Iceberg table is named NAMESPACE.TABLE"
         if not self.checkpoint:
-            yield "--format iceberg needs a --checkpoint: the table's name says no folder to put one beside"
+            yield "--format iceberg needs a --checkpoint: there is no table folder to put a default checkpoint beside"
         if self.remote:
             yield "--format iceberg: the driver commits, so it does not go with --remote"
         if self.show:

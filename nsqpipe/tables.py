@@ -121,7 +121,7 @@ class Table:
         return DeltaTable.is_deltatable(**self.place.for_delta())
 
     def check_rows(self, rows: pa.Schema) -> None:
-        """Raises PipeFailed when there is a table, and rows of this schema are none of its."""
+        """Raise PipeFailed if the table cannot hold rows of this schema. One that is not there yet can."""
         if self.format is Format.ICEBERG:
             from nsqpipe import iceberg
 
@@ -134,7 +134,7 @@ class Table:
             raise PipeFailed(str(error)) from None
 
     def sink_options(self, rows: pa.Schema) -> dict[str, str]:
-        """By which our sink finds the table. Raises PipeFailed as `check_rows` does; an Iceberg table is made."""
+        """Return the sink options that locate the table; create an Iceberg table. Raise PipeFailed as `check_rows` does."""
         if self.format is Format.ICEBERG:
             from nsqpipe import iceberg
 

@@ -49,20 +49,20 @@ def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) 
 
 
 def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
-    """Snapshots expire, and what crashes have left goes. pyiceberg has nothing that joins files."""
+    """Expire snapshots, remove crash leftovers. pyiceberg cannot join files."""
     from nsqpipe import iceberg
 
-    opened = iceberg.existing(table)
-    if opened is None:
-        return Tended(table=table.path)
-    place, removed = iceberg.place_of_files(table, opened), 0
-    if policy.vacuum_after is not None:
-        iceberg.expire(opened, now - policy.vacuum_after)
-        if _is_due(place, policy, now):
-            found = _files_below(place)
-            removed = _remove(place, leftovers(found, iceberg.names_needed(opened), now))
-            replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
-    return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
+    with iceberg.existing(table) as opened:
+        if opened is None:
+            return Tended(table=table.path)
+        place, removed = iceberg.place_of_files(table, opened), 0
+        if policy.vacuum_after is not None:
+            iceberg.expire(opened, now - policy.vacuum_after)
+            if _is_due(place, policy, now):
+                found = _files_below(place)
+                removed = _remove(place, leftovers(found, iceberg.names_needed(opened), now))
+                replace_text(place.child(_MARK), json.dumps({"vacuumed": now}))
+        return Tended(table=table.path, files=iceberg.count_files(opened), removed=removed)
 
 
 def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:

@@ -44,7 +44,10 @@ class CatalogName:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
-    """Where landing adds rows. `beside` is the table to which a quarantine belongs, `judge` who decides what lies in which."""
+    """Where landing adds rows.
+
+    `beside` is the table to which a quarantine belongs, `judge` the fingerprint of the decoder and rules.
+    """
 
     path: str  # `namespace.table`
     catalog: CatalogName

@@ -1,4 +1,4 @@
-"""What an Iceberg table says of itself, how far it goes in each lane, and appending that keeps to it: the driver's part.
+"""Read the lane ends an Iceberg table stores, and append by them. Driver only.
 
 **Where the ends are.** In the table's properties, which are set in the same commit that adds the snapshot with the rows. The
 snapshot's own summary would be as atomic, but whoever compacts the table makes a snapshot without our words, and once the
@@ -25,27 +25,28 @@ import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, cast
 
 import pyarrow as pa
 from deltalake import Schema
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.expressions.literals import literal
 from pyiceberg.io.pyarrow import parquet_files_to_data_files, schema_to_pyarrow
 from pyiceberg.manifest import DataFile as Listed
 from pyiceberg.schema import Schema as IcebergSchema
 from pyiceberg.table import CommitTableResponse, Table, TableProperties
-from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, FloatType
 
 from pyspark_nsqtable.ends import MARK, application, judgement, known_ends
 from pyspark_nsqtable.files import DataFile
-from pyspark_nsqtable.iceberg import CatalogName, IcebergTable
+from pyspark_nsqtable.iceberg import IcebergTable
+from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from pyspark_nsqtable.lease import check_leases
-from pyspark_nsqtable.places import Access
 from pyspark_nsqtable.schemas import Misfit, additions
 from pyspark_nsqtable.shares import (
     SELECTS,
@@ -66,21 +67,11 @@ SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by whic
 _TRIES: Final = 20  # commits of others may come between a look and ours
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
-_DEFAULT_NAME: Final = "default"
-_TABLES_OF_A_CATALOG: Final = 2  # that pyiceberg makes in a new SQL catalog; two jobs that begin at once both try to
-_THERE_BY_NOW: Final = "already exists"  # what databases say to the second of them
 _PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
     TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit would leave one more file to be read by everybody
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit writes all metadata anew
     f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # we do not let Parquet count bytes
-}
-_S3: Final[Mapping[str, str]] = {
-    "s3.endpoint": "endpoint",
-    "s3.region": "region",
-    "s3.access-key-id": "access_key",
-    "s3.secret-access-key": "secret_key",
-    "s3.session-token": "token",
 }
 
 
@@ -91,7 +82,7 @@ class Standing:
     id: str
     numbers: Mapping[str, int]  # see `ends`
     has_rows: bool
-    is_set_back: bool  # to a snapshot before the one that set the ends
+    fault: str  # why the ends may speak of rows that are gone
 
     @property
     def is_marked(self) -> bool:
@@ -107,36 +98,14 @@ class Standing:
         return self.numbers.get(application(lane))
 
     def check(self, path: str) -> None:
-        """Raises NotJoined where the ends do not say which rows there are."""
-        if self.is_set_back:
-            raise NotJoined(
-                f"the table {path} was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
-                "name another table, or set it forward again"
-            )
+        """Raise NotJoined if the ends do not describe the rows: rolled back, or filled by other tools."""
+        if self.fault:
+            raise NotJoined(f"the table {path} {self.fault}")
         if self.has_rows and not self.is_marked:
             raise NotJoined(rows_without_ends(f"the table {path}"))
 
 
 # Tables
-
-
-def open_catalog(name: CatalogName, access: Access | None = None) -> Catalog:
-    """The catalog, whose files are reached with our own keys where pyiceberg's configuration has none for it."""
-    given = {**_file_io(access or Access()), **name.properties}
-    load = partial(load_catalog, name.name or (_DEFAULT_NAME if given else None), **given)
-    for _ in range(_TABLES_OF_A_CATALOG):
-        try:
-            return load()
-        except Exception as error:  # of SQLAlchemy, which not every installation has
-            if _THERE_BY_NOW not in str(error):
-                raise
-    return load()
-
-
-def _file_io(access: Access) -> dict[str, str]:
-    """pyiceberg's names for what we know of an S3 store; those of other stores it takes from the environment."""
-    found = {name: str(getattr(access, field)) for name, field in _S3.items()}
-    return {name: text for name, text in found.items() if text}
 
 
 def existing(catalog: Catalog, path: str) -> Table | None:
@@ -151,7 +120,7 @@ def made(catalog: Catalog, target: IcebergTable) -> Table:
     table = existing(catalog, target.path)
     if table is not None:
         return table
-    catalog.create_namespace_if_not_exists(catalog.namespace_from(target.path))
+    _make_namespace(catalog, target.path)
     schema = _with_iceberg_types(target.schema)
     try:
         with (
@@ -165,6 +134,15 @@ def made(catalog: Catalog, target: IcebergTable) -> Table:
     return catalog.load_table(target.path)
 
 
+def _make_namespace(catalog: Catalog, path: str) -> None:
+    namespace = catalog.namespace_from(path)
+    try:
+        catalog.create_namespace_if_not_exists(namespace)
+    except Exception:  # of a database, whose words differ, if another job was quicker
+        if not catalog.namespace_exists(namespace):
+            raise
+
+
 def location_of(table: Table) -> str:
     """Where its data files belong."""
     said = table.properties.get(TableProperties.WRITE_DATA_PATH)
@@ -174,9 +152,7 @@ def location_of(table: Table) -> str:
 def standing(table: Table) -> Standing:
     prefix = application("")
     numbers = {name: int(text) for name, text in table.properties.items() if name.startswith(prefix)}
-    return Standing(
-        str(table.metadata.table_uuid), numbers, _has_rows(table), _is_set_back(table, numbers.get(SNAPSHOT))
-    )
+    return Standing(str(table.metadata.table_uuid), numbers, _has_rows(table), _fault(table, numbers.get(SNAPSHOT)))
 
 
 def _has_rows(table: Table) -> bool:
@@ -186,10 +162,38 @@ def _has_rows(table: Table) -> bool:
     return snapshot.summary is None or snapshot.summary["total-records"] != "0"
 
 
-def _is_set_back(table: Table, named: int | None) -> bool:
+def _fault(table: Table, named: int | None) -> str:
+    """Return why the table may have lost rows of the snapshot that set the ends, or nothing."""
+    there = None if named is None else table.snapshot_by_id(named)
+    if there is None:
+        return ""
+    ancestors = list(ancestors_of(table.current_snapshot(), table.metadata))
+    if any(it.snapshot_id == named for it in ancestors):
+        return ""
+    if ancestors and _order(ancestors[-1]) > _order(there):
+        return (
+            f"has no snapshot any more that leads from {named}, which set its ends, to the current one, so nobody can tell "
+            f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
+        )
+    return (
+        "was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
+        "name another table, or set it forward again"
+    )
+
+
+def _order(snapshot: Snapshot) -> int:
+    return snapshot.sequence_number or 0
+
+
+def needed_by_ends(table: Table) -> set[int]:
+    """Return the snapshots without which nobody could tell whether the table was set back."""
+    named = standing(table).numbers.get(SNAPSHOT)
     if named is None or table.snapshot_by_id(named) is None:
-        return False
-    return all(it.snapshot_id != named for it in ancestors_of(table.current_snapshot(), table.metadata))
+        return set()
+    way = [it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)]
+    if named in way:
+        return set(way[: way.index(named) + 1])
+    return {it.snapshot_id for it in table.snapshots()}  # it was set back, and somebody has to look at it
 
 
 def check_fits(table: Table, target: IcebergTable) -> None:
@@ -212,7 +216,7 @@ def check_fits(table: Table, target: IcebergTable) -> None:
 
 
 def _lacks_fields(table: Table, rows: pa.Schema) -> bool:
-    """By the rules that Delta tables grow by. Raises Misfit."""
+    """Return whether the table lacks fields of these rows. Raise Misfit if a type differs."""
     there = Schema.from_arrow(schema_to_pyarrow(table.schema(), include_field_ids=False))
     return bool(additions(there, Schema.from_arrow(_with_iceberg_types(rows))))
 
@@ -248,7 +252,7 @@ class Commit:
     of: str = ""  # the id of the table to which this one is the quarantine
 
     def make(self, batch: Batch, brought: Unnamed) -> bool:
-        """Whether it was made; if not, somebody else has committed since it was judged. Raises LeaseExpired."""
+        """Make the commit. Return False if another commit came first. Raise LeaseExpired."""
         if not self.ends:
             return True  # the table has all of it
         check_leases((file.modified / 1000 for file in self.files), time.time())
@@ -266,6 +270,7 @@ class Commit:
         with transaction.update_snapshot(snapshot_properties=told).merge_append() as snapshot:
             written = {f"{self.target.location}/{file.path}": file for file in self.files}
             for file in parquet_files_to_data_files(table.io, transaction.table_metadata, iter(written)):
+                _set_partition(file, written[file.file_path], transaction.table_metadata)
                 _leave_out_ranges(file, written[file.file_path], transaction.table_metadata.schema())
                 snapshot.append_data_file(file)
         transaction.set_properties(self._properties(batch, snapshot.snapshot_id))
@@ -284,8 +289,21 @@ class Commit:
         return {name: str(number) for name, number in numbers.items()}
 
 
+def _set_partition(file: Listed, written: DataFile, table: TableMetadata) -> None:
+    """Set the partition values by which the writer has split the rows.
+
+    pyiceberg infers them from column metrics, and stores null if a table property turns those off. Filters would then skip the
+    file, without a word.
+    """
+    values = dict(written.partition)
+    for place, partition in enumerate(table.spec().fields):
+        column = table.schema().find_field(partition.source_id)
+        text = values[column.name]
+        file.partition[place] = None if text is None else literal(text).to(column.field_type).value
+
+
 def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) -> None:
-    """Those of columns with NaN: what deletes by a condition would take all rows of a file for 1 whose range is [1, 1]."""
+    """Drop min/max of float columns with NaN: by [1, 1], deleting `x = 1` would drop the whole file."""
     ranged = json.loads(written.stats)["minValues"]
     for field in schema.fields:
         if isinstance(field.field_type, (FloatType, DoubleType)) and field.name not in ranged:
@@ -320,12 +338,12 @@ def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought:
 
     Raises what `judged` raises. What fails is no failure if the table has the batch.
     """
-    catalog = open_catalog(target.catalog, target.access)
-    try:
-        _append(catalog, target, shares, batch, brought)
-    except Exception:
-        if not is_made(lambda: _has(catalog, target, shares, batch)):
-            raise
+    with open_catalog(target.catalog) as catalog:
+        try:
+            _append(catalog, target, shares, batch, brought)
+        except Exception:
+            if not is_made(lambda: _has(catalog, target, shares, batch)):
+                raise
 
 
 def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
@@ -339,7 +357,7 @@ def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], bat
 
 
 def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
-    check_judge(target, shares)
+    _check_judge(catalog, target, shares)
     table = catalog.load_table(target.path)
     there = standing(table)
     there.check(target.path)
@@ -355,14 +373,20 @@ def _names(table: Table, batch: Batch) -> bool:
 
 def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
     """Judge what the tasks have written, and add none of it."""
-    judged(open_catalog(target.catalog, target.access), target, shares)
+    with open_catalog(target.catalog) as catalog:
+        judged(catalog, target, shares)
 
 
 def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
     """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
+    if quarantine.beside is not None:
+        with open_catalog(quarantine.catalog) as catalog:
+            _check_judge(catalog, quarantine, shares)
+
+
+def _check_judge(catalog: Catalog, quarantine: IcebergTable, shares: Sequence[Share]) -> None:
     if quarantine.beside is None:
         return
-    catalog = open_catalog(quarantine.catalog, quarantine.access)
     table, bad = existing(catalog, quarantine.beside.path), existing(catalog, quarantine.path)
     if table is not None and bad is not None:
         there = standing(table)
@@ -376,7 +400,7 @@ def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
 
 
 def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
-    """The commit that takes what the tasks have written.
+    """Return the commit that would add the tasks' files.
 
     Raises NotJoined where rows would be missing, BadTable where they do not fit, and AnotherJob where the table now lacks
     something else than what the tasks have written.

@@ -263,7 +263,7 @@ def parse_place(name: str, options: Mapping[str, str] | None = None, environ: Ma
         raise BadPlace(f"{name}: expected {scheme}://BUCKET/PATH")
     if scheme is Scheme.AZURE and not all(part for part in authority.partition("@")):
         raise BadPlace(f"{name}: expected abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/PATH")
-    return Place(scheme, authority, path.strip("/"), _access(scheme, options or {}, environ))
+    return Place(scheme, authority, path.strip("/"), access_to(scheme, options or {}, environ))
 
 
 def is_storage_option(name: str) -> bool:
@@ -286,7 +286,7 @@ def _scheme_and_host(endpoint: str) -> tuple[str, str]:
 # What options, Spark's conf and the environment say
 
 
-def _access(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> Access:
+def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> Access:
     given = _known(options)
     fallback = _from_environment(scheme, environ)
     names = ("accesskey", "secretkey", "token")

@@ -31,7 +31,7 @@ import pyarrow.parquet
 from deltalake import DeltaTable
 
 from nsqpipe.tables import Format
-from pyspark_nsqtable.iceberg_commits import open_catalog
+from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from pyspark_nsqtable.places import parse_place
 from tests.support import iceberg
 from tests.support.process import ROOT, Nsqd, eventually

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog, SqlCatalogBaseTable
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.types import LongType
+from pyiceberg.utils.config import Config
 from pyspark.sql.pandas.types import from_arrow_schema
 from typer.testing import CliRunner
 
@@ -41,7 +43,8 @@ from pyspark_nsq.ranges import as_rows
 from pyspark_nsqtable import landing
 from pyspark_nsqtable.ends import MARK, application, judgement
 from pyspark_nsqtable.iceberg import CatalogName
-from pyspark_nsqtable.iceberg_commits import SNAPSHOT, open_catalog
+from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
+from pyspark_nsqtable.iceberg_commits import SNAPSHOT
 from pyspark_nsqtable.landing import LandingWriter, land, landing_of
 from pyspark_nsqtable.lease import ABANDONED_AFTER
 from pyspark_nsqtable.marks import SELECTED, Marking
@@ -126,6 +129,29 @@ def test_ranges_become_rows_with_the_end_of_their_lane_and_outlive_every_snapsho
     assert opened(tmp_path).properties[lane] == "100"
     IcebergJob(orders, tmp_path, "again").batch_of(0, 100, opens=True)
     assert landed(tmp_path) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"default": "none"},
+        {"default": "counts"},
+        {"column.hour": "none", "column.date": "none", "column.topic": "none"},
+    ],
+)
+def test_files_have_the_partition_of_their_rows_whatever_metrics_the_table_keeps(
+    orders: Orders, tmp_path: Path, metrics: dict[str, str]
+) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 40, opens=True)
+    with opened(tmp_path).transaction() as transaction:
+        transaction.set_properties({f"write.metadata.metrics.{name}": mode for name, mode in metrics.items()})
+    job.batch_of(40, 100)
+    table, row = opened(tmp_path), rows_in(tmp_path).slice(0, 1).to_pylist()[0]
+    for condition in (f"topic = '{orders.topic}'", f"date = '{row['date']}'", f"hour = {row['hour']}"):
+        assert table.scan(row_filter=condition).count() == 100, condition
+    partitions = table.inspect.files()["partition"].to_pylist()
+    assert partitions == 2 * [{name: row[name] for name in ("topic", "date", "hour")}]
 
 
 def test_a_checkpoint_that_is_lost_or_old_adds_what_is_not_there(orders: Orders, tmp_path: Path) -> None:
@@ -479,6 +505,63 @@ def test_two_that_make_a_catalog_at_once_both_have_it(tmp_path: Path, monkeypatc
     assert iceberg.standing(table_at(tmp_path)) is None
 
 
+def test_two_that_make_a_namespace_at_once_both_have_it(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = SqlCatalog.namespace_exists
+
+    def beaten(catalog: SqlCatalog, namespace: str) -> bool:
+        found = exists(catalog, namespace)
+        monkeypatch.undo()
+        open_catalog(catalog_at(tmp_path)).create_namespace(namespace)  # after the other has looked
+        return found
+
+    monkeypatch.setattr(SqlCatalog, "namespace_exists", beaten)
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 20, opens=True)
+    assert landed(tmp_path) == list(range(20))
+
+
+def test_a_namespace_that_cannot_be_made_is_said(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object) -> None:
+        raise PermissionError("no namespaces for you")
+
+    monkeypatch.setattr(SqlCatalog, "create_namespace", forbidden)
+    with pytest.raises(PipeFailed, match=r"the catalog of raw\.table cannot be used: no namespaces for you"):
+        IcebergJob(orders, tmp_path)
+
+
+def test_each_catalog_that_is_opened_is_closed(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[SqlCatalog] = []
+    closed: list[SqlCatalog] = []
+    make, close = SqlCatalog.__init__, SqlCatalog.close
+
+    def made_by_us(catalog: SqlCatalog, *arguments: object, **more: object) -> None:
+        made.append(catalog)
+        make(catalog, *arguments, **more)  # type: ignore[arg-type]
+
+    def closed_by_us(catalog: SqlCatalog) -> None:
+        closed.append(catalog)
+        close(catalog)
+
+    monkeypatch.setattr(SqlCatalog, "__init__", made_by_us)
+    monkeypatch.setattr(SqlCatalog, "close", closed_by_us)
+    job = IcebergJob(orders, tmp_path, decoder=Odd())
+    job.batch_of(0, 20, opens=True)
+    with pytest.raises(NotJoined):
+        job.batch_of(30, 40)
+    IcebergJob(orders, tmp_path, decoder=Odd())  # whose tables are there
+    table = table_at(tmp_path)
+    check_standing(source_of(orders), table)
+    table.check_rows(pa.schema([("body", pa.binary())]))
+    iceberg.contents(table)
+    assert tend(table, Policy(vacuum_after=0.0), now=time.time() + 1).failed == ""
+    assert len(made) > 8
+    assert sorted(map(id, closed)) == sorted(map(id, made))
+
+
 def pipeline_file(orders: Orders, folder: Path, *names: str) -> Path:
     """Jobs as `nsqpipe run` takes them."""
     file = folder / "pipeline.toml"
@@ -547,6 +630,88 @@ def test_the_catalog_is_found_by_its_name_in_the_environment(orders: Orders, tmp
     assert (done.stdout.strip(), done.returncode) == ("60", 0), done.stderr
 
 
+def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: str) -> None:
+    """Have pyiceberg's configuration name a catalog `lake`, its default, with these properties beside those of tests."""
+    properties = {**catalog_at(folder).properties, **{name.replace("_", "-"): text for name, text in more.items()}}
+    lines = ["default-catalog: lake", "catalog:", "  lake:"]
+    lines += [f"    {name}: {text}" for name, text in properties.items()]
+    folder.joinpath(".pyiceberg.yaml").write_text("\n".join(lines))
+    monkeypatch.setenv("PYICEBERG_HOME", str(folder))
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # it is read at the import
+
+
+def test_checks_and_commits_ask_the_default_catalog_of_the_configuration(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, tmp_path)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    table = replace(table_at(tmp_path), catalog=CatalogName("", {"pool_pre_ping": "true"}))
+    good, _ = landing.schemas(source_options(orders.source), None, drops_body=False)
+    job = Job(orders, tmp_path)
+    job.options |= table.sink_options(good)
+    job.batch_of(0, 60, opens=True)
+    assert load_catalog("lake").load_table("raw.table").scan().count() == 60
+    for catalog in (CatalogName(), CatalogName("lake")):
+        assert begins(check_standing(source_of(orders), replace(table, catalog=catalog))) == {str(job.head.lane): 60}
+
+
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "id of the environment",
+    "AWS_SECRET_ACCESS_KEY": "secret of the environment",
+    "AWS_SESSION_TOKEN": "token of the environment",
+    "AWS_REGION": "region of the environment",
+    "AZURE_STORAGE_ACCOUNT_KEY": "key of the environment",
+}
+
+
+def reached(storage: dict[str, str], **more: str) -> dict[str, object]:
+    """What pyiceberg knows of stores."""
+    found = load_catalog("lake", **with_stores(CatalogName("lake", more), storage, ENVIRONMENT).properties).properties
+    return {name: text for name, text in found.items() if name.startswith(("s3.", "client.", "gcs.", "adls."))}
+
+
+@pytest.mark.parametrize("store", ["s3", "client"])
+def test_configuration_stands_above_the_environment_and_what_is_said_above_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    keys = {f"{store}.access-key-id": "id of lake", f"{store}.secret-access-key": "secret of lake"}
+    configure(monkeypatch, tmp_path, **keys)
+    environment = {"s3.region": "region of the environment", "adls.account-key": "key of the environment"}
+    assert reached({}) == {**keys, **environment}, "no session token of somebody else"
+    said = reached({"storage.accessKey": "my id", "storage.secretKey": "mine", "storage.region": "here"})
+    mine = {"s3.access-key-id": "my id", "s3.secret-access-key": "mine", "s3.region": "here"}
+    assert said == {**keys, **environment, **mine}
+    assert reached({"storage.region": "here"}, **{"s3.region": "there"})["s3.region"] == "there"
+
+
+def test_keys_of_the_environment_count_where_nobody_else_has_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, tmp_path, **{"s3.endpoint": "http://minio:9000"})
+    assert reached({"storage.token": "sas"}) == {
+        "s3.endpoint": "http://minio:9000",
+        "s3.access-key-id": "id of the environment",
+        "s3.secret-access-key": "secret of the environment",
+        "s3.session-token": "token of the environment",
+        "s3.region": "region of the environment",
+        "adls.sas-token": "sas",
+    }
+
+
+def test_options_of_each_store_are_those_that_pyiceberg_has_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configure(monkeypatch, tmp_path)
+    table = replace(table_at(tmp_path), catalog=CatalogName("lake"))
+    assert iceberg.standing(replace(table, storage={"storage.secretKey": "azure's"})) is None
+    assert reached({"storage.secretKey": "azure's"})["adls.account-key"] == "azure's"
+    found = reached({"storage.endpoint": "http://here:1"})
+    assert (found["gcs.service.host"], found["adls.dfs-storage-authority"]) == ("http://here:1", "here:1")
+    for name, said in (("key", r"there is no option storage\.key"), ("accessKey", "an access key needs both")):
+        with pytest.raises(PipeFailed, match=said):
+            iceberg.standing(replace(table, storage={f"storage.{name}": "mine"}))
+
+
 def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Orders, tmp_path: Path) -> None:
     job = IcebergJob(orders, tmp_path, QUERY)
     job.batch_of(0, 20, opens=True)
@@ -568,6 +733,42 @@ def test_upkeep_forgets_snapshots_and_removes_what_crashes_have_left(orders: Ord
     assert tend(table_at(tmp_path), Policy(vacuum_after=60.0), now=now + 1).removed == 0, "and not at each look"
     job.batch_of(40, 60)
     assert landed(tmp_path) == list(range(60))
+
+
+def append_nothing(folder: Path, *, times: int) -> None:
+    """Somebody else makes snapshots after ours."""
+    for _ in range(times):
+        opened(folder).append(rows_in(folder).slice(0, 0))
+
+
+def test_upkeep_keeps_the_way_to_the_snapshot_that_set_the_ends(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 10, opens=True)
+    job.batch_of(10, 20)
+    append_nothing(tmp_path, times=2)
+    for _ in range(2):
+        assert tend(table_at(tmp_path), Policy(vacuum_after=0.0), now=time.time() + 1).failed == ""
+        assert len(opened(tmp_path).snapshots()) == 3
+    job.batch_of(20, 40)
+    assert landed(tmp_path) == list(range(40))
+    tend(table_at(tmp_path), Policy(vacuum_after=0.0), now=time.time() + 1)
+    assert len(opened(tmp_path).snapshots()) == 1
+
+
+def test_a_way_that_somebody_else_has_cut_is_said_with_what_can_be_done(orders: Orders, tmp_path: Path) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 20, opens=True)
+    append_nothing(tmp_path, times=2)
+    named, between, _ = opened(tmp_path).snapshots()
+    opened(tmp_path).maintenance.expire_snapshots().by_id(between.snapshot_id).commit()
+    said = (
+        rf"no snapshot any more that leads from {named.snapshot_id}, .* If it was not, expire {named.snapshot_id} too"
+    )
+    with pytest.raises(NotJoined, match=said):
+        job.batch_of(20, 40)
+    opened(tmp_path).maintenance.expire_snapshots().by_id(named.snapshot_id).commit()
+    job.batch_of(20, 40)
+    assert landed(tmp_path) == list(range(40))
 
 
 def test_snapshots_do_not_become_more_and_more(orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

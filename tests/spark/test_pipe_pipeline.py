@@ -195,7 +195,7 @@ WRONG: Final[dict[str, tuple[str, list[str]]]] = {
     ),
     "an Iceberg table without a checkpoint": (
         LAND.replace('"t"', '"raw.t"') + 'format = "iceberg"\n',
-        ["[land.a] --format iceberg needs a --checkpoint: the table's name says no folder to put one beside"],
+        ["[land.a] --format iceberg needs a --checkpoint: there is no table folder to put a default checkpoint beside"],
     ),
     "a checkpoint that two jobs have": (
         "".join(f'[aggregate.{name}]\nnsqd = "x:1"\ntopic = "a"\nresults = "{name}"\n' for name in "ab"),

@@ -27,7 +27,7 @@ from nsqpipe.upkeep import Policy
 from pyspark_nsq.options import source_options
 from pyspark_nsqtable.files import PartitionedWriter
 from pyspark_nsqtable.iceberg import CatalogName
-from pyspark_nsqtable.iceberg_commits import open_catalog
+from pyspark_nsqtable.iceberg_catalogs import open_catalog, with_stores
 from pyspark_nsqtable.landing import schemas
 from pyspark_nsqtable.places import Place
 from pyspark_nsqtable.shares import NotJoined
@@ -184,7 +184,8 @@ def test_an_iceberg_table_in_a_store_is_reached_with_the_keys_that_its_options_n
         rows, _ = schemas(source_options(job.source), None, drops_body=False)
         job.options |= table.sink_options(rows)
         job.batch_of(0, 60, opens=True)
-        assert len(open_catalog(catalog, place.access).load_table("raw.orders").scan().to_arrow()) == 60
+        reached = open_catalog(with_stores(catalog, place.access.as_options()))
+        assert len(reached.load_table("raw.orders").scan().to_arrow()) == 60
         done = tend(table, Policy(vacuum_after=3600.0), now=time.time())
         assert (done.files, done.removed, done.failed) == (1, 0, "")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nsqpipe.tables import Format, Table
 from pyspark_nsqtable.iceberg import CatalogName
-from pyspark_nsqtable.iceberg_commits import open_catalog
+from pyspark_nsqtable.iceberg_catalogs import open_catalog
 
 if TYPE_CHECKING:
     import pyarrow as pa

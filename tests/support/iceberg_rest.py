@@ -19,7 +19,7 @@ from pyiceberg.table import CommitTableRequest
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
-from pyspark_nsqtable.iceberg_commits import open_catalog
+from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from tests.support.iceberg import catalog_at
 
 if TYPE_CHECKING:
