@@ -170,15 +170,13 @@ class Poller(Generic[T]):
     # Connections
 
     async def accept(self, listener: socket.socket, make_handler: MakeHandler, budget: Budget) -> None:
-        """Take connections from a listening, non-blocking socket until cancelled."""
-        stop = monotonic() + _SLICE
+        """Takes connections from a listening, non-blocking socket until cancelled."""
         while True:
             await budget.wait_for_room()
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(listener)
-                stop = monotonic() + _SLICE
             except OSError as error:  # out of descriptors, or the peer has gone already
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
@@ -196,11 +194,8 @@ class Poller(Generic[T]):
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
                     budget.give_back()
-                # In a flood, those who have come are served before more are let in. But not one by one: behind five hundred
-                # others, and a long turn after each, an honest client would wait for seconds.
-                if monotonic() >= stop:
-                    await trio.lowlevel.checkpoint()
-                    stop = monotonic() + _SLICE
+                # One by one: in a flood, those who have come are served before more are let in.
+                await trio.lowlevel.checkpoint()
 
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing

@@ -566,23 +566,6 @@ async def test_two_hundred_connections_at_once() -> None:
 
 
 @jumping
-async def test_a_crowd_is_let_in_together() -> None:
-    """One at a time, and a long turn after each, would keep an honest client waiting for seconds."""
-    async with bench() as b:
-        listener = _nonblocking(socket.create_server(("127.0.0.1", 0), backlog=256))
-        crowd = [socket.create_connection(listener.getsockname()) for _ in range(200)]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(b.poller.accept, listener, b.make, Budget(1000, "TCP"))
-            for _ in range(5):
-                await trio.lowlevel.checkpoint()
-            assert len(b.poller) == 200
-            nursery.cancel_scope.cancel()
-        for peer in (listener, *crowd):
-            peer.close()
-        await trio.testing.wait_all_tasks_blocked()
-
-
-@jumping
 async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() -> None:
     crowd = 20
     served: list[Echo] = []
