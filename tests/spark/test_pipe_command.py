@@ -153,8 +153,8 @@ def test_options_come_from_a_file_and_the_command_line_stands_above_it(tmp_path:
         ("[land]\ntopics = ['a']\n", "land has no option topics"),
         ("[land]\ntable = ['a']\n", "table is given once"),
         ("[land.table]\nx = 1\n", "table is a table"),
-        ("[fly]\n", "fly is no command"),
-        ("table = 1\n", "table is no command"),
+        ("[fly]\n", "fly is not a command"),
+        ("table = 1\n", "table is not a command"),
         ("[", "pipe.toml"),
     ],
 )
@@ -188,7 +188,7 @@ def test_shells_complete_commands_and_options() -> None:
 
     assert completed("nsqpipe la", 1) == ["land", "lag"]
     assert completed("nsqpipe land --late", 2) == []
-    assert completed("nsqpipe land --format ", 3) == ["delta", "parquet"]
+    assert completed("nsqpipe land --format ", 3) == ["delta", "parquet", "iceberg"]
 
 
 def test_an_interrupt_before_there_is_anything_to_stop_is_no_failure() -> None:
