@@ -491,8 +491,10 @@ class Poller(Generic[T]):
             self._drop(connection)
             return
         if now >= connection.handler.next_deadline:
-            # What lies in the socket came in time. If we stood still ourselves, nobody has looked at it yet.
-            self._read(connection, select.EPOLLIN)
+            # What lies in the socket came in time. If we stood still ourselves, nobody has looked at it yet. But whoever is
+            # not read from, as it does not read its answers, gets no more time by what it has sent.
+            if connection.events & select.EPOLLIN:
+                self._read(connection, select.EPOLLIN)
             if connection.is_ours and now >= connection.handler.next_deadline:
                 connection.handler.tick(now)
         if connection.is_ours:
