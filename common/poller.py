@@ -150,7 +150,6 @@ class Poller(Generic[T]):
 
     def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
         self.turn = make_turn(self.flush)
-        self._turn: PolledTurn = self.turn
         # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
         # On a single core that would only take the peer's time.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
@@ -188,7 +187,7 @@ class Poller(Generic[T]):
                         keep_alive(sock)
                     self.add(sock, format_name(name), make_handler, on_closed=budget.give_back)
                     if self._marked:  # a handshake may have made room for this one
-                        with in_turn(self._turn):
+                        with in_turn(self.turn):
                             pass
                 except OSError as error:  # reset before we could look at it
                     log.info("client(%s) - %s", format_name(name), error)
@@ -209,7 +208,7 @@ class Poller(Generic[T]):
                 connection.marked = True
                 self._marked.append(connection)
 
-        self._turn.begin()  # the handler notes when its client came, and an idle broker's last turn may be long ago
+        self.turn.begin()  # the handler notes when its client came, and an idle broker's last turn may be long ago
         connection.handler = make_handler(connection, wake)
         self._epoll.register(connection.fd, connection.events)
         self._connections[connection.fd] = connection
@@ -273,7 +272,7 @@ class Poller(Generic[T]):
                 self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        self._turn.begin()  # not `in_turn`: of all that a publish on a quiet node costs, that would be some percent
+        self.turn.begin()  # not `in_turn`: of all that a publish on a quiet node costs, that would be some percent
         stop = monotonic() + _LONGEST_TURN
         connections = self._connections
         if self._late:
@@ -294,7 +293,7 @@ class Poller(Generic[T]):
             except Exception:
                 self._contain(connection)
         self._read_size = read_size_after(self._read_size, too_long=monotonic() >= stop)
-        self._turn.finish()
+        self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Put those first that the last turn had no time for: connections that it has served may be ready again at once.
@@ -321,7 +320,7 @@ class Poller(Generic[T]):
             return
         # Taken after the data, once for each connection: a delay counts from when it was asked for, and with the time at
         # which a long turn began it would end too early.
-        now = self._turn.take_time()
+        now = self.turn.take_time()
         if data:
             connection.handler.receive(data, now)
         else:
@@ -469,7 +468,7 @@ class Poller(Generic[T]):
             # trio's clock has an offset of its own, so only the distance means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._alarm_set.wait()
-            with in_turn(self._turn) as now:
+            with in_turn(self.turn) as now:
                 self._ring(now)
 
     def _ring(self, now: float) -> None:

@@ -450,6 +450,21 @@ async def test_client_that_is_held_back_is_not_read_until_it_is_let_go() -> None
 
 
 @jumping
+async def test_a_deadline_does_not_read_from_a_client_that_is_held_back() -> None:
+    async with bench() as b:
+        peer, handler = b.connect()
+        handler.reading = False
+        await peer.send_all(b"a")
+        assert await hear(peer, 1) == b"a"
+        handler.next_deadline = trio.current_time() + 5
+        handler.wake()
+        b.poller.flush()
+        await peer.send_all(b"b")
+        await trio.sleep(6)
+        assert (len(handler.ticks), handler.heard) == (1, 1)
+
+
+@jumping
 async def test_deadlines_ring_when_they_are_due() -> None:
     async with bench() as b:
         peer, handler = b.connect()
