@@ -14,8 +14,9 @@ the first request is still on its way. So neither the data files of a commit tha
 removed, whatever came back (`unnamed` says why), and the table is asked whether it has the batch.
 
 **Rolling back.** Properties stay as they are when somebody sets the table back to an earlier snapshot, and the ends would speak
-of rows that are gone. So the snapshot that set the ends is named with them, and has to be one that the table grew from. Once
-that snapshot has expired nobody can tell.
+of rows that are gone. So the snapshot that set the ends is named with them, and has to be one that the table grew from. Its place
+in the order of all snapshots is kept as well: once it has expired, a line of snapshots that goes on to older ones without it tells
+of a rollback. Only where the line ends before that does nobody know, and upkeep of ours keeps it long enough.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ from pyspark_nsqtable.sink import BadTable
 from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by which the ends were set
+_ORDER: Final = (
+    "nsq/snapshot/order"  # the property with its sequence number, by which Iceberg orders all snapshots of a table
+)
 _TRIES: Final = 20  # commits of others may come between a look and ours
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
@@ -152,7 +156,8 @@ def location_of(table: Table) -> str:
 def standing(table: Table) -> Standing:
     prefix = application("")
     numbers = {name: int(text) for name, text in table.properties.items() if name.startswith(prefix)}
-    return Standing(str(table.metadata.table_uuid), numbers, _has_rows(table), _fault(table, numbers.get(SNAPSHOT)))
+    fault = _fault(table, numbers.get(SNAPSHOT), numbers.get(_ORDER))
+    return Standing(str(table.metadata.table_uuid), numbers, _has_rows(table), fault)
 
 
 def _has_rows(table: Table) -> bool:
@@ -162,22 +167,28 @@ def _has_rows(table: Table) -> bool:
     return snapshot.summary is None or snapshot.summary["total-records"] != "0"
 
 
-def _fault(table: Table, named: int | None) -> str:
+def _fault(table: Table, named: int | None, order: int | None) -> str:
     """Return why the table may have lost rows of the snapshot that set the ends, or nothing."""
-    there = None if named is None else table.snapshot_by_id(named)
-    if there is None:
+    if named is None:
         return ""
     ancestors = list(ancestors_of(table.current_snapshot(), table.metadata))
     if any(it.snapshot_id == named for it in ancestors):
         return ""
-    if ancestors and _order(ancestors[-1]) > _order(there):
+    there = table.snapshot_by_id(named)
+    if there is not None:
+        order = _order(there)
+    if order is None:
+        return ""  # it has expired, and the ends are from before its order was kept
+    if not ancestors or _order(ancestors[-1]) <= order:
         return (
-            f"has no snapshot any more that leads from {named}, which set its ends, to the current one, so nobody can tell "
-            f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
+            "was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
+            "name another table" + (", or set it forward again" if there else "")
         )
+    if there is None:
+        return ""  # it has expired, as all those before the oldest that is left
     return (
-        "was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
-        "name another table, or set it forward again"
+        f"has no snapshot any more that leads from {named}, which set its ends, to the current one, so nobody can tell "
+        f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
     )
 
 
@@ -273,7 +284,8 @@ class Commit:
                 _set_partition(file, written[file.file_path], transaction.table_metadata)
                 _leave_out_ranges(file, written[file.file_path], transaction.table_metadata.schema())
                 snapshot.append_data_file(file)
-        transaction.set_properties(self._properties(batch, snapshot.snapshot_id))
+        made = cast(Snapshot, transaction.table_metadata.snapshot_by_id(snapshot.snapshot_id))
+        transaction.set_properties(self._properties(batch, made))
         table.catalog = cast(Catalog, _Doubted(table.catalog))
         try:
             brought.try_commit(transaction.commit_transaction)
@@ -281,11 +293,13 @@ class Commit:
             return False
         return True
 
-    def _properties(self, batch: Batch, snapshot_id: int) -> dict[str, str]:
+    def _properties(self, batch: Batch, made: Snapshot) -> dict[str, str]:
         numbers = {application(lane, self.of): end for lane, end in self.ends.items()}
         if self.of:
             numbers |= {judgement(lane, self.of): self.target.judge for lane in self.ends}
-        numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: snapshot_id}
+        numbers |= {**dict.fromkeys((MARK, *batch.marks), 1), SNAPSHOT: made.snapshot_id}
+        if order := _order(made):  # tables of Iceberg's first format have none
+            numbers[_ORDER] = order
         return {name: str(number) for name, number in numbers.items()}
 
 

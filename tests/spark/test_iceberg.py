@@ -328,6 +328,20 @@ def test_a_table_that_was_set_back_is_not_added_to(orders: Orders, tmp_path: Pat
         check_standing(source_of(orders), table_at(tmp_path))
 
 
+def test_a_table_that_was_set_back_is_known_though_its_newest_snapshot_has_expired(
+    orders: Orders, tmp_path: Path
+) -> None:
+    job = IcebergJob(orders, tmp_path)
+    job.batch_of(0, 50, opens=True)
+    job.batch_of(50, 80)
+    first, newest = (it.snapshot_id for it in opened(tmp_path).history())
+    opened(tmp_path).manage_snapshots().rollback_to_snapshot(first).commit()
+    opened(tmp_path).maintenance.expire_snapshots().by_id(newest).commit()
+    with pytest.raises(NotJoined, match="was set back to a snapshot"):
+        job.batch_of(80, 100)
+    assert landed(tmp_path) == list(range(50))
+
+
 def delay_a_commit(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> Callable[[], object]:
     """The next commit to this table raises; the catalog gets it when the function that is returned is called."""
     commit, late = SqlCatalog.commit_table, []
