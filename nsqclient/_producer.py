@@ -81,8 +81,9 @@ async def open_producer(
     "epsilon_greedy" mostly the quickest; "first" the first that works; "all" and `quorum(n)` send to all.
 
     `retry` is what may be tried again by itself. "never": nothing, the caller hears of each failure. "unsent": what
-    certainly was not published, because there was no connection, or it was lost before nsqd had all of it. "always": also what may have been, which can publish
-    it twice. Each nsqd is tried up to three times; what nsqd refuses is never tried again.
+    certainly was not published, because there was no connection, or it was lost before nsqd had all of it. "always":
+    also what may have been, which can publish it twice. Each nsqd is tried up to three times; what nsqd refuses is
+    never tried again.
 
     At most `max_pending` publishes are without an answer on each connection, and 8 MiB; who comes then waits.
     `connect="require"`: raises ConnectError when no nsqd can be reached.
