@@ -7,7 +7,9 @@ buffers is gone, and the monotonic clock begins anew somewhere else.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -17,6 +19,7 @@ from common.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
+from nsqd.log.carry import carry_forward
 from nsqd.log.store import Store
 from tests.integration.log.harness import headers_of
 from tests.support.fake_store import finish_turn
@@ -125,17 +128,36 @@ class Life:
 
     def tend(self, *, dies: bool = False) -> None:
         """Progress, journal, syncs, rotation and carrying forward; with `dies`, up to some point."""
-        steps = [self._save, self._round, self._rotate]
-        if dies or self.random.random() < 0.1:
-            steps += [self._begin_carry, self._carry, self._end_carry, self._round]
-        for step in steps[: self.random.randrange(len(steps)) if dies else None]:
-            step()
+        steps = self._tend(carries=dies or self.random.random() < 0.1)
+        for _ in islice(steps, self.random.randrange(7) if dies else None):
+            pass
         if dies:
             self.die()
 
     def settle(self) -> None:
-        for step in (self._save, self._begin_carry, self._carry, self._end_carry, self._round):
+        self._save()
+        for _ in self._carry():
+            pass
+        self._round()
+
+    def _tend(self, *, carries: bool) -> Iterator[None]:
+        """Yield wherever it may be interrupted."""
+        for step in (self._save, self._round, self._rotate):
             step()
+            yield
+        if carries:
+            yield from self._carry()
+            yield
+            self._round()
+
+    def _carry(self) -> Iterator[None]:
+        for log in tuple(self.store.carrying):
+            for job in carry_forward(self.store, log):
+                if job is not None:
+                    yield
+                    job.perform(self.store.files)
+                    assert job.error is None
+                    yield
 
     def die(self) -> None:
         self.store.abandon()
@@ -156,24 +178,6 @@ class Life:
             self.store.start_rotation()
             while self.store.journal.is_rotating:
                 self.store.write_next_snapshot()
-
-    def _begin_carry(self) -> None:
-        self._job = None
-        for log in tuple(self.store.carrying):
-            plan = log.begin_carry()
-            if plan is not None:
-                for sequences in self.store.exceptions_of(log.topic):
-                    plan.need(sequences)
-                self._job = log.decide_carry(plan, 0.0)
-
-    def _carry(self) -> None:
-        if self._job is not None:
-            self._job.perform(self.store.files)
-
-    def _end_carry(self) -> None:
-        if self._job is not None:
-            assert self._job.error is None
-            self.store.end_carry(self._job)
 
     # Looking at it
 
