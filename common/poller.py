@@ -42,6 +42,8 @@ _MOST_THROWN_AWAY: Final = 32 << 20  # bytes that it may send then: the largest 
 _MOST_STALE_ALARMS: Final = 1000  # besides one for each connection
 _ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
 _NOTHING: Final = memoryview(b"")
+_IN: Final = select.EPOLLIN  # quicker than to ask the module for each event
+_OUT: Final = select.EPOLLOUT
 _ERRORS: Final = select.EPOLLERR | select.EPOLLHUP
 
 
@@ -125,7 +127,7 @@ class Connection:
         self.queued: list[bytes] = []  # what came after that
         self.queued_bytes = 0
         self.stuck_since = inf
-        self.events = select.EPOLLIN
+        self.events = _IN
         self.marked = False  # stands in the poller's list of those that may have something to send
         self.reading = True  # the peer may still send, and we still care
         self.ended = False  # the peer will send nothing more
@@ -156,7 +158,9 @@ class Poller(Generic[T]):
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._read_size = _READ_SIZE
-        self._late: list[int] = []  # descriptors that the last turn had no time for
+        self._has_read_much = False  # in this turn, so that a smaller size would have made it shorter
+        self._late: list[int] = []  # descriptors that the last turn had no time for ...
+        self._served: list[int] = []  # ... and those that it has served then, in that order
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
@@ -272,55 +276,67 @@ class Poller(Generic[T]):
                 self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        self.turn.begin()  # not `in_turn`: of all that a publish on a quiet node costs, that would be some percent
-        stop = monotonic() + _LONGEST_TURN
+        now = (
+            self.turn.begin()
+        )  # not `in_turn`: of all that a publish on a quiet node costs, that would be some percent
+        stop = now + _LONGEST_TURN
         connections = self._connections
         if self._late:
             events = self._late_first(events)
-        for at, (fd, event) in enumerate(events):
-            if at and monotonic() >= stop:
-                self._late = [late for late, _ in events[at:]]
+        place = 0
+        for fd, event in events:
+            if now >= stop:
+                self._served = [fd for fd, _ in events[:place]]
+                self._late = [fd for fd, _ in events[place:]]
                 break
+            place += 1
             connection = connections.get(fd)
             if connection is None:
                 continue
             try:
-                if event & select.EPOLLOUT:
+                if event & _OUT:
                     self._send_rest(connection)
                     self._look_after(connection)
-                if event & ~select.EPOLLOUT and connection.is_ours:
-                    self._read(connection, event)
+                    now = monotonic()
+                if event & ~_OUT and connection.is_ours:
+                    now = self._read(connection, event)
             except Exception:
                 self._contain(connection)
-        self._read_size = read_size_after(self._read_size, too_long=monotonic() >= stop)
+        if self._has_read_much:
+            self._has_read_much = False
+            self._read_size = read_size_after(self._read_size, too_long=monotonic() >= stop)
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Put those first that the last turn had no time for: connections that it has served may be ready again at once.
+        """Put those first that the last turn had no time for, and those last that it has served, which may be ready at once.
 
         Only their order is remembered. What is ready epoll tells each time, so nothing piles up here while a crowd is always
         ready, and a descriptor that is another connection's by now is no danger.
         """
         ready = dict(events)
         first = [(fd, ready.pop(fd)) for fd in self._late if fd in ready]
+        last = [(fd, ready.pop(fd)) for fd in self._served if fd in ready]
         self._late = []
-        return [*first, *ready.items()]
+        return [*first, *ready.items(), *last]
 
-    def _read(self, connection: Connection, event: int) -> None:
+    def _read(self, connection: Connection, event: int) -> float:
+        """Return when it was read, as the loop that asks for the time once more would pay some percent for it."""
         if not connection.reading:
             if event & _ERRORS:
                 self._drop(connection)
-            return
+            return monotonic()
         try:
             data = connection.sock.recv(self._read_size)
         except BlockingIOError:
-            return
+            return monotonic()
         except OSError:
             self._drop(connection)
-            return
+            return monotonic()
         # Taken after the data, once for each connection: a delay counts from when it was asked for, and with the time at
         # which a long turn began it would end too early.
         now = self.turn.take_time()
+        if len(data) >= _SMALLEST_READ:
+            self._has_read_much = True
         if data:
             connection.handler.receive(data, now)
         else:
@@ -329,6 +345,7 @@ class Poller(Generic[T]):
             self._look_after(connection)  # before the handler has its last word, which the flush still has to send
             if connection.is_ours:
                 connection.handler.end()
+        return now
 
     def _contain(self, connection: Connection) -> None:
         """Called for any exception of a handler: that is our bug, and only this connection pays for it."""
@@ -366,7 +383,7 @@ class Poller(Generic[T]):
 
     def _goes_on_as_before(self, connection: Connection) -> bool:
         """Whether nothing has to be looked after: nearly always, and quicker to find out than to look."""
-        if connection.unsent or not connection.is_ours or connection.events != select.EPOLLIN:
+        if connection.unsent or not connection.is_ours or connection.events != _IN:
             return False
         handler = connection.handler
         return not handler.finished and handler.reading and handler.next_deadline >= connection.alarm
@@ -411,9 +428,9 @@ class Poller(Generic[T]):
             connection.reading = False
         events = 0
         if connection.reading and handler.reading and len(connection.unsent) + connection.queued_bytes <= _MOST_UNSENT:
-            events = select.EPOLLIN
+            events = _IN
         if connection.unsent:
-            events |= select.EPOLLOUT
+            events |= _OUT
         if events != connection.events:
             connection.events = events
             self._epoll.modify(connection.fd, events)
@@ -430,8 +447,8 @@ class Poller(Generic[T]):
             return
         connection.handler = _Leaving(monotonic(), partial(self._drop, connection))
         connection.reading = True
-        if connection.events != select.EPOLLIN:
-            connection.events = select.EPOLLIN
+        if connection.events != _IN:
+            connection.events = _IN
             self._epoll.modify(connection.fd, connection.events)
         self._watch_deadline(connection)
         handler.abort()
@@ -492,8 +509,8 @@ class Poller(Generic[T]):
         if now >= connection.handler.next_deadline:
             # What lies in the socket came in time. If we stood still ourselves, nobody has looked at it yet. But whoever is
             # not read from, as it does not read its answers, gets no more time by what it has sent.
-            if connection.events & select.EPOLLIN:
-                self._read(connection, select.EPOLLIN)
+            if connection.events & _IN:
+                self._read(connection, _IN)
             if connection.is_ours and now >= connection.handler.next_deadline:
                 connection.handler.tick(now)
         if connection.is_ours:
