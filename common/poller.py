@@ -172,14 +172,23 @@ class Poller(Generic[T]):
 
     # Connections
 
-    async def accept(self, listener: socket.socket, make_handler: MakeHandler, budget: Budget) -> None:
-        """Takes connections from a listening, non-blocking socket until cancelled."""
+    async def accept(
+        self, listener: socket.socket, make_handler: MakeHandler, budget: Budget, *, at_once: bool = False
+    ) -> None:
+        """Take connections from a listening, non-blocking socket until cancelled.
+
+        One by one: in a flood, those who have come are served before more are let in, as each may cost a handshake. At a
+        door without handshakes they are taken `at_once`: behind five hundred others, with a long turn after each, an
+        honest client would wait for seconds.
+        """
+        stop = monotonic() + _SLICE
         while True:
             await budget.wait_for_room()
             try:
                 sock, name = listener.accept()
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(listener)
+                stop = monotonic() + _SLICE
             except OSError as error:  # out of descriptors, or the peer has gone already
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
@@ -197,8 +206,9 @@ class Poller(Generic[T]):
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
                     budget.give_back()
-                # One by one: in a flood, those who have come are served before more are let in.
-                await trio.lowlevel.checkpoint()
+                if not at_once or monotonic() >= stop:
+                    await trio.lowlevel.checkpoint()
+                    stop = monotonic() + _SLICE
 
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing

@@ -106,7 +106,8 @@ class Doors:
         log.info("TCP: listening on %s", format_listener(tcp))
         if http is not None:
             if self.serves_plain_http:
-                nursery.start_soon(self.poller.accept, http, self._make_http, self.budgets.http)
+                accept = partial(self.poller.accept, at_once=True)
+                nursery.start_soon(accept, http, self._make_http, self.budgets.http)
             else:
                 await nursery.start(
                     partial(serve, refuse_plain(self.listening.https_port), [http], budget=self.budgets.http)

@@ -580,6 +580,29 @@ async def test_two_hundred_connections_at_once() -> None:
         assert len(b.poller) == 0
 
 
+@pytest.mark.parametrize(("at_once", "come"), [(False, 5), (True, 200)])
+def test_a_crowd_is_let_in_together_where_nobody_has_to_shake_hands(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool, come: int
+) -> None:
+    @jumping
+    async def run() -> None:
+        async with bench() as b:
+            listener = _nonblocking(socket.create_server(("127.0.0.1", 0), backlog=256))
+            crowd = [socket.create_connection(listener.getsockname()) for _ in range(200)]
+            async with trio.open_nursery() as nursery:
+                accept = partial(b.poller.accept, at_once=at_once)
+                nursery.start_soon(accept, listener, b.make, Budget(1000, "TCP"))
+                for _ in range(5):
+                    await trio.lowlevel.checkpoint()
+                assert len(b.poller) == come
+                nursery.cancel_scope.cancel()
+            for peer in (listener, *crowd):
+                peer.close()
+            await trio.testing.wait_all_tasks_blocked()
+
+    run(monkeypatch)
+
+
 @jumping
 async def test_one_who_joins_a_crowd_that_is_always_ready_waits_for_one_round() -> None:
     crowd = 20
