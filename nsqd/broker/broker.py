@@ -252,7 +252,7 @@ class Broker:
         """Yield `topology` in parts of some topics, each as it is when its part is taken."""
         names = iter(list(self.topics))
         while some := list(islice(names, _TOPICS_IN_PART)):
-            yield self._topology_of(topic for name in some if (topic := self.topics.get(name)) is not None)
+            yield self._topology_of([topic for name in some if (topic := self.topics.get(name)) is not None])
 
     def _topology_of(self, topics: Iterable[Topic]) -> dict[str, object]:
         return {
@@ -325,7 +325,7 @@ class Broker:
         names = [topic] if topic else sorted(self.topics)
         topics = None
         if not topic or topic in self.topics:
-            found = (self.topics[name] for name in names)
+            found = [self.topics[name] for name in names]
             topics = tuple(
                 t.snapshot(channel=channel, clients=clients) for t in found if not channel or channel in t.channels
             )

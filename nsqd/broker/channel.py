@@ -587,12 +587,16 @@ class Channel:
     def _all_waiting(self) -> Iterator[tuple[int, int, int]]:
         # Copies of what is packed: a million take some milliseconds, where telling of them takes half a second.
         at_once = chain(tuple(self.in_flight.positions()), self.retries.copy())
-        later = self.deferred.copy()
+        return self._waiting(at_once, self.deferred.copy())
+
+    def _waiting(
+        self, at_once: Iterator[tuple[int, int]], later: Iterator[tuple[int, int, int]]
+    ) -> Iterator[tuple[int, int, int]]:
+        for sequence, attempts in at_once:
+            yield sequence, attempts, 0
         wall_milliseconds = self._broker.wall_milliseconds
-        return chain(
-            ((sequence, attempts, 0) for sequence, attempts in at_once),
-            ((sequence, attempts, wall_milliseconds(due)) for due, sequence, attempts in later),
-        )
+        for due, sequence, attempts in later:
+            yield sequence, attempts, wall_milliseconds(due)
 
     def restore(self, state: ChannelState, wall_ms_to_due: Callable[[int], int]) -> None:
         """Takes up what recovery found, and frees it there. What was in flight is deliverable at once."""

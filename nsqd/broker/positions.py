@@ -153,13 +153,11 @@ class Retries:
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(sequence, attempts so far) of each."""
-        for packed in self._queue:
-            yield packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK
+        return map(_unpack_retry, self._queue)
 
     def copy(self) -> Iterator[tuple[int, int]]:
         """What iteration would give now."""
-        queue = self._queue.copy()
-        return ((packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK) for packed in queue)
+        return map(_unpack_retry, self._queue.copy())
 
     def sequences(self) -> Iterator[list[int]]:
         """Of all that wait now, in pieces."""
@@ -249,6 +247,10 @@ class Deferred:
     def clear(self) -> None:
         self._heap.clear()
         self.pins.clear()
+
+
+def _unpack_retry(packed: int) -> tuple[int, int]:
+    return packed >> _ATTEMPTS_BITS, packed & _ATTEMPTS_MASK
 
 
 def _unpack_deferred(packed: int) -> tuple[int, int, int]:

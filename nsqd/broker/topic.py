@@ -404,9 +404,13 @@ class Topic:
         if self.paused:
             state.append(("pause", self.name, True))
         state.append(("flow", self.name) if self.flowing else ("freeze", self.name, self.handed_over))
-        parked = (("park", self.name, start, count, delay_ms) for start, count, delay_ms in self._parked.copy())
+        parked = self._snapshot_parked(self._parked.copy())
         channels = [channel.snapshot_changes() for channel in self.channels.values() if not channel.ephemeral]
         return chain(state, parked, *channels)
+
+    def _snapshot_parked(self, parked: list[tuple[int, int, int]]) -> Iterator[Change]:
+        for start, count, delay_ms in parked:
+            yield "park", self.name, start, count, delay_ms
 
     def restore(self, state: TopicState) -> None:
         """Takes up what recovery found."""
@@ -458,5 +462,5 @@ class Topic:
         return merged_snapshot(self.broker.latency, latencies, self.broker.now)
 
 
-def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> Iterator[Batch]:
-    return (batch for batch, receipt in sealed if receipt.error is None)
+def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> list[Batch]:
+    return [batch for batch, receipt in sealed if receipt.error is None]

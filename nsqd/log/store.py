@@ -321,8 +321,8 @@ class Store:
     def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
         """Add topics by name, with the ids of their present logs."""
         logs = self.logs
-        found = ((name, logs.get(name)) for name in names)
-        topology.add(names, {name: log.log_id for name, log in found if isinstance(log, DiskLog)})
+        ids = {name: log.log_id for name in names if isinstance(log := logs.get(name), DiskLog)}
+        topology.add(names, ids)
 
     # The steps of a turn
 
@@ -528,7 +528,7 @@ class Store:
         if started:
             self.journal.record_quietly([node_change(self.data_path.node, self.data_path.ids_reserved)])
             # No snapshot tells of what is gone, and a folder that still has its old name would come back.
-            self.journal.record_quietly(gone_change(topic, log_id) for log_id, topic in self._removals.gone.items())
+            self.journal.record_quietly([gone_change(topic, log_id) for log_id, topic in self._removals.gone.items()])
         self._check_journal()
         return started
 
@@ -678,7 +678,7 @@ class Store:
     def _told_to_wait(self) -> str:
         """The answer to publishers; if none is let in any more, the world's as well."""
         reserve = self._reserve
-        left, kept = (f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size))
+        left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
         text = f"write {self.data_path.folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
         if not reserve.is_open:
             self.broken(_reserve_source, text)

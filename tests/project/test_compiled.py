@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +52,27 @@ def test_what_is_compiled_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
     assert files
     assert [file for file in files if not (ROOT / file).is_file()] == []
+
+
+# What takes all that it is given at once.
+EAGER = {"all", "any", "deque", "dict", "dict.fromkeys", "extend", "join", "list", "max", "min", "set", "sorted", "sum"}
+EAGER |= {"tuple", "update"}
+
+
+def test_no_generator_expression_is_compiled_into_a_list_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """mypyc makes a list of a generator expression: what should be told of a million messages bit by bit takes all the time
+    of the loop at once. A generator function stays one."""
+    files, _ = setup_with(monkeypatch, "bdist_wheel", compile="1")
+    assert [place for file in files for place in lazy_expressions(ROOT / file)] == []
+
+
+def lazy_expressions(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.GeneratorExp) and not isinstance(node, ast.Starred):
+                called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+                if not {called, called.rpartition(".")[2]} & EAGER:
+                    yield f"{path.relative_to(ROOT)}:{child.lineno}"
 
 
 @pytest.mark.parametrize(("command", "compile"), [("bdist_wheel", ""), ("bdist_wheel", "0"), ("editable_wheel", "1")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from itertools import chain
 
 import pytest
@@ -409,3 +411,27 @@ def test_what_waits_and_is_nowhere_is_counted_when_the_broker_starts() -> None:
     broker.restore(replay(store.journal), dict(store.logs))
     assert broker.lost == {"t": 1}
     assert broker.topic("t").channel("c").snapshot(clients=False).deferred_count == 1
+
+
+def of_a_topic(node: Node) -> None:
+    client = node.client()
+    client.say(dpub("t", 60_000, b"x") * 20_000)
+    client.go_on()
+
+
+def of_a_channel(node: Node) -> None:
+    node.broker.topic("t").channel("c")
+    of_a_topic(node)
+
+
+@pytest.mark.parametrize("defer", [of_a_topic, of_a_channel])
+def test_what_is_deferred_is_told_to_a_new_journal_bit_by_bit(defer: Callable[[Node], None]) -> None:
+    """All at once, a million would keep everybody waiting for half a second, whichever core runs."""
+    node = Node()
+    defer(node)
+    before = sys.getallocatedblocks()
+    changes = node.broker.topic("t").snapshot_changes()
+    for _ in range(5):
+        next(changes)
+    assert sys.getallocatedblocks() - before < 10_000
+    assert sum(1 for _ in changes) > 0
