@@ -337,9 +337,7 @@ def _client_maker(node: _Node) -> MakeHandler:
 
 
 def _reading(store: Store) -> Reading:
-    reading = Reading(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
-    store.on_moved = reading.log_moved
-    return reading
+    return Reading(History(store), _in_thread(trio.CapacityLimiter(_READING_THREADS)))
 
 
 def _in_thread(limiter: trio.CapacityLimiter) -> InThread:

@@ -21,6 +21,7 @@ from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
+from nsqd.log.committer import Committer
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import error_text
 from nsqd.log.reading import ReadRefused, patiently
@@ -144,13 +145,9 @@ async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterat
         with in_turn(turn):
             pass
 
-    store.on_loaded = loaded
-    store.on_settled = settled
-    store.snapshot_topic = broker.snapshot_topic
-    store.exceptions_of = broker.exceptions
-    store.names = broker.topology_parts
+    committer = Committer(store, broker, on_loaded=loaded, on_settled=settled)
     async with trio.open_nursery() as nursery:
-        await nursery.start(store.run)
+        await nursery.start(committer.run)
         # What recovery had to clamp must be on disk before the first append, or new messages would count as finished.
         try:
             await store.sync()

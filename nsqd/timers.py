@@ -13,6 +13,7 @@ from common.turn import in_turn
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+    from nsqd.broker.store import Names
     from nsqd.turn import Turn
 
 _PROGRESS_INTERVAL: Final = 0.05  # seconds; with the journal's own it keeps FINs less than 100 ms behind
@@ -25,7 +26,7 @@ _MANY_SESSIONS: Final = 100  # of TLS: some megabytes
 class ProgressStore(Protocol):
     def write_journal(self, *, force: bool = False) -> bool: ...
 
-    def names_changed(self) -> None: ...
+    def names_changed(self, names: Names) -> None: ...
 
 
 class Sessions(Protocol):
@@ -59,7 +60,7 @@ def record_progress(broker: Broker, store: ProgressStore) -> None:
     """Record what has changed since the last call. The end of the process calls this before the store's own end."""
     if broker.shape_unsaved:
         broker.shape_unsaved = False
-        store.names_changed()
+        store.names_changed(broker.topology_parts)
     broker.record_progress()
 
 

@@ -6,7 +6,7 @@ buffer, a read answers from memory or says "not now", and a shell moves bytes be
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # One change of a channel or topic, as the journal keeps it: a word, then its arguments. See changes.py.
 Change = tuple[object, ...]
+Names = Callable[[], Iterable[Mapping[str, object]]]  # of all topics and their channels, in parts
 
 
 class NotSynced(Exception):
@@ -26,7 +27,7 @@ class BatchSource(Protocol):
     def batch_at(self, sequence: int) -> Batch | None:
         """The batch that holds this sequence, or None: not in memory now.
 
-        After None the log fetches it, and the store's `on_loaded` is called with the topic's name. Only
+        After None the log fetches it, and whoever runs the store has the broker's `loaded` called. Only
         sequences in [first, tail) may be asked for.
         """
 

@@ -103,6 +103,9 @@ class History(Protocol):
 
     def find(self, topic: str, *, synced: bool = True) -> Past | None: ...
 
+    def follow(self, follower: Callable[[str], None]) -> None:
+        """Have this called with the name of each topic of which there is more, or which is gone."""
+
 
 class Reading:
     """Who reads, and who waits for more; one for the whole daemon."""
@@ -113,14 +116,11 @@ class Reading:
         self.waiting = Waiting()
         self.readers = 0
         self.stopping = False
+        history.follow(self.waiting.wake)
 
     def logs_closed(self) -> None:
         """The node drains, so nothing is appended to any log from now on."""
         self.waiting.wake_all()
-
-    def log_moved(self, topic: str) -> None:
-        """More of it is synced, or it is gone."""
-        self.waiting.wake(topic)
 
     def stop(self) -> None:
         """Who waits is answered, and who reads is told where to go on."""

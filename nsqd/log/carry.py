@@ -14,7 +14,7 @@ A job that cannot read something it needs has failed as a whole: nothing goes, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from errno import ENOENT
 from pathlib import Path
@@ -37,8 +37,14 @@ MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
 _WRITE_SIZE: Final = 1 << 20
 
 
-def carry_forward(store: Store, log: DiskLog, *, stretch: float = CARRY_SLICE) -> Iterator[CarryJob | None]:
-    """Carry forward what is worth it in one log, step by step.
+def carry_forward(
+    store: Store,
+    log: DiskLog,
+    exceptions: Callable[[str], Iterable[Iterable[int]]],
+    *,
+    stretch: float = CARRY_SLICE,
+) -> Iterator[CarryJob | None]:
+    """Carry forward what is worth it in one log, step by step. `exceptions`: what channels of its topic need of it.
 
     Yields None after each stretch of so many seconds, for others to have their turn. A job that is yielded must be
     performed before the next step is asked for, which takes its result.
@@ -48,7 +54,7 @@ def carry_forward(store: Store, log: DiskLog, *, stretch: float = CARRY_SLICE) -
         store.carrying.pop(log, None)  # until a channel makes progress
         return
     took, began = 0.0, store.now()
-    for sequences in store.exceptions_of(log.topic):
+    for sequences in exceptions(log.topic):
         plan.need(sequences)
         if (spent := store.now() - began) >= stretch:
             yield None

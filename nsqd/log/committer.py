@@ -8,11 +8,11 @@ same three steps also serve where no loop runs (the end of the store, and tests)
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
@@ -23,6 +23,7 @@ from nsqd.log.reading import is_refusal
 from nsqd.log.sync_job import CommonFolders
 
 if TYPE_CHECKING:
+    from nsqd.broker.store import Change
     from nsqd.log.cold import AnyLoad
     from nsqd.log.journal import JournalSync
     from nsqd.log.store import Store
@@ -60,6 +61,21 @@ class Wakeup:
     async def wait(self) -> None:
         await self._event.wait()
         self._event = trio.Event()
+
+
+class Wakeups:
+    """What the tasks of a store sleep on."""
+
+    def __init__(self) -> None:
+        self.sync = Wakeup()
+        self.hurry = Wakeup()  # the pause between two rounds is to end
+        self.flush = Wakeup()
+        self.load = Wakeup()
+        self.topology = Wakeup()
+        self.rotation = Wakeup()
+        self.repair = Wakeup()
+        self.idle = Wakeup()
+        self.carry = Wakeup()
 
 
 class Outcome:
@@ -169,22 +185,31 @@ class Round:
             self.held = [path for path in self.held if path.parent != folder]
 
 
+class Topics(Protocol):
+    """What only the broker knows of topics, and the upkeep of their files asks for."""
+
+    def snapshot_topic(self, name: str) -> Iterable[Change]:
+        """All that a new journal has to be told of the topic: as it is now, whenever it is looked at."""
+
+    def exceptions(self, name: str) -> Iterable[Iterable[int]]:
+        """The sequences that channels of the topic need besides what lies ahead of their cursors, in pieces, as of now."""
+
+
 class Committer:
     """The tasks of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, topics: Topics, *, on_loaded: Callable[[str], object], on_settled: Callable[[], object]
+    ) -> None:
+        """`on_loaded`: more of this topic can be read. `on_settled`: publishers that waited for a sync are answered."""
         self._store = store
-        self.sync_wakeup = Wakeup()
-        self.hurry = Wakeup()
-        self.flush_wakeup = Wakeup()
-        self.load_wakeup = Wakeup()
-        self.topology_wakeup = Wakeup()
-        self.rotation_wakeup = Wakeup()
-        self.repair_wakeup = Wakeup()
-        self.idle_wakeup = Wakeup()
-        self.carry_wakeup = Wakeup()
+        self._wakeups = store.wakeups
+        self._topics = topics
+        self._on_loaded = on_loaded
+        self._on_settled = on_settled
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Sync, load and tidy until cancelled. A sync that is going on is waited for."""
         tasks: tuple[Callable[[], Awaitable[object]], ...] = (
             self._commit,
             self._flush,
@@ -203,8 +228,8 @@ class Committer:
     async def _commit(self) -> None:
         store = self._store
         while True:
-            await self.sync_wakeup.wait()
-            self.hurry = Wakeup()
+            await self._wakeups.sync.wait()
+            self._wakeups.hurry = Wakeup()
             # What a round has taken is nowhere else until it has ended: a cancellation waits. That needs no deadline of
             # its own, since a thread that waits for the disk could not be left behind either.
             with trio.CancelScope(shield=True):
@@ -213,22 +238,23 @@ class Committer:
                 if not round_.is_empty:
                     await trio.to_thread.run_sync(round_.perform, store.files)
                 took = trio.current_time() - started
-                store.end_round(round_)
+                if store.end_round(round_):
+                    self._on_settled()
             await self._pause(min(took, store.settings.sync_timeout))
 
     async def _pause(self, seconds: float) -> None:
         """Leaves the disk to the writers for about as long as the sync has kept it, unless somebody waits."""
         with trio.move_on_after(SHORTEST_PAUSE):
             while not self._store.somebody_waits_for_sync:
-                await self.hurry.wait()
+                await self._wakeups.hurry.wait()
             return
         with trio.move_on_after(max(0.0, seconds - SHORTEST_PAUSE)):
             while not self._store.has_to_hurry:
-                await self.hurry.wait()
+                await self._wakeups.hurry.wait()
 
     async def _flush(self) -> None:
         while True:
-            await self.flush_wakeup.wait()
+            await self._wakeups.flush.wait()
             await trio.sleep(FLUSH_INTERVAL)
             self._store.flush()
 
@@ -242,17 +268,18 @@ class Committer:
                 log.warning("cannot read now topic=%s error=%s", load.topic, load.error)
                 await trio.sleep(LOAD_INTERVAL if is_refusal(load.error) else FLUSH_INTERVAL)
             store.end_load(load)
+            self._on_loaded(load.topic)
 
         async with trio.open_nursery() as nursery:
             while True:
-                await self.load_wakeup.wait()
+                await self._wakeups.load.wait()
                 while store.loads:
                     nursery.start_soon(perform, store.loads.popleft())
 
     async def _save_topology(self) -> None:
         store = self._store
         while True:
-            await self.topology_wakeup.wait()
+            await self._wakeups.topology.wait()
             with trio.CancelScope(shield=True):  # as with a round
                 spent = await self._collect_names()
                 topology = store.take_topology()
@@ -286,48 +313,32 @@ class Committer:
     async def _rotate(self) -> None:
         store = self._store
         while True:
-            await self.rotation_wakeup.wait()
+            await self._wakeups.rotation.wait()
             started = trio.current_time()
             if not store.start_rotation():
                 continue
             log.info("journal is being rotated topics=%d", len(store.logs))
             while store.journal.is_rotating:
                 end = trio.current_time() + ROTATION_SLICE
-                while (going := store.write_next_snapshot()) and store.journal.is_rotating:
+                while (going := store.write_next_snapshot(self._topics.snapshot_topic)) and store.journal.is_rotating:
                     if trio.current_time() >= end:
                         break
                 await trio.sleep(ROTATION_SLICE if going else REPAIR_INTERVAL)
             log.info("journal was rotated size=%d seconds=%.3f", store.journal.size, trio.current_time() - started)
-            self.sync_wakeup.set()
+            self._wakeups.sync.set()
 
     async def _repair(self) -> None:
         store = self._store
         while True:
-            await self.repair_wakeup.wait()
+            await self._wakeups.repair.wait()
             while store.is_broken:
                 await trio.sleep(REPAIR_INTERVAL)
-                has_space = store.needs_space and await trio.to_thread.run_sync(self._disk_takes_data)
+                has_space = store.needs_space and await trio.to_thread.run_sync(disk_takes_data, store)
                 store.repair(has_space=has_space)
-
-    def _disk_takes_data(self) -> bool:
-        """Runs in a thread: whether something can be written at all."""
-        files = self._store.files
-        path = self._store.data_path.folder / _PROBE
-        try:
-            descriptor = files.open_to_write(path)
-            try:
-                files.write_fully(descriptor, [bytes(PROBE_BYTES)], 0)
-                files.sync(descriptor)
-            finally:
-                files.close(descriptor)
-                remove_file(files, path)
-        except OSError:
-            return False
-        return True
 
     async def _tidy(self) -> None:
         while True:
-            await self.idle_wakeup.wait()
+            await self._wakeups.idle.wait()
             while True:
                 await trio.sleep(IDLE_AFTER)
                 if self._store.give_back_what_is_idle():
@@ -336,7 +347,7 @@ class Committer:
     async def _carry(self) -> None:
         store = self._store
         while True:
-            await self.carry_wakeup.wait()
+            await self._wakeups.carry.wait()
             while store.carrying:
                 # Side files, too, would be written to whatever is in the data path's place.
                 due = [one for one in store.carrying if one.carry_at <= store.now()] if store.is_in_place else []
@@ -345,9 +356,25 @@ class Committer:
                 await trio.sleep(CARRY_INTERVAL)
 
     async def _carry_forward(self, topic_log: DiskLog) -> None:
-        for job in carry_forward(self._store, topic_log):
+        for job in carry_forward(self._store, topic_log, self._topics.exceptions):
             if job is None:
                 await trio.sleep(CARRY_SLICE)
                 continue
             with trio.CancelScope(shield=True):  # as with a round; nothing is awaited between this and the job's end
                 await trio.to_thread.run_sync(job.perform, self._store.files)
+
+
+def disk_takes_data(store: Store) -> bool:
+    """Return whether something can be written at all. Blocks on the disk."""
+    files, path = store.files, store.data_path.folder / _PROBE
+    try:
+        descriptor = files.open_to_write(path)
+        try:
+            files.write_fully(descriptor, [bytes(PROBE_BYTES)], 0)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+            remove_file(files, path)
+    except OSError:
+        return False
+    return True

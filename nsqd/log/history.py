@@ -51,6 +51,10 @@ class History:
         topic_log = self._store.logs.get(topic)
         return Past(topic_log, self._store.files, synced=synced) if isinstance(topic_log, DiskLog) else None
 
+    def follow(self, follower: Callable[[str], None]) -> None:
+        """Have this called with the name of each topic of which there is more, or which is gone."""
+        self._store.follow(follower)
+
 
 class Past:
     """What there is of a log, at one moment."""

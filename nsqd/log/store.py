@@ -16,13 +16,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import trio
-
 from common.wire.names import is_ephemeral
 from nsqd.broker.store import NotSynced
 from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.cold import AnyLoad, ReadDescriptors
-from nsqd.log.committer import Committer, Outcome, Round
+from nsqd.log.committer import Outcome, Round, Wakeups
 from nsqd.log.data_path import (
     LOG_JSON,
     NODE_JSON,
@@ -46,7 +44,7 @@ from nsqd.log.store_recovery import Recovered, StoreRecovery, report
 from nsqd.log.topic_log import RETRY_AFTER, DiskLog, LogState
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Change, Names
     from nsqd.log.carry import CarryJob
     from nsqd.log.cold_reader import HoldsBlocks
     from nsqd.log.settings import LogSettings
@@ -69,7 +67,10 @@ def _new_id() -> str:
 
 
 class Store:
-    """Implements `nsqd.broker.store.Store` on files. Made by `open`; then `recover`, then `run` beside the turns."""
+    """Implements `nsqd.broker.store.Store` on files.
+
+    Made by `open`; then `recover`, then a `Committer` runs beside the turns, and when it has ended, `close`.
+    """
 
     def __init__(
         self,
@@ -80,14 +81,6 @@ class Store:
         wall: Callable[[], int],
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        # The shell sets these before run().
-        self.on_loaded: Callable[[str], None] = lambda topic: None
-        self.on_settled: Callable[[], None] = lambda: None
-        self.on_moved: Callable[[str], None] = lambda topic: None  # more of its log is synced, or it is gone
-        self.snapshot_topic: Callable[[str], Iterable[Change]] = lambda topic: ()
-        self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
-        self.names: Callable[[], Iterable[Mapping[str, object]]] = lambda: ()  # of all topics, in parts
-
         self.data_path = data_path
         self.settings = settings
         self.files = files
@@ -123,11 +116,12 @@ class Store:
         self._round: Round | None = None  # that is going on
         self._journal_rests_until = 0.0
         self._topology: Topology | None = None
-        self._names_are_new = False  # and in no topology yet
+        self._new_names: Names | None = None  # asks for all names, of which some are in no topology yet
+        self._followers: list[Callable[[str], None]] = []
         self._faults: dict[object, str] = {}
         self._reserve = Reserve(self._reserve_size())
         self._outcome = Outcome()
-        self._committer = Committer(self)
+        self.wakeups = Wakeups()
 
     # From start to end
 
@@ -164,10 +158,6 @@ class Store:
         self.is_recovered = True
         self._something_is_unsynced()
         return recovered
-
-    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Syncs, loads and tidies until cancelled. A sync that is going on is waited for; then call `close`."""
-        await self._committer.run(task_status)
 
     def close(self) -> None:
         """Writes and syncs everything, so that the next start has nothing to scan. Blocks on the disk."""
@@ -215,6 +205,14 @@ class Store:
         self.descriptors.close()
         self.journal.close()
         self.data_path.close()
+
+    def follow(self, follower: Callable[[str], None]) -> None:
+        """Have this called with the name of each topic of whose log more is synced, or which is gone."""
+        self._followers.append(follower)
+
+    def _moved(self, topic: str) -> None:
+        for follower in self._followers:
+            follower(topic)
 
     # What the broker calls
 
@@ -267,7 +265,7 @@ class Store:
         if self._round is not None:
             self._round.spare(topic_log.folder)
         topic_log.drop("exiting")
-        self.on_moved(topic)
+        self._moved(topic)
         # Beside the broker's own word, in the same frame. The topic may be made anew, so it is the log that is named.
         self.journal.record_quietly([gone_change(topic, topic_log.log_id)])
         self.let_go(topic, topic_log.log_id)
@@ -303,10 +301,10 @@ class Store:
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
-    def names_changed(self) -> None:
-        """Have the `names`, in which something has changed, collected and written in the background."""
-        self._names_are_new = True
-        self._committer.topology_wakeup.set()
+    def names_changed(self, names: Names) -> None:
+        """Have these names of everything collected and written in the background, as something in them has changed."""
+        self._new_names = names
+        self.wakeups.topology.set()
 
     def set_topology(self, names: Mapping[str, object]) -> None:
         """Write the names of everything, given as plain values, in the background."""
@@ -316,7 +314,7 @@ class Store:
 
     def save_topology(self, topology: Topology) -> None:
         self._topology = topology
-        self._committer.topology_wakeup.set()
+        self.wakeups.topology.set()
 
     def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
         """Add topics by name, with the ids of their present logs."""
@@ -382,7 +380,7 @@ class Store:
         self.write_logs()
         outcome = self._outcome
         outcome.is_wanted = True
-        self._committer.hurry.set()
+        self.wakeups.hurry.set()
         self._something_is_unsynced()
         await outcome.ended.wait()
         errors = [outcome.error, *(outcome.log_errors.get(topic) for topic in topics)]
@@ -436,7 +434,8 @@ class Store:
         outcome, self._outcome_of_rest = self._outcome_of_rest, None
         return taken, outcome
 
-    def end_round(self, round_: Round) -> None:
+    def end_round(self, round_: Round) -> bool:
+        """Return whether publishers that waited have been answered."""
         answered = False
         self._round = None
         outcome = round_.outcome
@@ -444,16 +443,16 @@ class Store:
             answered |= job.log.end_sync(job)
             if job.error is None and not job.log.dropped:
                 self._checkpoints[job.log] = None
-                self.on_moved(job.log.topic)
+                self._moved(job.log.topic)
         if self._checkpoints:
-            self._committer.flush_wakeup.set()
+            self.wakeups.flush.set()
         if round_.journal is not None:
             self.journal.end_sync(round_.journal)
         self._check_journal()
         self._removals.end_round(round_)
         self._check_removals()
         if self.journal.wants_rotation and self.journal.error is None:  # else `repair` does, and not in every round
-            self._committer.rotation_wakeup.set()
+            self.wakeups.rotation.set()
         if self._unsynced or self._outcome_of_rest is not None or self._outcome.is_wanted:
             self._something_is_unsynced()
         outcome.error = self.journal.error
@@ -461,8 +460,7 @@ class Store:
             source.topic: source.error for source in self._faults if isinstance(source, DiskLog) and source.error
         }
         outcome.ended.set()
-        if answered:
-            self.on_settled()
+        return answered
 
     def _take_checkpoints(self) -> list[Change]:
         checkpoints, self._checkpoints = self._checkpoints, {}
@@ -500,12 +498,11 @@ class Store:
         topic_log = self.logs.get(load.topic)
         if isinstance(topic_log, DiskLog):
             topic_log.loaded(load)
-        self.on_loaded(load.topic)
 
     def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
         """Return the names as they are now, in parts; None: they have not changed since they were taken last."""
-        names_are_new, self._names_are_new = self._names_are_new, False
-        return self.names() if names_are_new else None
+        names, self._new_names = self._new_names, None
+        return names() if names is not None else None
 
     def take_topology(self) -> Topology | None:
         """What has to be saved; None: nothing."""
@@ -532,11 +529,11 @@ class Store:
         self._check_journal()
         return started
 
-    def write_next_snapshot(self) -> bool:
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Change]]) -> bool:
         topic_log = self.logs.get(self.journal.next_topic)
         if isinstance(topic_log, DiskLog):
             self.journal.record_quietly([checkpoint_of(topic_log)])
-        written = self.journal.write_next_snapshot(self.snapshot_topic)
+        written = self.journal.write_next_snapshot(snapshot)
         self._check_journal()
         return written
 
@@ -582,7 +579,7 @@ class Store:
             self.repaired(source)
             self.reserve_ids(0)
         elif source is _topology_source:
-            self._committer.topology_wakeup.set()
+            self.wakeups.topology.set()
 
     def _ask_again(self, refusals: Refusals) -> None:
         for topic_log in self.disk_logs():
@@ -590,7 +587,7 @@ class Store:
 
     def _repair_journal(self, *, has_space: bool) -> None:
         if self.journal.wants_rotation and has_space:
-            self._committer.rotation_wakeup.set()
+            self.wakeups.rotation.set()
         elif not self.journal.is_rotating:
             self._try_journal()
 
@@ -609,20 +606,20 @@ class Store:
 
     def log_buffered(self, topic_log: DiskLog) -> None:
         self._buffered[topic_log] = None
-        self._committer.flush_wakeup.set()
+        self.wakeups.flush.set()
 
     def log_written(self, topic_log: DiskLog, messages: int) -> None:
         if not self._unsynced:
-            self._committer.sync_wakeup.set()
+            self.wakeups.sync.set()
         self._unsynced[topic_log] = None
         before = self._unsynced_messages
         self._unsynced_messages = before + messages
         if before < self._sync_every <= before + messages or topic_log.waits_for_sync:
-            self._committer.hurry.set()
+            self.wakeups.hurry.set()
 
     def log_opened(self, topic_log: DiskLog) -> None:
         if not self._open:
-            self._committer.idle_wakeup.set()
+            self.wakeups.idle.set()
         self._open[topic_log] = None
         if len(self._open) > MOST_DESCRIPTORS:
             oldest = next(iter(self._open))
@@ -631,16 +628,16 @@ class Store:
 
     def reads_cold(self, reader: HoldsBlocks) -> None:
         self._cold[reader] = None
-        self._committer.idle_wakeup.set()
+        self.wakeups.idle.set()
 
     def wants_carry(self, log: DiskLog) -> None:
         if not self.carrying:
-            self._committer.carry_wakeup.set()
+            self.wakeups.carry.set()
         self.carrying[log] = None
 
     def load(self, load: AnyLoad) -> None:
         self.loads.append(load)
-        self._committer.load_wakeup.set()
+        self.wakeups.load.set()
 
     def no_room_for(self, size: int) -> str | None:
         reserve = self._reserve
@@ -696,7 +693,7 @@ class Store:
                 log.error("disk fails error=%s", text)
         self._faults[source] = text
         self._set_health()
-        self._committer.repair_wakeup.set()
+        self.wakeups.repair.set()
 
     def repaired(self, source: object) -> None:
         if self._faults.pop(source, None) is None:
@@ -761,10 +758,10 @@ class Store:
         report(self.damage[-1])
 
     def _changes_wait(self) -> None:
-        self._committer.flush_wakeup.set()
+        self.wakeups.flush.set()
 
     def _something_is_unsynced(self) -> None:
-        self._committer.sync_wakeup.set()
+        self.wakeups.sync.set()
 
     def disk_logs(self) -> list[DiskLog]:
         return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]

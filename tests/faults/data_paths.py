@@ -59,9 +59,6 @@ class DiskNode:
             self.store.abandon()
             raise
         self._turn = Turn(self.broker, self.store, announce=_do_nothing, flush=_do_nothing)
-        self.store.snapshot_topic = self.broker.snapshot_topic
-        self.store.exceptions_of = self.broker.exceptions
-        self.store.on_loaded = self.broker.loaded
         self.settle()
 
     @property
@@ -79,6 +76,7 @@ class DiskNode:
             load = self.store.loads.popleft()
             load.perform(self.store.files)
             self.store.end_load(load)
+            self.broker.loaded(load.topic)
             self._turn.finish()
 
     def settle(self) -> None:
@@ -95,10 +93,13 @@ class DiskNode:
         self.store.end_round(round_)
         self.store.flush()
 
+    def write_next_snapshot(self) -> bool:
+        return self.store.write_next_snapshot(self.broker.snapshot_topic)
+
     def carry(self) -> None:
         """What has happened some seconds later: finished segments go, and what waits in them is in side files."""
         for log in tuple(self.store.carrying):
-            for job in carry_forward(self.store, log):
+            for job in carry_forward(self.store, log, self.broker.exceptions):
                 if job is not None:
                     job.perform(self.store.files)
 

@@ -19,7 +19,14 @@ from nsqd.disk import restored_broker
 from nsqd.log.carry import carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.cold import AnyLoad
-from nsqd.log.committer import FLUSH_INTERVAL, IDLE_AFTER, REPAIR_INTERVAL, TOPOLOGY_INTERVAL, Wakeup
+from nsqd.log.committer import (
+    FLUSH_INTERVAL,
+    IDLE_AFTER,
+    REPAIR_INTERVAL,
+    TOPOLOGY_INTERVAL,
+    Wakeup,
+    disk_takes_data,
+)
 from nsqd.log.data_path import DataPathError
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
@@ -119,16 +126,12 @@ class Machine:
         self.broker = restored_broker(store, self.recovered, options, now=clock.monotonic(), timestamp=clock.wall())
         self.broker.random_percent = lambda: self.random.randrange(100)
         self._turn = Turn(self.broker, store, announce=lambda: None, flush=lambda: self.flush())
-        store.snapshot_topic = self.broker.snapshot_topic
-        store.exceptions_of = self.broker.exceptions
         round_ = store.begin_round()
         round_.perform(self.disk)
         store.end_round(round_)
         self.starts_synced = round_.outcome.error is None
         if round_.outcome.error is not None:
             store.distrust_journal(round_.outcome.error)
-        store.on_loaded = self._loaded
-        store.on_settled = self._settled
         for task in (
             self._commit,
             self._write_buffers,
@@ -189,7 +192,7 @@ class Machine:
         self.store.write_logs()
         outcome = self.store._outcome
         outcome.is_wanted = True
-        self.store._committer.sync_wakeup.set()
+        self.store.wakeups.sync.set()
         end = self.clock.monotonic() + LONGEST_SYNC
         while not outcome.ended.is_set():
             due = self._next_due()
@@ -244,7 +247,7 @@ class Machine:
     def _commit(self) -> Task:
         store = self.store
         while True:
-            yield store._committer.sync_wakeup
+            yield store.wakeups.sync
             self._shielded += 1
             round_ = store.begin_round()
             self.on_round_begun()
@@ -252,21 +255,22 @@ class Machine:
             if not round_.is_empty:
                 round_.perform(self.disk)
             yield self._a_while()
-            store.end_round(round_)
+            if store.end_round(round_):
+                self._settled()
             self.on_round_ended(round_.outcome.error)
             self._shielded -= 1
             yield 0.01 if store.somebody_waits_for_sync else self.random.choice((0.01, 0.05, 0.5))
 
     def _write_buffers(self) -> Task:
         while True:
-            yield self.store._committer.flush_wakeup
+            yield self.store.wakeups.flush
             yield FLUSH_INTERVAL
             self.store.flush()
 
     def _load(self) -> Task:
         store = self.store
         while True:
-            yield store._committer.load_wakeup
+            yield store.wakeups.load
             while store.loads:
                 self._start_task(self._perform(store.loads.popleft()))
 
@@ -275,11 +279,12 @@ class Machine:
         load.perform(self.disk)
         yield FLUSH_INTERVAL if load.is_put_off else self._a_while()
         self.store.end_load(load)
+        self._loaded(load.topic)
 
     def _save_topology(self) -> Task:
         store = self.store
         while True:
-            yield store._committer.topology_wakeup
+            yield store.wakeups.topology
             self._shielded += 1
             self._saves_topology = True
             topology = store.take_topology()
@@ -298,25 +303,25 @@ class Machine:
     def _rotate(self) -> Task:
         store = self.store
         while True:
-            yield store._committer.rotation_wakeup
+            yield store.wakeups.rotation
             if not store.start_rotation():
                 continue
             while store.journal.is_rotating:
-                yield 0.005 if store.write_next_snapshot() else REPAIR_INTERVAL
-            store._committer.sync_wakeup.set()
+                yield 0.005 if store.write_next_snapshot(self.broker.snapshot_topic) else REPAIR_INTERVAL
+            store.wakeups.sync.set()
 
     def _repair(self) -> Task:
         store = self.store
         while True:
-            yield store._committer.repair_wakeup
+            yield store.wakeups.repair
             while store.is_broken:
                 yield REPAIR_INTERVAL
-                has_space = store.needs_space and store._committer._disk_takes_data()
+                has_space = store.needs_space and disk_takes_data(store)
                 store.repair(has_space=has_space)
 
     def _tidy(self) -> Task:
         while True:
-            yield self.store._committer.idle_wakeup
+            yield self.store.wakeups.idle
             yield IDLE_AFTER
             while not self.store.give_back_what_is_idle():
                 yield IDLE_AFTER
@@ -324,14 +329,14 @@ class Machine:
     def _carry(self) -> Task:
         store = self.store
         while True:
-            yield store._committer.carry_wakeup
+            yield store.wakeups.carry
             while store.carrying:
                 for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
                     yield from self._carry_forward(topic_log)
                 yield CARRY_INTERVAL
 
     def _carry_forward(self, topic_log: DiskLog) -> Task:
-        steps = carry_forward(self.store, topic_log, stretch=0.0)
+        steps = carry_forward(self.store, topic_log, self.broker.exceptions, stretch=0.0)
         for job in steps:
             if job is None:
                 yield self._a_while()

@@ -68,7 +68,7 @@ def test_nothing_is_found_after_kills_anywhere(tmp_path: Path) -> None:
                 node.turn,
                 lambda: node.publish("t", *BODIES[:8]),
                 node.store.start_rotation,
-                node.store.write_next_snapshot,
+                node.write_next_snapshot,
                 node.settle,
             ]
             for step in life[:steps]:

@@ -82,10 +82,10 @@ CASES = [
 async def running(disk: SimulatedDisk, ack: Ack, **settings: object) -> AsyncIterator[OpenStore]:
     opened = OpenStore(DATA_PATH, disk, ack=ack, max_bytes_per_file=SEGMENT, **settings)
     opened.store.now = trio.current_time
-    opened.store.snapshot_topic = lambda name: [("topic", name)]
+    opened.state_of = lambda name: [("topic", name)]
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(opened.store.run)
+            await nursery.start(opened.run)
             yield opened
             nursery.cancel_scope.cancel()
     finally:

@@ -69,8 +69,6 @@ class Life:
         complete(states, recovered.topology, firsts, journal_is_whole=True)
         self.broker.restore(states, dict(recovered.logs))
         assert self.broker.lost == {}
-        self.store.snapshot_topic = self.broker.snapshot_topic
-        self.store.exceptions_of = self.broker.exceptions
         self._round()
         self.client = Client(self)  # type: ignore[arg-type]  # of a node it needs what is here
         self.publisher = Client(self)  # type: ignore[arg-type]
@@ -152,7 +150,7 @@ class Life:
 
     def _carry(self) -> Iterator[None]:
         for log in tuple(self.store.carrying):
-            for job in carry_forward(self.store, log):
+            for job in carry_forward(self.store, log, self.broker.exceptions):
                 if job is not None:
                     yield
                     job.perform(self.store.files)
@@ -177,7 +175,7 @@ class Life:
         if self.store.journal.wants_rotation:
             self.store.start_rotation()
             while self.store.journal.is_rotating:
-                self.store.write_next_snapshot()
+                self.store.write_next_snapshot(self.broker.snapshot_topic)
 
     # Looking at it
 

@@ -13,6 +13,9 @@ T = TypeVar("T")
 class NoHistory:
     node = "node1"
 
+    def follow(self, follower: Callable[[str], None]) -> None:
+        pass
+
     def find(self, topic: str, *, synced: bool = True) -> None:
         return None
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import trio
+
 from nsqd.broker.batch import Batch, Receipt
+from nsqd.broker.store import Change
 from nsqd.log.carry import CarryJob, carry_forward
 from nsqd.log.cold import Load
-from nsqd.log.committer import LOAD_INTERVAL
+from nsqd.log.committer import LOAD_INTERVAL, Committer
 from nsqd.log.files import Buffers, Files
 from nsqd.log.reading import READ_PATIENCE
 from nsqd.log.record import Header
@@ -44,6 +47,11 @@ class OpenStore:
             path, log_settings(**settings), files=files, clock=self.clock, wall=self.wall, pause=self.pause
         )
         self.recovered: Recovered = self.store.recover()
+        # What a broker would say, for tests to replace.
+        self.state_of: Callable[[str], Iterable[Change]] = lambda topic: ()
+        self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
+        self.on_loaded: Callable[[str], object] = lambda topic: None
+        self.on_settled: Callable[[], object] = lambda: None
 
     def pause(self, seconds: float) -> None:
         self.clock.now += seconds
@@ -85,8 +93,23 @@ class OpenStore:
         """Tells everything anew to another file of the journal."""
         assert self.store.start_rotation()
         while self.store.journal.is_rotating:
-            assert self.store.write_next_snapshot()
+            assert self.write_next_snapshot()
         self.sync()
+
+    def write_next_snapshot(self) -> bool:
+        return self.store.write_next_snapshot(self.state_of)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        committer = Committer(
+            self.store, self, on_loaded=lambda topic: self.on_loaded(topic), on_settled=lambda: self.on_settled()
+        )
+        await committer.run(task_status)
+
+    def snapshot_topic(self, name: str) -> Iterable[Change]:
+        return self.state_of(name)
+
+    def exceptions(self, name: str) -> Iterable[Iterable[int]]:
+        return self.exceptions_of(name)
 
     def load(self) -> list[Load]:
         """Does the reads that wait for a thread."""
@@ -97,6 +120,7 @@ class OpenStore:
             if load.is_put_off:
                 self.clock.now += LOAD_INTERVAL
             self.store.end_load(load)
+            self.on_loaded(load.topic)
         return [load for load in loads if isinstance(load, Load)]
 
     def carry(self) -> list[CarryJob]:
@@ -104,7 +128,7 @@ class OpenStore:
         self.sync()
         jobs = []
         for log in tuple(self.store.carrying):
-            for job in carry_forward(self.store, log):
+            for job in carry_forward(self.store, log, self.exceptions):
                 if job is not None:
                     job.perform(self.store.files)
                     jobs.append(job)

@@ -29,7 +29,7 @@ class Topic:
         self.log = store.log()
         self.needed: set[int] = set()
         self.passed: int | None = None  # the tail
-        store.store.exceptions_of = lambda topic: [sorted(self.needed)]
+        store.exceptions_of = lambda topic: [sorted(self.needed)]
 
     def publish(self, count: int) -> None:
         for _ in range(count):

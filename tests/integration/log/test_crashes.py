@@ -30,7 +30,7 @@ class Life:
         self.log_id = ""
         self.open = OpenStore(path, files, ack=ack, max_bytes_per_file=400, mem_queue_size=5)
         self.store = self.open.store
-        self.store.snapshot_topic = self.snapshot
+        self.open.state_of = self.snapshot
         self.log = self.open.log()
         self.log_id = self.log.log_id
 
@@ -66,7 +66,7 @@ class Life:
         if not self.store.journal.is_rotating:
             self.store.start_rotation()
         else:
-            self.store.write_next_snapshot()
+            self.open.write_next_snapshot()
 
     def reserve(self, _: Random) -> None:
         self.store.reserve_ids(self.reserved + 100)

@@ -228,7 +228,7 @@ class Topics:
     def __init__(self, store: OpenStore, *names: str) -> None:
         self.state = dict.fromkeys(names, 0)
         self.store = store
-        store.store.snapshot_topic = lambda name: [("set", name, self.state[name])] if name in self.state else []
+        store.state_of = lambda name: [("set", name, self.state[name])] if name in self.state else []
         for name in names:
             store.log(name)
 
@@ -263,7 +263,7 @@ def test_changes_go_on_while_the_journal_is_rotated(tmp_path: Path) -> None:
             for name in "abc":
                 topics.count(name)
             assert files_in(tmp_path) == ["journal.000001", "journal.000002"]
-            assert store.store.write_next_snapshot()
+            assert store.write_next_snapshot()
             for name in "cba":
                 topics.count(name)
         store.store.flush()
@@ -281,7 +281,7 @@ def test_kill_in_the_middle_of_a_rotation_loses_nothing(tmp_path: Path, snapshot
             topics.count(name)
         store.store.start_rotation()
         for _ in range(snapshots):
-            store.store.write_next_snapshot()
+            store.write_next_snapshot()
             topics.count("a")
             topics.count("c")
         store.store.flush()
@@ -292,7 +292,7 @@ def test_kill_in_the_middle_of_a_rotation_loses_nothing(tmp_path: Path, snapshot
         topics.state = state
         store.store.start_rotation()
         while store.store.journal.is_rotating:
-            store.store.write_next_snapshot()
+            store.write_next_snapshot()
         store.sync()
         assert len(files_in(tmp_path)) == 1
     with opened(tmp_path) as store:
@@ -306,7 +306,7 @@ def test_old_file_goes_only_after_the_new_one_is_synced(tmp_path: Path) -> None:
         topics.count("a")
         store.checkpoint()
         store.store.start_rotation()
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         files.calls.clear()
         store.sync()
     assert files.calls[-3:] == [
@@ -323,7 +323,7 @@ def test_topic_made_during_a_rotation_is_in_the_new_file(tmp_path: Path) -> None
         topics.state["b"] = 0
         store.log("b")
         topics.count("b")
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         store.store.flush()
         store.sync()
     with opened(tmp_path) as store:
@@ -338,7 +338,7 @@ def test_topic_dropped_during_a_rotation_stays_dropped(tmp_path: Path) -> None:
         del topics.state["b"]
         store.store.drop_log("b")
         while store.store.journal.is_rotating:
-            store.store.write_next_snapshot()
+            store.write_next_snapshot()
         store.sync()
     with opened(tmp_path) as store:
         assert replayed(store.recovered.changes) == {"a": 0, "b": 0}
@@ -350,7 +350,7 @@ def test_checkpoints_survive_a_rotation(tmp_path: Path) -> None:
         store.publish(b"x", topic="a")
         store.checkpoint()
         store.store.start_rotation()
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         store.sync()
     with opened(tmp_path) as store:
         assert store.log("a").synced_tail == 1
@@ -367,7 +367,7 @@ def test_rotation_is_wanted_when_the_file_has_grown(tmp_path: Path, monkeypatch:
         assert (tmp_path / "journal.000001").stat().st_size < 6100
         store.store.start_rotation()
         while store.store.journal.is_rotating:
-            store.store.write_next_snapshot()
+            store.write_next_snapshot()
         store.sync()
         size = store.store.journal.size
         assert size > 1000
@@ -391,7 +391,7 @@ def test_failed_sync_has_the_journal_written_anew(tmp_path: Path) -> None:
         store.store.repair()
         assert store.store.journal.wants_rotation
         assert store.store.start_rotation()
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         store.sync()
         assert store.store.health == "OK"
         assert files_in(tmp_path) == ["journal.000002"]
@@ -406,11 +406,11 @@ def test_rotation_stops_on_a_full_disk_and_goes_on(tmp_path: Path) -> None:
         topics.count("a")
         store.store.start_rotation()
         files.fail("write")
-        assert not store.store.write_next_snapshot()
+        assert not store.write_next_snapshot()
         topics.count("b")
         files.recover()
         while store.store.journal.is_rotating:
-            assert store.store.write_next_snapshot()
+            assert store.write_next_snapshot()
         store.sync()
         assert store.store.health == "OK"
     with opened(tmp_path) as store:
@@ -434,7 +434,7 @@ def test_too_many_changes_that_cannot_be_written_are_left_to_the_snapshots(
         files.recover()
         store.store.repair()
         store.store.start_rotation()
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         store.sync()
         assert store.store.health == "OK"
     with opened(tmp_path) as store:
@@ -470,11 +470,11 @@ def test_large_snapshot_is_written_in_parts_and_counts_as_of_its_beginning(
     with opened(tmp_path) as store:
         store.log("t")
         record(store, *waiting(100))
-        store.store.snapshot_topic = lambda name: waiting(100)
+        store.state_of = lambda name: waiting(100)
         store.store.start_rotation()
         pieces = 0
         while store.store.journal.is_rotating:
-            assert store.store.write_next_snapshot()
+            assert store.write_next_snapshot()
             if pieces < 5:  # 5 is not yet in a part, or is in one: it is finished in any case
                 store.store.record(("progress", "t", "c", 0, [5 * pieces, 5 * pieces + 1]), urgent=False)
             pieces += 1
@@ -494,10 +494,10 @@ def test_snapshot_that_was_not_ended_replaces_nothing(
     with opened(tmp_path) as store:
         store.log("t")
         record(store, *waiting(100))
-        store.store.snapshot_topic = lambda name: waiting(100)
+        store.state_of = lambda name: waiting(100)
         store.store.start_rotation()
         for _ in range(pieces):
-            store.store.write_next_snapshot()
+            store.write_next_snapshot()
         record(store, ("progress", "t", "c", 0, [7, 8]))
     with opened(tmp_path) as store:
         assert sorted(states(store.recovered.changes)) == [n for n in range(100) if n != 7]
@@ -509,14 +509,14 @@ def test_snapshot_begins_again_after_a_failed_write(tmp_path: Path, monkeypatch:
     with opened(tmp_path, files) as store:
         store.log("t")
         record(store, *waiting(100))
-        store.store.snapshot_topic = lambda name: waiting(50)
+        store.state_of = lambda name: waiting(50)
         store.store.start_rotation()
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         files.fail("write")
-        assert not store.store.write_next_snapshot()
+        assert not store.write_next_snapshot()
         files.recover()
         while store.store.journal.is_rotating:
-            assert store.store.write_next_snapshot()
+            assert store.write_next_snapshot()
         store.sync()
     with opened(tmp_path) as store:
         assert sorted(states(store.recovered.changes)) == list(range(50))
@@ -528,19 +528,19 @@ def test_what_is_lost_during_a_rotation_is_told_by_another(tmp_path: Path, monke
     with opened(tmp_path, files) as store:
         topics = Topics(store, "a", "b")
         store.store.start_rotation()
-        store.store.write_next_snapshot()
+        store.write_next_snapshot()
         files.fail("write")
         for _ in range(30):
             topics.count("a")
             store.store.flush()
         files.recover()
         while store.store.journal.is_rotating:
-            assert store.store.write_next_snapshot()
+            assert store.write_next_snapshot()
         store.sync()
         assert store.store.journal.wants_rotation
         store.store.start_rotation()
         while store.store.journal.is_rotating:
-            assert store.store.write_next_snapshot()
+            assert store.write_next_snapshot()
         store.sync()
         assert store.store.health == "OK"
     with opened(tmp_path) as store:

@@ -110,7 +110,7 @@ def test_damage_before_the_checkpoint_is_found_by_readers(tmp_path: Path) -> Non
     flip(segment, 71 + 60)
     with opened(tmp_path) as store:
         loaded: list[str] = []
-        store.store.on_loaded = loaded.append
+        store.on_loaded = loaded.append
         assert store.store.damage == []
         assert store.log().next_readable(3) == 3
         assert store.log().batch_at(3) is None

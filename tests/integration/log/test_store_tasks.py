@@ -30,7 +30,7 @@ async def running(path: Path, files: Files | None = None, **settings: object) ->
     opened.store.now = trio.current_time
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(opened.store.run)
+            await nursery.start(opened.run)
             yield opened
             nursery.cancel_scope.cancel()
     finally:
@@ -162,7 +162,7 @@ def test_round_that_is_cancelled_before_its_thread_began_is_not_lost(tmp_path: P
     async def test() -> None:
         opened = OpenStore(tmp_path)
         async with trio.open_nursery() as nursery:
-            await nursery.start(opened.store.run)
+            await nursery.start(opened.run)
             opened.publish(b"a")
             opened.store.set_topology({"n": 1})
             for _ in range(cancelled_after):
@@ -192,7 +192,7 @@ def test_synced_publishers_are_answered_and_the_shell_told(tmp_path: Path) -> No
         async with running(tmp_path, ack="synced") as store:
             told: list[bool] = []
             receipts = [store.append(b"a"), store.append(b"b")]
-            store.store.on_settled = lambda: told.append(all(receipt.settled for receipt in receipts))
+            store.on_settled = lambda: told.append(all(receipt.settled for receipt in receipts))
             store.store.write_logs()
             await settled(receipts[1])
             await trio.lowlevel.checkpoint()
@@ -205,7 +205,7 @@ def test_nobody_is_told_when_nobody_waited(tmp_path: Path) -> None:
     async def test() -> None:
         async with running(tmp_path) as store:
             told: list[None] = []
-            store.store.on_settled = lambda: told.append(None)
+            store.on_settled = lambda: told.append(None)
             store.publish(b"a")
             await store.store.sync()
             assert told == []
@@ -312,7 +312,7 @@ def test_cold_batch_is_loaded_by_a_thread(tmp_path: Path) -> None:
                 topics.append(topic)
                 arrived.set()
 
-            store.store.on_loaded = loaded
+            store.on_loaded = loaded
             assert store.log("cold").batch_at(3) is None
             await arrived.wait()
             assert topics == ["cold"]
@@ -333,7 +333,7 @@ def test_load_that_fails_for_a_passing_reason_is_tried_again_later(tmp_path: Pat
             store.publish(b"b")
             await store.store.sync()
             loaded: list[float] = []
-            store.store.on_loaded = lambda topic: loaded.append(trio.current_time())
+            store.on_loaded = lambda topic: loaded.append(trio.current_time())
             files.fail("open to read", code)
             started = trio.current_time()
             assert store.log().batch_at(0) is None
@@ -374,9 +374,8 @@ def test_names_are_not_forgotten_when_the_end_comes_while_they_are_collected(tmp
                 nursery.cancel_scope.cancel()
                 yield {"b": {}}
 
-            opened.store.names = names
-            await nursery.start(opened.store.run)
-            opened.store.names_changed()
+            await nursery.start(opened.run)
+            opened.store.names_changed(names)
             await trio.sleep_forever()
         opened.store.close()
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"a": {}, "b": {}}
@@ -407,7 +406,7 @@ def test_journal_is_rotated_when_it_has_grown(tmp_path: Path, monkeypatch: pytes
     async def test() -> None:
         async with running(tmp_path) as store:
             store.log("t")
-            store.store.snapshot_topic = lambda name: [("topic", name)]
+            store.state_of = lambda name: [("topic", name)]
             for n in range(1000):
                 store.store.record(("n", n, "x" * 20), urgent=True)
                 store.store.write_journal()
@@ -477,7 +476,7 @@ def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
             files.fail("close", errno.EIO)
             store.publish(b"b")
             assert store.log().batch_at(0) is not None
-            store.store.snapshot_topic = lambda name: [("topic", name)]
+            store.state_of = lambda name: [("topic", name)]
             store.store.start_rotation()
             await trio.sleep(30)
             assert store.log()._descriptor == -1
@@ -567,7 +566,7 @@ def test_journal_whose_sync_failed_is_written_anew_by_itself(tmp_path: Path) -> 
     async def test() -> None:
         async with running(tmp_path, files) as store:
             store.log("t")
-            store.store.snapshot_topic = lambda name: [("topic", name)]
+            store.state_of = lambda name: [("topic", name)]
             files.fail("sync", errno.EIO)
             store.store.record(("topic", "t"), urgent=True)
             store.store.write_journal()
@@ -585,7 +584,7 @@ def test_journal_that_cannot_be_synced_is_not_written_anew_all_the_time(tmp_path
     async def test() -> None:
         async with running(tmp_path, files) as store:
             store.log("t")
-            store.store.snapshot_topic = lambda name: [("topic", name)]
+            store.state_of = lambda name: [("topic", name)]
             files.fail("sync", errno.EIO)
             store.store.record(("topic", "t"), urgent=True)
             store.store.write_journal()
@@ -603,7 +602,7 @@ def test_close_after_a_cancelled_run_loses_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         opened = OpenStore(tmp_path, ack="memory")
         async with trio.open_nursery() as nursery:
-            await nursery.start(opened.store.run)
+            await nursery.start(opened.run)
             log = opened.log()
             for n in range(100):
                 log.append(make_batch(log.tail, [b"%d" % n]), Receipt())

@@ -274,7 +274,7 @@ def test_what_is_not_in_the_page_cache_is_read_by_a_thread(tmp_path: Path, code:
         for n in range(100):
             store.publish(b"%d" % n)
         loaded: list[str] = []
-        store.store.on_loaded = loaded.append
+        store.on_loaded = loaded.append
         log = store.log()
         assert log.batch_at(0) is None
         assert log.batch_at(0) is None  # asked for once
