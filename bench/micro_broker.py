@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from time import perf_counter_ns
 
 from common.wire import commands
@@ -13,6 +13,7 @@ from common.wire.identify import ClientSettings, ServerFeatures
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import Change
 from nsqd.broker.turn import finish_turn
 from nsqd.protocol import ClientProtocol, ClientRules
@@ -62,6 +63,11 @@ class NoLog:
 
 
 class NoStore:
+    health = "OK"
+
+    def disk(self) -> DiskSnapshot:
+        return DiskSnapshot()
+
     def create_log(self, topic: str) -> NoLog:
         return NoLog()
 
@@ -122,14 +128,20 @@ def make_broker() -> Broker:
         mem_queue_bytes=16 << 20,
         max_msg_timeout=900.0,
         random_percent=lambda: 0,
+        note=print,
+        learns=False,
     )
 
 
 def end_turn(broker: Broker) -> None:
-    finish_turn(broker, STORE, announce=do_nothing, flush=do_nothing)
+    finish_turn(broker, STORE, announce=tell_nobody, flush=do_nothing)
 
 
 def do_nothing() -> None:
+    pass
+
+
+def tell_nobody(topics: Collection[str]) -> None:
     pass
 
 

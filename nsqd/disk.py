@@ -18,7 +18,6 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import Dropped, complete, missing_fronts, replay
 from nsqd.broker.latency import LatencySettings
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
 from nsqd.go_import.take_over import take_over
 from nsqd.log.committer import Committer
@@ -99,16 +98,12 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         mem_queue_bytes=options.mem_queue_bytes,
         max_msg_timeout=seconds(options.max_msg_timeout),
         random_percent=partial(random.Random().randrange, 100),
+        note=partial(log.info, "%s"),
+        learns=bool(options.lookupd_tcp_address),
         latency=_latency_of(options),
         idempotence_window=options.idempotence_window,
         prefers_near_consumers=options.prefers_near_consumers,
     )
-    broker.health = lambda: store.health
-    broker.disk = lambda: DiskSnapshot(
-        reads_refused=store.reads_refused, waiting=store.waiting_for_disk(), clock_jump=store.clock_jump
-    )
-    broker.note = lambda text: log.info("%s", text)
-    broker.learns = bool(options.lookupd_tcp_address)
     dropped = Dropped()
     states = replay(dropped.noted(recovered.changes))
     journal_is_whole = recovered.journal_is_whole

@@ -18,7 +18,7 @@ import os
 import random
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import inf
@@ -371,7 +371,6 @@ class Lookup:
         self._sources: dict[str, _Source] = {}
         self._configured = trio.Event()
         self._asked_for = trio.Event()  # a topic is in broker.unasked
-        broker.on_reshaped = self._changed
 
     @property
     def peers(self) -> Iterator[Peer]:
@@ -399,16 +398,14 @@ class Lookup:
         self._sources = {}
         self._broker.learns = False
 
-    def _changed(self, topic_name: str) -> None:
+    def announce(self, topics: Collection[str]) -> None:
+        """Tell every nsqlookupd what this turn has changed in these topics, before the turn's answers leave."""
         for peer in self.peers:
-            peer.changed(topic_name)
+            for topic in topics:
+                peer.changed(topic)
+            peer.announce()
         if self._broker.unasked:
             self._asked_for.set()
-
-    def announce(self) -> None:
-        """Tell every nsqlookupd that is connected what this turn has made, before the turn's answers leave."""
-        for peer in self.peers:
-            peer.announce()
 
     async def run(self, turn: Turn) -> None:
         """Serve until cancelled; then connections are closed without a word, as NSQ does."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from nsqd.broker.turn import Disk, finish_turn
+from nsqd.broker.turn import Announce, Disk, finish_turn
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
@@ -23,10 +23,8 @@ class TurnStore(Disk, Protocol):
 
 
 class Turn:
-    def __init__(
-        self, broker: Broker, store: TurnStore, *, announce: Callable[[], None], flush: Callable[[], None]
-    ) -> None:
-        """`announce` tells nsqlookupd of new topics and channels, `flush` sends what clients are to get."""
+    def __init__(self, broker: Broker, store: TurnStore, *, announce: Announce, flush: Callable[[], None]) -> None:
+        """`announce` tells nsqlookupd of topics that came, went or have other channels, `flush` sends what clients are to get."""
         self._broker = broker
         self._store = store
         self._announce = announce

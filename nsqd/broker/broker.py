@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot, DiskSnapshot
+from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class Broker:
         mem_queue_bytes: int,
         max_msg_timeout: float,
         random_percent: Callable[[], int],
+        note: Callable[[str], None],
+        learns: bool,
         latency: LatencySettings | None = None,
         prefers_near_consumers: bool = False,
         idempotence_window: int = 0,
@@ -79,12 +81,9 @@ class Broker:
         self.prefers_near_consumers = prefers_near_consumers
         self.idempotence_window = idempotence_window  # nanoseconds that a key is remembered; 0: none is
         self.latency = latency  # None: nobody wants to know how long messages take
-        self.health: Callable[[], str] = lambda: "OK"
-        self.disk: Callable[[], DiskSnapshot] = DiskSnapshot
-        self.note: Callable[[str], None] = lambda text: None  # something for the log, which only a shell can write
-        self.learns = False  # whether there is somebody to ask which channels a new topic has elsewhere
+        self.note = note  # something for the log, which only a shell can write
+        self.learns = learns  # whether there is somebody to ask which channels a new topic has elsewhere
         self.unasked: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
-        self.on_reshaped: Callable[[str], None] = lambda topic: None  # topic or channels came or went
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.unsealed: dict[Topic, None] = {}  # have something published in this turn
@@ -95,7 +94,7 @@ class Broker:
         self.alarms = Alarms()
         self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
         self.shape_unsaved = False  # topics, channels or pauses changed
-        self.reshaped = False  # they did since new topics and channels were announced last
+        self.reshaped: dict[str, None] = {}  # came or went, they or their channels, since that was announced last
         self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
         self.urgent_changes = 0  # for the journal, ever
         self.promised: Receipt | None = None
@@ -241,8 +240,7 @@ class Broker:
 
     def shape_changed(self, topic_name: str) -> None:
         self.shape_unsaved = True
-        self.reshaped = True
-        self.on_reshaped(topic_name)
+        self.reshaped[topic_name] = None
 
     def topology(self) -> dict[str, object]:
         """The names of all that is durable: the second place where a channel is named."""
@@ -332,4 +330,4 @@ class Broker:
         producers = None
         if clients and topics is not None and self.producers:
             producers = tuple(describe(topic) for describe in self.producers.values())
-        return BrokerSnapshot(health=self.health(), start_time=self.start_time, topics=topics, producers=producers)
+        return BrokerSnapshot(health=self.store.health, start_time=self.start_time, topics=topics, producers=producers)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
+    from nsqd.broker.snapshot import DiskSnapshot
 
 # One change of a channel or topic, as the journal keeps it: a word, then its arguments. See changes.py.
 Change = tuple[object, ...]
@@ -87,6 +88,11 @@ class TopicLog(BatchSource, Protocol):
 
 class Store(Protocol):
     """All topic logs of a data path, and the journal of what changed in topics and channels."""
+
+    health: str  # "OK", or what is wrong
+
+    def disk(self) -> DiskSnapshot:
+        """The figures of the disk."""
 
     def create_log(self, topic: str) -> TopicLog: ...
 

@@ -15,11 +15,13 @@ Nothing in here waits. nsqd, the models in tests, the simulation of faults and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+
+Announce = Callable[[Collection[str]], None]  # with the names of topics
 
 
 class Disk(Protocol):
@@ -40,8 +42,8 @@ class Disk(Protocol):
         """Write once for each log that got something, and settle the receipts of what was written."""
 
 
-def finish_turn(broker: Broker, disk: Disk, *, announce: Callable[[], None], flush: Callable[[], None]) -> None:
-    """End a turn. `announce` tells nsqlookupd of new topics and channels, and `flush` sends what clients are to get."""
+def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callable[[], None]) -> None:
+    """End a turn. `announce` tells nsqlookupd of topics that came, went or have other channels, and `flush` sends what clients are to get."""
     while True:
         if broker.unsealed or broker.promised is not None:
             if broker.deferring:
@@ -56,8 +58,8 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Callable[[], None], flu
         disk.write_journal()
         # A client that hears of a message must be able to find its topic by nsqlookupd.
         if broker.reshaped:
-            broker.reshaped = False
-            announce()
+            reshaped, broker.reshaped = broker.reshaped, {}
+            announce(reshaped)
         flush()
         # Sending makes room, and a client found dead may have been the last of an ephemeral channel.
         if not broker.restless and not broker.unsealed:

@@ -255,13 +255,13 @@ class _Endpoints:
         self._start_drain = start_drain
 
     async def ping(self, request: Request) -> Response:
-        return ping_answer(self._broker.health())
+        return ping_answer(self._broker.store.health)
 
     async def ready(self, request: Request) -> Response:
         """Whether this node should be sent messages."""
         if (refusal := self._broker.refusal) is not None:
             return plain(refusal, status=503)
-        return ping_answer(self._broker.health())
+        return ping_answer(self._broker.store.health)
 
     async def drain(self, request: Request) -> Response:
         arguments = request.query()

@@ -48,7 +48,7 @@ def nsqd_metrics(broker: Broker, memory: MemorySnapshot, lags: Iterable[tuple[st
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
         *_of_node(snapshot, memory, connections=len(broker.producers)),
-        *_of_disk(broker.disk()),
+        *_of_disk(broker.store.disk()),
         *(
             _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
             for name, text, read in _TOPIC_COUNTERS

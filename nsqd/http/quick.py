@@ -119,7 +119,7 @@ class QuickRoutes:
         return known
 
     def ping(self) -> Response:
-        return ping_answer(self._broker.health())
+        return ping_answer(self._broker.store.health)
 
     def rendered(self) -> dict[tuple[Response, int], bytes]:
         """Answers as bytes, by answer and manner, as of this second; `render` fills in what is missing."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from common.wire.names import is_ephemeral
+from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import NotSynced
 from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.cold import AnyLoad, ReadDescriptors
@@ -732,9 +733,13 @@ class Store:
         if refusals.oldest_stretch is None:
             self.repaired(refusals)
 
-    def waiting_for_disk(self) -> dict[str, int]:
-        """Return how many reads and carries of each topic are being tried again because the disk refuses to read."""
-        return {topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()}
+    def disk(self) -> DiskSnapshot:
+        """Return the figures of the disk."""
+        return DiskSnapshot(
+            reads_refused=self.reads_refused,
+            waiting={topic_log.topic: topic_log.waiting_for_disk for topic_log in self.disk_logs()},
+            clock_jump=self.clock_jump,
+        )
 
     @property
     def is_in_place(self) -> bool:

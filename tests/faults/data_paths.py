@@ -21,6 +21,7 @@ from nsqd.log.recovery import Damage
 from nsqd.log.store import Store
 from nsqd.options import Options
 from nsqd.turn import Turn
+from tests.support.fake_store import tell_nobody
 from tests.support.log_settings import log_settings
 from tests.support.node import RULES, Client, Message
 
@@ -58,7 +59,7 @@ class DiskNode:
         except BaseException:
             self.store.abandon()
             raise
-        self._turn = Turn(self.broker, self.store, announce=_do_nothing, flush=_do_nothing)
+        self._turn = Turn(self.broker, self.store, announce=tell_nobody, flush=_do_nothing)
         self.settle()
 
     @property

@@ -34,6 +34,7 @@ from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
 from nsqd.options import Options
 from nsqd.turn import Turn
 from tests.faults.disk import DATA_PATH, SimulatedDisk
+from tests.support.fake_store import tell_nobody
 
 PROGRESS_INTERVAL: Final = 0.05
 LONGEST_SYNC: Final = 30.0  # seconds of simulated time
@@ -125,7 +126,7 @@ class Machine:
         self.recovered = store.recover()
         self.broker = restored_broker(store, self.recovered, options, now=clock.monotonic(), timestamp=clock.wall())
         self.broker.random_percent = lambda: self.random.randrange(100)
-        self._turn = Turn(self.broker, store, announce=lambda: None, flush=lambda: self.flush())
+        self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
         round_ = store.begin_round()
         round_.perform(self.disk)
         store.end_round(round_)

@@ -63,6 +63,8 @@ class Life:
             mem_queue_bytes=1 << 20,
             max_msg_timeout=900.0,
             random_percent=lambda: 0,
+            note=print,
+            learns=False,
         )
         states = replay(recovered.changes)
         firsts = {name: log.first for name, log in recovered.logs.items()}

@@ -30,7 +30,7 @@ from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.model.reference import EPHEMERAL_BOUND, ChannelModel, Entry, Place, TopicModel
-from tests.support.fake_store import FakeStore
+from tests.support.fake_store import FakeStore, tell_nobody
 
 TOPICS = st.sampled_from(["orders", "orders", "orders", "orders", "clicks", "scratch#ephemeral"])
 CHANNELS = st.sampled_from(["mail", "mail", "mail", "mail", "audit", "tail#ephemeral"])
@@ -101,9 +101,6 @@ class _Disk:
         raise Died
 
 
-def _do_nothing() -> None: ...
-
-
 class BrokerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -135,6 +132,8 @@ class BrokerMachine(RuleBasedStateMachine):
             mem_queue_bytes=1 << 20,
             max_msg_timeout=MAX_MSG_TIMEOUT,
             random_percent=self._random_percent,
+            note=print,
+            learns=False,
         )
 
     def _timestamp(self) -> int:
@@ -154,7 +153,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def _finish_turn(self) -> None:
         self._set_time()
-        finish_turn(self.broker, _Disk(self), announce=_do_nothing, flush=self._send)
+        finish_turn(self.broker, _Disk(self), announce=tell_nobody, flush=self._send)
         for _, model, _ in self._channels():
             model.end_turn()
         self.store.error = None
@@ -624,7 +623,7 @@ class BrokerMachine(RuleBasedStateMachine):
             client.consumer.send = lambda pieces: None  # it would never have left
         disk = _Disk(self, calls=stage)
         with suppress(Died):
-            finish_turn(self.broker, disk, announce=_do_nothing, flush=disk.die)
+            finish_turn(self.broker, disk, announce=tell_nobody, flush=disk.die)
         return self.topics if disk.journal_is_written else self.before
 
     def _adopt(self, expected: dict[str, TopicModel]) -> None:

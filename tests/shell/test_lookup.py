@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from common.wire.lookup import MAGIC
+from nsqd.broker.topic import Topic
 from nsqd.lookup import (
     FIRST_TRY_LIMIT,
     IO_LIMIT,
@@ -58,6 +59,7 @@ class Cluster:
         self._nursery = nursery
         settings = Settings(me=ME, most=1000, connect_timeout=1, request_timeout=1, tls=None)
         self.lookup = Lookup(self.node.broker, settings, dial=self._dial, resolve_with=self._resolve)
+        self.node.announce = self.lookup.announce
         self.lookup.configure([ONE])
 
     @property
@@ -78,6 +80,11 @@ class Cluster:
         if host not in self.names:
             raise OSError("no such host")
         return [(ip, port) for ip in self.names[host]]
+
+    def new_topic(self, name: str) -> Topic:
+        topic = self.node.broker.topic(name)
+        self.node.turn()
+        return topic
 
     def make(self, topic: str, *channels: str) -> None:
         made = self.node.broker.topic(topic)
@@ -117,6 +124,7 @@ async def test_news_are_told_as_they_happen() -> None:
         it.make("t", "c")
         await trio.sleep(SOON)
         it.node.broker.delete_topic("t")
+        it.node.turn()
         await trio.sleep(SOON)
         assert it.fake.last.commands == ["REGISTER t", "REGISTER t c", "UNREGISTER t c", "UNREGISTER t"]
 
@@ -351,7 +359,7 @@ async def test_a_name_whose_server_hangs_delays_new_topics_only_at_first() -> No
         it.lookup.configure(["hangs:4160"])
         await trio.sleep(FIRST_TRY_LIMIT)
         for number in range(10):
-            topic = it.node.broker.topic(f"t{number}")
+            topic = it.new_topic(f"t{number}")
             await trio.sleep(SOON)
             assert not topic.learning
 
@@ -407,7 +415,7 @@ async def test_a_topic_that_nobody_can_be_asked_about_flows_after_a_moment() -> 
         it.names["hangs"] = ["10.0.0.9"]
         it.lookup._dial = _hang
         it.lookup.configure(["hangs:4160"])
-        topic = it.node.broker.topic("t")
+        topic = it.new_topic("t")
         await trio.sleep(1.9)
         assert topic.learning
         await trio.sleep(0.2)
@@ -418,13 +426,13 @@ async def test_a_topic_that_nobody_can_be_asked_about_flows_after_a_moment() -> 
 async def test_without_nsqlookupd_nothing_is_asked() -> None:
     async with cluster() as it:
         it.lookup.configure([])
-        assert not it.node.broker.topic("t").learning
+        assert not it.new_topic("t").learning
 
 
 @jumping
 async def test_topics_that_were_learning_when_the_last_peer_went_flow() -> None:
     async with cluster() as it:
-        topic = it.node.broker.topic("t")
+        topic = it.new_topic("t")
         assert topic.learning
         it.lookup.configure([])
         await trio.sleep(SOON)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.snapshot import DiskSnapshot
 from nsqd.broker.store import Change
 from nsqd.broker.turn import finish_turn
+from tests.support.fake_store import tell_nobody
 
 NOW = 100.0
 START = 1_700_000_000
@@ -66,6 +68,10 @@ class FakeStore:
     error: str | None = None
     logs: dict[str, FakeLog] = field(default_factory=dict)
     receipts: list[Receipt] = field(default_factory=list)
+    health: str = "OK"
+
+    def disk(self) -> DiskSnapshot:
+        return DiskSnapshot()
 
     def create_log(self, topic: str) -> FakeLog:
         return self.logs.setdefault(topic, FakeLog(self))
@@ -109,7 +115,7 @@ class FakeTurn:
         return self._broker.now
 
     def finish(self) -> None:
-        finish_turn(self._broker, self, announce=_do_nothing, flush=_do_nothing)
+        finish_turn(self._broker, self, announce=tell_nobody, flush=_do_nothing)
         self.finished += 1
 
     async def durable(self) -> None:
@@ -127,6 +133,8 @@ def make_broker(store: FakeStore) -> Broker:
         mem_queue_bytes=1 << 20,
         max_msg_timeout=900.0,
         random_percent=lambda: 0,
+        note=print,
+        learns=False,
     )
 
 

@@ -5,12 +5,14 @@ Journal changes go through msgpack, as on disk. `crash()` gives the store that r
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import msgpack
 
 from common.wire.names import is_ephemeral
 from nsqd.broker import turn
+from nsqd.broker.snapshot import DiskSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -127,6 +129,10 @@ class FakeStore:
         self.dirty: dict[str, FakeLog] = {}
         self.wanted: dict[str, set[int]] = {}  # topic -> batches that somebody asked for
         self.reserved_ids = 0
+        self.health = "OK"
+
+    def disk(self) -> DiskSnapshot:
+        return DiskSnapshot()
 
     def create_log(self, topic: str) -> FakeLog:
         assert topic not in self.logs
@@ -184,9 +190,10 @@ class FakeStore:
         return found
 
 
-def finish_turn(broker: Broker, store: FakeStore) -> None:
+def tell_nobody(topics: Collection[str]) -> None:
+    """No nsqlookupd hears of topics."""
+
+
+def finish_turn(broker: Broker, store: FakeStore, announce: turn.Announce = tell_nobody) -> None:
     """End a turn in which nothing is sent."""
-    turn.finish_turn(broker, store, announce=_do_nothing, flush=_do_nothing)
-
-
-def _do_nothing() -> None: ...
+    turn.finish_turn(broker, store, announce=announce, flush=lambda: None)

@@ -15,9 +15,10 @@ from nsqd.auth import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
+from nsqd.broker.turn import Announce
 from nsqd.protocol import ClientProtocol, ClientRules, NoteKind, State
 from nsqd.upgrade import UpgradedClient
-from tests.support.fake_store import FakeStore, finish_turn
+from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
 
 if TYPE_CHECKING:
     from nsqd.broker.latency import LatencySettings
@@ -84,6 +85,7 @@ class Node:
         self.now = 1000.0
         self.broker = self._new_broker()
         self.clients: list[Client] = []
+        self.announce: Announce = tell_nobody  # for tests of nsqlookupd, who hears of new topics
 
     def _new_broker(self) -> Broker:
         timestamp = self._timestamp()
@@ -97,6 +99,8 @@ class Node:
             mem_queue_bytes=self.mem_queue_bytes,
             max_msg_timeout=900.0,
             random_percent=lambda: self.percents.pop(0),
+            note=print,
+            learns=False,
             latency=self.latency,
             prefers_near_consumers=self.prefers_near_consumers,
             idempotence_window=self.idempotence_window,
@@ -131,7 +135,7 @@ class Node:
         return client
 
     def turn(self) -> None:
-        finish_turn(self.broker, self.store)
+        finish_turn(self.broker, self.store, self.announce)
 
     def pass_time(self, seconds: float) -> None:
         """Time passes without anybody looking; then everybody looks."""

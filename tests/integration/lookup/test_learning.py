@@ -42,9 +42,10 @@ class Cluster:
         self.lookupds = [FakeLookupd(), FakeLookupd()]
         settings = Settings(me=b"{}", most=1000, connect_timeout=WAIT, request_timeout=WAIT, tls=None)
         self.lookup = Lookup(self.node.broker, settings)
+        self.node.announce = self.lookup.announce
 
-    def new_topic(self) -> Topic:
-        topic = self.node.broker.topic("t")
+    def new_topic(self, name: str = "t") -> Topic:
+        topic = self.node.broker.topic(name)
         self.node.turn()
         return topic
 
@@ -99,7 +100,7 @@ async def test_a_topic_made_right_after_the_start_waits_for_the_first_connection
 @on_trio
 async def test_names_are_quoted_in_the_question() -> None:
     async with cluster() as it:
-        topic = it.node.broker.topic("t#ephemeral")
+        topic = it.new_topic("t#ephemeral")
         await until_learned(topic)
         assert it.lookupds[0].asked[0].startswith("GET /channels?topic=t%23ephemeral HTTP/1.1")
 
@@ -116,7 +117,7 @@ async def test_while_the_answer_is_slow_publishing_goes_on_and_no_channel_misses
         await until(lambda: bool(it.lookupds[0].asked))
         assert client.messages() == []
         answered.set()
-        await until_learned(it.node.broker.topic("t"))
+        await until_learned(it.new_topic("t"))
         assert [message.body for message in client.messages()] == [b"first"]
         assert {channel.channel_name: channel.depth for channel in it.node.topic().channels} == {"here": 0, "there": 1}
 
@@ -158,7 +159,7 @@ async def test_when_nobody_can_say_the_topic_flows_all_the_same() -> None:
             fake.http_answer = b""
         client = it.node.consumer()
         it.node.client().say(pub("t", b"x"))
-        await until_learned(it.node.broker.topic("t"))
+        await until_learned(it.new_topic("t"))
         assert len(client.messages()) == 1
 
 
@@ -174,7 +175,7 @@ async def silent_peer_is_asked_once() -> None:
         it.lookupds[0].before_http_answer = trio.sleep_forever
         await until_learned(it.new_topic())
         for number in range(200):  # one by one, as the other one has to answer each within its time
-            await until_learned(it.node.broker.topic(f"t{number}"))
+            await until_learned(it.new_topic(f"t{number}"))
         assert len(it.lookupds[0].asked) == 1
         assert len(it.lookupds[1].asked) == 201
 
@@ -187,7 +188,7 @@ async def test_the_address_of_a_peer_that_is_away_is_remembered() -> None:
             fake.identify_answer = b"E_INVALID"
             await fake.last.stream.aclose()
         it.lookupds[0].http_answer = answers("c")
-        topic = it.node.broker.topic("u")
+        topic = it.new_topic("u")
         await until_learned(topic)
         assert list(topic.channels) == ["c"]
 

@@ -48,10 +48,12 @@ def test_it_registers_and_asks_over_tls(certificates: Certificates) -> None:
         node, fake = Node(), FakeLookupd()
         fake.http_answer = answers("c")
         lookup = Lookup(node.broker, settings_of(options_for(certificates), hostname="h", node="n"))
+        node.announce = lookup.announce
         async with trio.open_nursery() as nursery:
             lookup.configure([await nursery.start(partial(fake.listen, tls=server_context(certificates)))])
             nursery.start_soon(lookup.run, NodeTurn(node))
             topic = node.broker.topic("t")
+            node.turn()
             await until_learned(topic)
             assert list(topic.channels) == ["c"]
             await until(lambda: fake.registered == {"t", "t c"})
@@ -66,6 +68,7 @@ def test_it_does_not_register_with_who_has_no_certificate_that_it_trusts(certifi
         node, fake = Node(), FakeLookupd()
         options = replace(options_for(certificates), lookupd_tls_root_ca_file="")
         lookup = Lookup(node.broker, settings_of(options, hostname="h", node="n"))
+        node.announce = lookup.announce
         async with trio.open_nursery() as nursery:
             lookup.configure([await nursery.start(partial(fake.listen, tls=server_context(certificates)))])
             nursery.start_soon(lookup.run, NodeTurn(node))

@@ -6,6 +6,7 @@ import pytest
 
 from common.wire.commands import dpub, pub
 from nsqd.broker.changes import replay
+from nsqd.broker.turn import finish_turn
 from tests.support.node import Node
 
 
@@ -116,12 +117,20 @@ def test_a_rotated_journal_still_knows(node: Node) -> None:
     assert replay(topic.snapshot_changes())["t"].learned
 
 
-def test_whoever_watches_is_told_of_topics_and_channels() -> None:
+def test_each_turn_tells_of_the_topics_that_it_has_changed() -> None:
     node = Node()
-    heard: list[str] = []
-    node.broker.on_reshaped = heard.append
-    node.broker.topic("t").channel("c")
-    assert heard == ["t", "t"]
-    node.broker.topic("t").delete_channel("c")
-    node.broker.delete_topic("t")
-    assert heard == ["t"] * 4
+    heard: list[list[str]] = []
+
+    def end_turn() -> None:
+        finish_turn(node.broker, node.store, announce=lambda topics: heard.append([*topics]), flush=lambda: None)
+
+    for change in (
+        lambda: node.broker.topic("t").channel("c"),
+        lambda: node.broker.topic("t").delete_channel("c"),
+        lambda: node.broker.delete_topic("t"),
+        lambda: (node.broker.topic("u"), node.broker.topic("v")),
+        lambda: node.broker.topic("u"),
+    ):
+        change()
+        end_turn()
+    assert heard == [["t"], ["t"], ["t"], ["u", "v"]]

@@ -28,7 +28,7 @@ def test_ping(nsqd: Nsqd) -> None:
 
 
 def test_ping_when_the_disk_fails(nsqd: Nsqd) -> None:
-    nsqd.broker.health = lambda: "NOK - no space left on device"
+    nsqd.store.health = "NOK - no space left on device"
     answer = nsqd.get("/ping")
     assert (answer.status, answer.body) == (500, b"NOK - no space left on device")
     assert answer.headers["content-type"] == TEXT

@@ -84,7 +84,7 @@ def test_a_channel_with_nothing_waiting_has_no_lag(nsqd: Nsqd) -> None:
 
 
 def test_health_follows_the_disk(nsqd: Nsqd) -> None:
-    nsqd.broker.health = lambda: "NOK - no space left on device"
+    nsqd.store.health = "NOK - no space left on device"
     assert parsed(nsqd.get("/metrics").body)[1]["nsqd_healthy", ()] == 0
     assert nsqd.get("/healthz").status == 500
     assert nsqd.get("/readyz").status == 500

@@ -142,7 +142,7 @@ def test_ping(client: Client) -> None:
 
 
 def test_ping_of_a_sick_broker(client: Client) -> None:
-    client.broker.health = lambda: "NOK - no space left on device"
+    client.store.health = "NOK - no space left on device"
     answer = client.send(PING)
     assert answer.startswith(b"HTTP/1.1 500 Internal Server Error\r\nDate: ")
     assert answer.endswith(b"Content-Type: text/plain; charset=utf-8\r\n\r\nNOK - no space left on device")
