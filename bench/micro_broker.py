@@ -12,9 +12,9 @@ from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, ServerFeatures
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
+from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import DiskSnapshot
-from nsqd.broker.store import Change
 from nsqd.broker.turn import finish_turn
 from nsqd.protocol import ClientProtocol, ClientRules
 

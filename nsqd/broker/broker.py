@@ -18,11 +18,12 @@ from nsqd.broker.topic import Topic
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
+    from nsqd.broker.change import Change
     from nsqd.broker.changes import TopicState
     from nsqd.broker.channel import Channel
     from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
-    from nsqd.broker.store import Change, Store, TopicLog
+    from nsqd.broker.store import Store, TopicLog
 
 _TOPICS_IN_PART: Final = 100  # of the topology
 _BETWEEN_CLOCKS: Final = 1000  # microseconds

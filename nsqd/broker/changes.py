@@ -1,34 +1,10 @@
 """The changes that the journal keeps, and how they add up to a state again.
 
-A change is a tuple: a word, the topic, mostly a channel, then its arguments. The cost of keeping state on disk
-follows what changes, never how much is waiting.
+What words there are stands in `change.py`. A snapshot of a topic that is too long for one frame comes in parts:
 
-    topic     t                              a topic begins, frozen at sequence 0
-    drop      t                              and ends
-    learned   t                              its channels elsewhere are known; until then H stands still
-    snapshot  t                              what follows replaces all that was known of this topic
-    begin     t                              so does, from its end on, what follows in parts: as of here,
-    part      t, [changes]                   so that changes in between come after it
-    end       t, number of parts
-    pause     t, paused
-    freeze    t, H                           H stands still from here on (paused, or no channel left)
-    flow      t                              H follows the tail again
-    park      t, start, count, delay_ms      a deferred batch beyond a frozen H: its clock does not run yet
-    unpark    t                              all parked batches were handed over (as `defer`) or emptied away
-    cut       t, tail                        nothing at or after `tail` was ever written
-    doubt     t, sequence                    something is lost here: what is told of this and later may have been cut
-    channel   t, c, cursor                   a channel begins
-    nochannel t, c                           and ends
-    hold      t, c, paused
-    empty     t, c, cursor                   everything before the cursor is done with, exceptions too
-    seek      t, c, cursor                   so is all that was known; the cursor stands here, perhaps further back
-    skip      t, c, start, end               never delivered here
-    defer     t, start, count, due_ms        handed over to every channel that existed; cursors pass over it
-    progress  t, c, cursor, [a, b, ...]      the cursor moved here; [a, b) and so on were finished
-    try       t, c, attempts, [sequences]    delivered again, for the attempts-th time
-    wait      t, c, [sequence, attempts, due_ms, ...]   waits for its next delivery (due_ms 0: at once)
-
-Times are wall-clock milliseconds, because they outlive the process.
+    begin  t                      what follows in parts replaces, from its end on, what was known as of here;
+    part   t, [changes]           changes in between come after it
+    end    t, number of parts
 """
 
 from __future__ import annotations
@@ -36,10 +12,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from nsqd.broker.change import is_known
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.change import Change, ChannelChange
+    from nsqd.broker.store import Entry
 
 
 _NO_SEQUENCE: Final = 1 << 64  # beyond all of them
@@ -182,12 +161,12 @@ class TopicState:
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
     topics: dict[str, TopicState] = {}
-    unended: dict[object, tuple[list[Any], list[Any]]] = {}  # parts of a snapshot, and changes since it began
+    unended: dict[object, tuple[list[list[Any]], list[Change]]] = {}  # parts of a snapshot, and changes since it began
     for change in changes:
         match change:
             case ["begin", name]:
                 unended[name] = [], []
-            case ["part", name, part]:
+            case ["part", name, [*part]]:
                 if name in unended:  # else its beginning is damaged
                     unended[name][0].append(part)
             case ["end", str(name), count]:
@@ -195,8 +174,9 @@ def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
                 if len(parts) == count or name not in topics:  # with damage, what was known before is better
                     topics.pop(name, None)
                     for told in chain(*parts, since):
-                        _apply(topics, told)
-            case _:
+                        if is_known(told):
+                            _apply(topics, told)
+            case _ if is_known(change):
                 _apply(topics, change)
                 if unended and change[1] in unended:
                     unended[change[1]][1].append(change)
@@ -210,7 +190,7 @@ class Dropped:
         self.topics: set[str] = set()
         self.channels: set[tuple[str, str]] = set()  # topic, name
 
-    def noted(self, changes: Iterable[Change]) -> Iterator[Change]:
+    def noted(self, changes: Iterable[Entry]) -> Iterator[Entry]:
         """The same changes, looked at on their way: a million are not to be gone through once more."""
         for change in changes:
             match change:
@@ -271,66 +251,70 @@ def missing_fronts(topics: Mapping[str, TopicState], firsts: Mapping[str, int]) 
                 yield name, needed, first
 
 
-def _apply(topics: dict[str, TopicState], change: Any) -> None:
+def _apply(topics: dict[str, TopicState], change: Change) -> None:
     match change:
-        case ["snapshot", name] | ["drop", name]:
+        case ("snapshot", name) | ("drop", name):
             topics.pop(name, None)
-            return
-        case ["topic", name]:
+        case ("topic", name):
             topics.setdefault(name, TopicState())
-            return
-    topic = topics.get(change[1])
-    if topic is None:
-        return
+        case _ if (topic := topics.get(change[1])) is not None:
+            _apply_to_topic(topic, change)
+
+
+def _apply_to_topic(topic: TopicState, change: Change) -> None:
     match change:
-        case ["pause", _, paused]:
+        case ("snapshot" | "drop" | "topic", _):
+            pass  # of all topics, see above
+        case ("pause", _, paused):
             topic.paused = paused
-        case ["learned", _]:
+        case ("learned", _):
             topic.learned = True
-        case ["freeze", _, sequence]:
+        case ("freeze", _, sequence):
             topic.frozen_at = sequence
             topic.parked = [parked for parked in topic.parked if parked[0] >= sequence]
-        case ["flow", _]:
+        case ("flow", _):
             topic.frozen_at = None
-        case ["park", _, start, count, delay_ms]:
+        case ("park", _, start, count, delay_ms):
             topic.parked.append((start, count, delay_ms))
-        case ["unpark", _]:
+        case ("unpark", _):
             topic.parked.clear()
-        case ["cut", _, tail]:
+        case ("cut", _, tail):
             topic.cut(tail)
-        case ["doubt", _, sequence]:
+        case ("doubt", _, sequence):
             for channel in topic.channels.values():
                 channel.doubt(sequence)
-        case ["channel", _, name, cursor]:
+        case ("channel", _, name, cursor):
             topic.channels.setdefault(name, ChannelState(cursor))
-        case ["nochannel", _, name]:
+        case ("nochannel", _, name):
             topic.channels.pop(name, None)
-        case ["defer", _, start, count, due_ms]:
+        case ("defer", _, start, count, due_ms):
             for channel in topic.channels.values():
                 channel.defer(start, count, due_ms)
-        case [_, _, str(name), *_]:
-            if (state := topic.channels.get(name)) is not None:
+        case _:
+            if (state := topic.channels.get(change[2])) is not None:
                 _apply_to_channel(state, change)
 
 
-def _apply_to_channel(channel: ChannelState, change: Any) -> None:
+def _apply_to_channel(channel: ChannelState, change: ChannelChange) -> None:
     match change:
-        case ["progress", _, _, cursor, finished]:
+        case ("progress", _, _, cursor, finished):
             channel.progress(cursor, finished)
-        case ["wait", _, _, entries]:
+        case ("wait", _, _, entries):
             for sequence, attempts, due_ms in zip(entries[::3], entries[1::3], entries[2::3], strict=True):
                 channel.wait(sequence, attempts, due_ms)
-        case ["try", _, _, attempts, sequences]:
+        case ("try", _, _, attempts, sequences):
             for sequence in sequences:
                 channel.wait(sequence, attempts, 0)
-        case ["hold", _, _, paused]:
+        case ("hold", _, _, paused):
             channel.paused = paused
-        case ["empty", _, _, cursor]:
+        case ("empty", _, _, cursor):
             channel.empty(cursor)
-        case ["seek", _, _, cursor]:
+        case ("seek", _, _, cursor):
             channel.seek(cursor)
-        case ["skip", _, _, start, end]:
+        case ("skip", _, _, start, end):
             channel.skip(start, end)
+        case _:
+            assert_never(change)
 
 
 def _overlaps(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

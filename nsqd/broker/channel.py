@@ -27,9 +27,10 @@ from nsqd.broker.snapshot import NO_LATENCY, ChannelSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
+    from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.changes import ChannelState
     from nsqd.broker.consumer import Consumer
-    from nsqd.broker.store import BatchSource, Change
+    from nsqd.broker.store import BatchSource
     from nsqd.broker.topic import Topic
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
@@ -133,7 +134,7 @@ class Channel:
     def _skip(self, start: int, end: int) -> None:
         if start < end:
             self.skips.add(start, end)
-            self._record("skip", start, end)
+            self._record(("skip", self.topic.name, self.name, start, end))
 
     # Keeping what the log does not keep for us: ephemeral ones only
 
@@ -308,7 +309,7 @@ class Channel:
             self.deferred.add(due, sequence, attempts)
             entries += (sequence, attempts, due_ms)
         if entries:
-            self._record_urgent("wait", entries)
+            self._record_urgent(("wait", self.topic.name, self.name, entries))
             self._set_alarm()
         return bool(entries)
 
@@ -326,7 +327,7 @@ class Channel:
         for sequence in range(start, end):
             self.deferred.add(due, sequence, 0)
             entries += (sequence, 0, due_ms)
-        self._record_urgent("wait", entries)
+        self._record_urgent(("wait", self.topic.name, self.name, entries))
         self._set_alarm()
 
     def _come_back(self, now: float) -> None:
@@ -390,7 +391,7 @@ class Channel:
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
     ) -> None:
         if retry:
-            self._record_urgent("try", attempts, list(range(first, stop)))
+            self._record_urgent(("try", self.topic.name, self.name, attempts, list(range(first, stop))))
         ids = batch.ids(first, stop)
         count = stop - first
         offset = batch.base_sequence - batch.base_id
@@ -439,11 +440,11 @@ class Channel:
 
     def _wait(self, sequence: int, attempts: int, delay_ms: int, now: float) -> None:
         if delay_ms == 0:
-            self._record_urgent("wait", [sequence, attempts, 0])
+            self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, 0]))
             self.retries.add(sequence, attempts)
             return
         due_ms = self._broker.timestamp // 1_000_000 + delay_ms + 1
-        self._record_urgent("wait", [sequence, attempts, due_ms])
+        self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, due_ms]))
         self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, attempts)
         self._set_alarm()
 
@@ -492,19 +493,19 @@ class Channel:
 
     def _hold(self, paused: bool) -> None:
         self.paused = paused
-        self._record_urgent("hold", paused)
+        self._record_urgent(("hold", self.topic.name, self.name, paused))
 
     def empty(self) -> None:
         """Everything handed over so far is done with: waiting, in flight, deferred."""
         self._forget_all(self.topic.handed_over)
-        self._record("empty", self.cursor)
+        self._record(("empty", self.topic.name, self.name, self.cursor))
 
     def seek(self, cursor: int) -> None:
         """As `empty`, and then it goes on at `cursor`, which lies anywhere from the log's first sequence to H."""
         assert self.kept is None, "what is ephemeral has no past"
         self._counted_from = min(self._counted_from, cursor)
         self._forget_all(cursor)
-        self._record("seek", cursor)
+        self._record(("seek", self.topic.name, self.name, cursor))
         self.topic.let_go()  # at once: a segment that is needed again must not go
 
     def _forget_all(self, cursor: int) -> None:
@@ -554,13 +555,13 @@ class Channel:
             flat = [sequence for bounds in finished for sequence in bounds]
             self._broker.record(self, ("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
 
-    def _record_urgent(self, word: str, *arguments: object) -> None:
+    def _record_urgent(self, change: ChannelChange) -> None:
         # The journal's cursor must not lag behind a sequence that it is told about, or that one would come twice.
         self.record_progress()
-        self._record(word, *arguments)
+        self._record(change)
 
-    def _record(self, word: str, *arguments: object) -> None:
-        self._broker.record(self, (word, self.topic.name, self.name, *arguments), urgent=True)
+    def _record(self, change: ChannelChange) -> None:
+        self._broker.record(self, change, urgent=True)
 
     def snapshot_changes(self) -> Iterator[Change]:
         """What the journal needs to know to begin anew with this channel: as it is now, whenever it is looked at."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
+    from nsqd.broker.change import Change
     from nsqd.broker.snapshot import DiskSnapshot
 
-# One change of a channel or topic, as the journal keeps it: a word, then its arguments. See changes.py.
-Change = tuple[object, ...]
+Entry = tuple[object, ...]  # of the journal, which keeps whatever it is told: a word, then its arguments
 Names = Callable[[], Iterable[Mapping[str, object]]]  # of all topics and their channels, in parts
 
 

@@ -22,8 +22,9 @@ from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
+    from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.changes import ChannelState, TopicState
-    from nsqd.broker.store import Change, TopicLog
+    from nsqd.broker.store import TopicLog
 
 
 _MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch; a batch is read, and sent, as a whole
@@ -187,9 +188,9 @@ class Topic:
         for _, offsets, delay_ms, _, _ in self._drafts:
             count = len(offsets) - 1
             if delay_ms and self.flowing:
-                self._record("defer", sequence, count, timestamp // 1_000_000 + delay_ms + 1)
+                self._record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
             elif delay_ms:
-                self._record("park", sequence, count, delay_ms)
+                self._record(("park", self.name, sequence, count, delay_ms))
             sequence += count
 
     def refuse(self, cause: str) -> None:
@@ -197,7 +198,7 @@ class Topic:
         self._close_singles()
         drafts, self._drafts = self._drafts, []
         if any(delay_ms for _, _, delay_ms, _, _ in drafts):
-            self._record("cut", self.log.tail)
+            self._record(("cut", self.name, self.log.tail))
         for _, _, _, receipt, _ in drafts:
             receipt.settle(cause)
 
@@ -215,7 +216,7 @@ class Topic:
                 self._parked.append((batch.base_sequence, batch.count, batch.delay_ms))
         self._written_tail = self.log.tail
         if failed:
-            self._record("cut", self._written_tail)
+            self._record(("cut", self.name, self._written_tail))
         if self.flowing:
             self._advance(now, sealed)
 
@@ -246,10 +247,10 @@ class Topic:
         """A first channel came, or the pause ended: the clocks of parked deferrals start now."""
         now_ms = self.broker.timestamp // 1_000_000
         for start, count, delay_ms in self._parked:
-            self._record("defer", start, count, now_ms + delay_ms + 1)
+            self._record(("defer", self.name, start, count, now_ms + delay_ms + 1))
         if self._parked:
-            self._record("unpark")
-        self._record("flow")
+            self._record(("unpark", self.name))
+        self._record(("flow", self.name))
         self._advance(self.broker.now)
 
     def let_go(self) -> None:
@@ -270,7 +271,7 @@ class Topic:
         self.handed_over = outdated
         self._parked = [parked for parked in self._parked if parked[0] >= outdated]
         # The log unlinks nothing before the journal that says this is synced.
-        self._record("freeze", outdated)
+        self._record(("freeze", self.name, outdated))
         self.broker.note(
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
             f"{self.outdated_count} since the start"
@@ -321,7 +322,7 @@ class Topic:
         for name in sorted(names):
             self.channel(name)
         self.learning = False
-        self._record("learned")
+        self._record(("learned", self.name))
         if self.flowing:
             self._start_flowing()
 
@@ -335,7 +336,7 @@ class Topic:
         channel.close()
         if not self.channels:
             if was_flowing:
-                self._record("freeze", self.handed_over)
+                self._record(("freeze", self.name, self.handed_over))
             if self.ephemeral:
                 self.broker.delete_topic(self.name)
         self.broker.lighter[self] = None
@@ -348,15 +349,15 @@ class Topic:
         if not self.paused:
             was_flowing = self.flowing
             self.paused = True
-            self._record("pause", True)
+            self._record(("pause", self.name, True))
             if was_flowing:
-                self._record("freeze", self.handed_over)
+                self._record(("freeze", self.name, self.handed_over))
             self.broker.shape_changed(self.name)
 
     def unpause(self) -> None:
         if self.paused:
             self.paused = False
-            self._record("pause", False)
+            self._record(("pause", self.name, False))
             if self.flowing:
                 self._start_flowing()
             self.broker.shape_changed(self.name)
@@ -369,8 +370,8 @@ class Topic:
         self._parked.clear()
         for channel in self.channels.values():
             channel.pass_over(before, self.handed_over)
-        self._record("unpark")
-        self._record("freeze", self.handed_over)
+        self._record(("unpark", self.name))
+        self._record(("freeze", self.name, self.handed_over))
         if self.ephemeral:
             self.log.release(self.handed_over)  # there is room again at once, and no journal
         else:
@@ -393,8 +394,8 @@ class Topic:
 
     # The journal
 
-    def _record(self, word: str, *arguments: object) -> None:
-        self.broker.record_topic(self, (word, self.name, *arguments))
+    def _record(self, change: TopicChange) -> None:
+        self.broker.record_topic(self, change)
 
     def snapshot_changes(self) -> Iterator[Change]:
         """What the journal needs to know to begin anew with this topic: as it is now, whenever it is looked at."""
@@ -420,7 +421,7 @@ class Topic:
             self.channels[name] = Channel(name, self, cursor=channel_state.cursor, ephemeral=is_ephemeral(name))
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
-                self._record("freeze", self.handed_over)
+                self._record(("freeze", self.name, self.handed_over))
             else:
                 self.handed_over = state.frozen_at
         self._parked = list(state.parked)

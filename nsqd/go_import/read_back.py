@@ -16,7 +16,7 @@ from nsqd.log.segment import Walk, base_of_name, segment_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
     from nsqd.go_import.layout import Layout
     from nsqd.log.files import Files
 
@@ -32,7 +32,7 @@ def read_journal(files: Files, path: Path) -> dict[str, TopicState]:
     return replay(_changes_in(data))
 
 
-def _changes_in(data: bytes) -> Iterator[Change]:
+def _changes_in(data: bytes) -> Iterator[Entry]:
     position = 0
     while position < len(data):
         frame = journal_format.decode(data, position)

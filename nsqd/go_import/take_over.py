@@ -48,7 +48,7 @@ from nsqd.log.reading import patiently
 from nsqd.log.recovery import Checkpoint
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
     from nsqd.log.data_path import DataPath
     from nsqd.log.files import Files
 
@@ -359,7 +359,7 @@ class _Importer:
             raise NotEqual(f"{queue.name} had {topic.counts[channel]} messages, and now {digest.count}")
         return ((packed >> _ATTEMPTS_BITS, packed & _MOST_ATTEMPTS) for packed in delivered)
 
-    def _add_to_journal(self, changes: Iterable[Change]) -> None:
+    def _add_to_journal(self, changes: Iterable[Entry]) -> None:
         for piece in _pieces(changes):
             self._frames.append(journal_format.encode(piece))
 
@@ -409,8 +409,8 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _pieces(changes: Iterable[Change]) -> Iterator[list[Change]]:
-    piece: list[Change] = []
+def _pieces(changes: Iterable[Entry]) -> Iterator[list[Entry]]:
+    piece: list[Entry] = []
     for change in changes:
         piece.append(change)
         if len(piece) >= _CHANGES_PER_FRAME:

@@ -23,7 +23,7 @@ from nsqd.log.reading import is_refusal
 from nsqd.log.sync_job import CommonFolders
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
     from nsqd.log.cold import AnyLoad
     from nsqd.log.journal import JournalSync
     from nsqd.log.store import Store
@@ -188,7 +188,7 @@ class Round:
 class Topics(Protocol):
     """What only the broker knows of topics, and the upkeep of their files asks for."""
 
-    def snapshot_topic(self, name: str) -> Iterable[Change]:
+    def snapshot_topic(self, name: str) -> Iterable[Entry]:
         """All that a new journal has to be told of the topic: as it is now, whenever it is looked at."""
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:

@@ -37,7 +37,7 @@ from nsqd.log.reading import ReadRefused, opened_to_read
 from nsqd.log.recovery import Damage
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
 
 log = logging.getLogger(__name__)
 
@@ -113,14 +113,14 @@ def journal_numbers(files: Files, folder: Path) -> list[int]:
     return sorted(int(name.removeprefix(JOURNAL_PREFIX)) for name in files.names_in(folder) if is_journal(name))
 
 
-def unfinished_rotation(changes: Iterable[Change]) -> set[str]:
+def unfinished_rotation(changes: Iterable[Entry]) -> set[str]:
     """Topics whose snapshots should be in the file that tells these changes, and are not."""
     lacking: set[str] = set()
     _note_rotation(changes, lacking)
     return lacking
 
 
-def _note_rotation(changes: Iterable[Change], lacking: set[str]) -> None:
+def _note_rotation(changes: Iterable[Entry], lacking: set[str]) -> None:
     for change in changes:
         match change:
             case [word, topics] if word == ROTATION:
@@ -154,7 +154,7 @@ class Journal:
         self._write_failed = False  # and what it should have written waits
         self._is_unproven = False  # until something was synced
         self.has_lost = False  # a sync has failed, and not all was told anew since; one that goes well proves nothing
-        self._changes: list[Change] = []
+        self._changes: list[Entry] = []
         self._only_quiet = True
         self._size_after_rotation = 0
         self._rotate_at = ROTATE_AT
@@ -164,12 +164,12 @@ class Journal:
         self._topics: deque[str] | None = None  # without a snapshot in the new file; None: no rotation
         self._must_rotate = False
         self._must_rotate_again = False  # something was lost while it was going on
-        self._rest: Iterator[Change] | None = None  # of the snapshot that is being written
+        self._rest: Iterator[Entry] | None = None  # of the snapshot that is being written
         self._parts = 0  # of it that are written
 
     # Recording
 
-    def record(self, change: Change, *, urgent: bool) -> None:
+    def record(self, change: Entry, *, urgent: bool) -> None:
         if urgent:
             self.urgent = True
         elif not self._changes:
@@ -177,7 +177,7 @@ class Journal:
         self._only_quiet = False
         self._changes.append(change)
 
-    def record_quietly(self, changes: Iterable[Change]) -> None:
+    def record_quietly(self, changes: Iterable[Entry]) -> None:
         """Changes that are worth writing, but not worth a sync."""
         self._changes += changes
 
@@ -285,14 +285,14 @@ class Journal:
 
     # Recovery
 
-    def recover(self, contents: JournalContents) -> Iterator[Change]:
+    def recover(self, contents: JournalContents) -> Iterator[Entry]:
         """Reads everything, cuts off a torn tail, and goes on writing where the last file ends.
 
         All that is done, and `contents` complete, when the last change was taken.
         """
         return chain.from_iterable(self._recover(contents))
 
-    def _recover(self, contents: JournalContents) -> Iterator[Sequence[Change]]:
+    def _recover(self, contents: JournalContents) -> Iterator[Sequence[Entry]]:
         numbers = journal_numbers(self._files, self._folder)
         for number in numbers:
             lacking: set[str] = set()
@@ -310,7 +310,7 @@ class Journal:
             self._to_sync = [self._path(number) for number in numbers]
             self._folder_is_new = True  # the end may have come before the sync of a new file's name
 
-    def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> Iterator[Sequence[Change]]:
+    def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> Iterator[Sequence[Entry]]:
         with opened_to_read(self._files, path) as read:
             size = self._files.size_of(path)
             for found in walk_frames(read, size):
@@ -403,7 +403,7 @@ class Journal:
         assert self._topics
         return self._topics[0]
 
-    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Change]]) -> bool:
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
         """Writes one topic's state, or a piece of it, behind the changes that led to it. False: the disk does not let us.
 
         `snapshot` gives the state of the moment at which it is asked for the first change, whatever happens afterwards.
@@ -416,7 +416,7 @@ class Journal:
         rest = iter(snapshot(topic)) if self._rest is None else self._rest
         piece, ends = _next_piece(rest)
         if begins and ends:
-            changes: list[Change] = [("snapshot", topic), *piece]
+            changes: list[Entry] = [("snapshot", topic), *piece]
         else:
             changes = [("begin", topic)] if begins else []
             changes.append(("part", topic, piece))
@@ -474,9 +474,9 @@ class Journal:
         self._old = sync.obsolete + self._old  # what was not removed
 
 
-def _next_piece(changes: Iterator[Change]) -> tuple[list[Change], bool]:
+def _next_piece(changes: Iterator[Entry]) -> tuple[list[Entry], bool]:
     """As much as a frame should hold, and whether that was all."""
-    piece: list[Change] = []
+    piece: list[Entry] = []
     weight = 0
     for change in changes:
         piece.append(change)

@@ -16,7 +16,7 @@ import msgpack
 from google_crc32c import extend, value
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
 
 MAGIC: Final = b"\xf2NJ\x01"  # 0xf2 is in no name of a topic or channel
 FRAME_HEADER: Final = 12
@@ -26,12 +26,12 @@ _length: Final = Struct(">I")
 
 
 class Frame(NamedTuple):
-    changes: tuple[Change, ...]
+    changes: tuple[Entry, ...]
     position: int
     end: int
 
 
-def encode(changes: Iterable[Change]) -> bytes:
+def encode(changes: Iterable[Entry]) -> bytes:
     packed: bytes = msgpack.packb(list(changes))
     return _frame.pack(MAGIC, len(packed), _checksum(packed)) + packed
 

@@ -12,7 +12,7 @@ from nsqd.log.packed_changes import PackedChanges
 from nsqd.log.recovery import Checkpoint
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
     from nsqd.log.topic_log import DiskLog
 
 RESERVED_AHEAD: Final = 1 << 24  # no id is further ahead of the last one than a reservation
@@ -22,19 +22,19 @@ _NODE: Final = "node"  # its id, reserved ids: the second place for what node.js
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
 
 
-def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Change:
+def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Entry:
     return _CHECKPOINT, topic, *checkpoint
 
 
-def checkpoint_of(log: DiskLog) -> Change:
+def checkpoint_of(log: DiskLog) -> Entry:
     return checkpoint_change(log.topic, Checkpoint(log.log_id, *log.checkpoint))
 
 
-def node_change(node: str, ids_reserved: int) -> Change:
+def node_change(node: str, ids_reserved: int) -> Entry:
     return _NODE, node, ids_reserved
 
 
-def gone_change(topic: str, log_id: str) -> Change:
+def gone_change(topic: str, log_id: str) -> Entry:
     return _GONE, topic, log_id
 
 
@@ -49,7 +49,7 @@ class Told:
     ids_reserved: int = 0
 
 
-def tell_apart(found: Iterable[Change]) -> Told:
+def tell_apart(found: Iterable[Entry]) -> Told:
     told = Told()
     told.changes.extend(_of_the_broker(found, told))
     # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
@@ -57,7 +57,7 @@ def tell_apart(found: Iterable[Change]) -> Told:
     return told
 
 
-def _of_the_broker(found: Iterable[Change], told: Told) -> Iterator[Change]:
+def _of_the_broker(found: Iterable[Entry], told: Told) -> Iterator[Entry]:
     """Its changes; what is ours goes into `told`."""
     doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
     for change in found:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgpack
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change
+    from nsqd.broker.store import Entry
 
 _PIECE: Final = 100  # changes that are packed, and later unpacked, together; one may hold thousands of numbers
 
@@ -21,18 +21,18 @@ class PackedChanges:
         self._packed = bytearray()  # one, as many small ones would leave gaps behind that nobody needs
         self._borders = [0]
 
-    def __iter__(self) -> Iterator[Change]:
+    def __iter__(self) -> Iterator[Entry]:
         return chain.from_iterable(self._pieces())
 
-    def _pieces(self) -> Iterator[tuple[Change, ...]]:
+    def _pieces(self) -> Iterator[tuple[Entry, ...]]:
         with memoryview(self._packed) as packed:
             for start, end in pairwise(self._borders):
                 yield msgpack.unpackb(packed[start:end], use_list=False)
 
-    def append(self, change: Change) -> None:
+    def append(self, change: Entry) -> None:
         self.extend([change])
 
-    def extend(self, changes: Iterable[Change]) -> None:
+    def extend(self, changes: Iterable[Entry]) -> None:
         rest = iter(changes)
         while piece := list(islice(rest, _PIECE)):
             self._packed += msgpack.packb(piece)

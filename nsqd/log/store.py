@@ -45,7 +45,7 @@ from nsqd.log.store_recovery import Recovered, StoreRecovery, report
 from nsqd.log.topic_log import RETRY_AFTER, DiskLog, LogState
 
 if TYPE_CHECKING:
-    from nsqd.broker.store import Change, Names
+    from nsqd.broker.store import Entry, Names
     from nsqd.log.carry import CarryJob
     from nsqd.log.cold_reader import HoldsBlocks
     from nsqd.log.settings import LogSettings
@@ -288,7 +288,7 @@ class Store:
             else:
                 self.broken(source, error)
 
-    def record(self, change: Change, *, urgent: bool) -> None:
+    def record(self, change: Entry, *, urgent: bool) -> None:
         self.journal.record(change, urgent=urgent)
 
     def reserve_ids(self, until: int) -> None:
@@ -463,7 +463,7 @@ class Store:
         outcome.ended.set()
         return answered
 
-    def _take_checkpoints(self) -> list[Change]:
+    def _take_checkpoints(self) -> list[Entry]:
         checkpoints, self._checkpoints = self._checkpoints, {}
         return [checkpoint_of(topic_log) for topic_log in checkpoints]
 
@@ -530,7 +530,7 @@ class Store:
         self._check_journal()
         return started
 
-    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Change]]) -> bool:
+    def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
         topic_log = self.logs.get(self.journal.next_topic)
         if isinstance(topic_log, DiskLog):
             self.journal.record_quietly([checkpoint_of(topic_log)])

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
+from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.snapshot import DiskSnapshot
-from nsqd.broker.store import Change
 from nsqd.broker.turn import finish_turn
 from tests.support.fake_store import tell_nobody
 

@@ -17,7 +17,7 @@ from nsqd.broker.snapshot import DiskSnapshot
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.broker import Broker
-    from nsqd.broker.store import Change
+    from nsqd.broker.change import Change
 
 
 class FakeLog:

@@ -13,7 +13,7 @@ from typing import Any
 import trio
 
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.broker.store import Change
+from nsqd.broker.store import Entry
 from nsqd.log.carry import CarryJob, carry_forward
 from nsqd.log.cold import Load
 from nsqd.log.committer import LOAD_INTERVAL, Committer
@@ -48,7 +48,7 @@ class OpenStore:
         )
         self.recovered: Recovered = self.store.recover()
         # What a broker would say, for tests to replace.
-        self.state_of: Callable[[str], Iterable[Change]] = lambda topic: ()
+        self.state_of: Callable[[str], Iterable[Entry]] = lambda topic: ()
         self.exceptions_of: Callable[[str], Iterable[Iterable[int]]] = lambda topic: ()
         self.on_loaded: Callable[[str], object] = lambda topic: None
         self.on_settled: Callable[[], object] = lambda: None
@@ -105,7 +105,7 @@ class OpenStore:
         )
         await committer.run(task_status)
 
-    def snapshot_topic(self, name: str) -> Iterable[Change]:
+    def snapshot_topic(self, name: str) -> Iterable[Entry]:
         return self.state_of(name)
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:

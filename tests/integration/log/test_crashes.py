@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.store import Change
+from nsqd.broker.store import Entry
 from nsqd.log.files import Files
 from tests.integration.log.harness import Crash, CrashingFiles, ForgetfulFiles, OpenStore, opened
 from tests.unit.log.batches import make_batch
@@ -34,7 +34,7 @@ class Life:
         self.log = self.open.log()
         self.log_id = self.log.log_id
 
-    def snapshot(self, topic: str) -> list[Change]:
+    def snapshot(self, topic: str) -> list[Entry]:
         return [("finished", topic, self.finished)]
 
     def publish(self, random: Random) -> None:

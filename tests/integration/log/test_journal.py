@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.changes import replay
-from nsqd.broker.store import Change
+from nsqd.broker.store import Entry
 from nsqd.log import journal, journal_format
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 
 
-def record(store: OpenStore, *changes: Change) -> None:
+def record(store: OpenStore, *changes: Entry) -> None:
     """Each change in a turn of its own."""
     for change in changes:
         store.store.record(change, urgent=True)
         store.store.write_journal()
 
 
-def numbers(changes: Iterable[Change]) -> list[object]:
+def numbers(changes: Iterable[Entry]) -> list[object]:
     return [change[1] for change in changes]
 
 
 def test_changes_come_back_in_order(tmp_path: Path) -> None:
-    changes: list[Change] = [("topic", "t"), ("try", "t", "c", 2, (1, 2, 3)), ("pause", "t", True)]
+    changes: list[Entry] = [("topic", "t"), ("try", "t", "c", 2, (1, 2, 3)), ("pause", "t", True)]
     with opened(tmp_path) as store:
         record(store, *changes)
     with opened(tmp_path) as store:
@@ -237,7 +237,7 @@ class Topics:
         self.store.store.record(("add", name, 1), urgent=False)
 
 
-def replayed(changes: Iterable[Change]) -> dict[object, int]:
+def replayed(changes: Iterable[Entry]) -> dict[object, int]:
     state: dict[object, int] = {}
     for word, name, *value in changes:
         if word == "snapshot":
@@ -455,11 +455,11 @@ def test_frame_of_another_program_version_is_kept_and_skipped(tmp_path: Path) ->
 # Snapshots in parts
 
 
-def waiting(count: int) -> list[Change]:
+def waiting(count: int) -> list[Entry]:
     return [("topic", "t"), ("channel", "t", "c", 0), *(("wait", "t", "c", [n, 1, 0]) for n in range(count))]
 
 
-def states(changes: Iterable[Change]) -> dict[int, tuple[int, int]]:
+def states(changes: Iterable[Entry]) -> dict[int, tuple[int, int]]:
     return replay(changes)["t"].channels["c"].waiting
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.broker.store import Change, Store, TopicLog
+from nsqd.broker.store import Entry, Store, TopicLog
 from tests.integration.log.harness import OpenStore
 from tests.support.fake_store import FakeStore
 from tests.unit.log.batches import bodies_of, facts, make_batch
@@ -25,7 +25,7 @@ class Subject(Protocol):
 
     def write_journal(self) -> None: ...
 
-    def kill_and_recover(self) -> tuple[Subject, dict[str, TopicLog], list[Change], int]: ...
+    def kill_and_recover(self) -> tuple[Subject, dict[str, TopicLog], list[Entry], int]: ...
 
 
 class Real:
@@ -40,7 +40,7 @@ class Real:
     def write_journal(self) -> None:
         self.open.store.write_journal()
 
-    def kill_and_recover(self) -> tuple[Subject, dict[str, TopicLog], list[Change], int]:
+    def kill_and_recover(self) -> tuple[Subject, dict[str, TopicLog], list[Entry], int]:
         self.open.kill()
         self.open = OpenStore(self.path)
         self.store = self.open.store
@@ -59,10 +59,10 @@ class Fake:
     def write_journal(self) -> None:
         self.fake.write_journal()
 
-    def kill_and_recover(self) -> tuple[Subject, dict[str, TopicLog], list[Change], int]:
+    def kill_and_recover(self) -> tuple[Subject, dict[str, TopicLog], list[Entry], int]:
         found = self.fake.crash()
         logs: dict[str, TopicLog] = dict(found.logs)
-        return Fake(found), logs, found.journal, found.reserved_ids
+        return Fake(found), logs, list(found.journal), found.reserved_ids
 
 
 @pytest.fixture(params=["real", "fake"])
@@ -160,13 +160,13 @@ def test_written_changes_survive_a_kill_and_come_back_as_tuples(subject: Subject
     subject.store.record(("try", "t", "c", 2, [5, 6]), urgent=False)
     subject.store.record(("topic", "t"), urgent=True)
     subject.write_journal()
-    subject.store.record(("lost", "t"), urgent=True)
+    subject.store.record(("learned", "t"), urgent=True)
     _, _, changes, _ = subject.kill_and_recover()
     assert changes == [("try", "t", "c", 2, (5, 6)), ("topic", "t")]
 
 
 def test_unurgent_changes_wait(subject: Subject) -> None:
-    subject.store.record(("progress", "t"), urgent=False)
+    subject.store.record(("progress", "t", "c", 1, []), urgent=False)
     subject.write_journal()
     _, _, changes, _ = subject.kill_and_recover()
     assert changes == []

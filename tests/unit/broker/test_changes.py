@@ -6,6 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from nsqd.broker.changes import ChannelState, TopicState, replay
+from nsqd.log.packed_changes import PackedChanges
 
 BEGIN: list[tuple[object, ...]] = [("topic", "t"), ("channel", "t", "c", 0), ("flow", "t")]
 
@@ -129,9 +130,15 @@ def test_nothing_reaches_beyond_the_tail() -> None:
 
 
 def test_changes_come_back_from_disk_as_tuples() -> None:
-    changes: list[Any] = [*BEGIN, ("progress", "t", "c", 2, (0, 1))]
-    as_lists = [[list(part) if isinstance(part, tuple) else part for part in change] for change in changes]
-    assert replay(as_lists)["t"].channels["c"].waiting == replay(changes)["t"].channels["c"].waiting
+    changes: list[Any] = [*BEGIN, ("progress", "t", "c", 3, [0, 1])]
+    read = PackedChanges()
+    read.extend(changes)
+    assert [*read][-1] == ("progress", "t", "c", 3, (0, 1))
+    assert list(replay(read)["t"].channels["c"].waiting) == list(replay(changes)["t"].channels["c"].waiting) == [1, 2]
+
+
+def test_words_of_another_version_are_not_heeded() -> None:
+    assert channel_after(("progress", "t", "c", 5, ()), ("forgive", "t", "c", 9), ("hesitate", "t")).cursor == 5
 
 
 def test_that_the_channels_were_learned_survives() -> None:

@@ -1,0 +1,53 @@
+"""The words of the journal: all that can change in a topic or a channel, as tuples of a word and its arguments.
+
+The type checker knows each word with its arguments, and whoever matches a change has to treat them all. The cost of keeping
+state on disk follows what changes, never how much is waiting. Times are wall-clock milliseconds, because they outlive the
+process. H, of a topic, is the sequence up to which channels have been given its messages.
+
+Names come first: the topic's, and the channel's where there is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeGuard, get_args
+
+TopicChange = (
+    tuple[Literal["topic"], str]  # a topic begins, frozen at sequence 0
+    | tuple[Literal["drop"], str]  # and ends
+    | tuple[Literal["learned"], str]  # its channels elsewhere are known; until then H stands still
+    | tuple[Literal["snapshot"], str]  # what follows replaces all that was known of this topic
+    | tuple[Literal["pause"], str, bool]
+    | tuple[Literal["freeze"], str, int]  # H stands still here from now on (paused, or no channel left)
+    | tuple[Literal["flow"], str]  # H follows the tail again
+    | tuple[
+        Literal["park"], str, int, int, int
+    ]  # start, count, delay_ms: deferred beyond H, and its clock does not run yet
+    | tuple[Literal["unpark"], str]  # all parked batches were handed over (as `defer`) or emptied away
+    | tuple[Literal["cut"], str, int]  # nothing at or after this sequence was ever written
+    | tuple[Literal["doubt"], str, int]  # something is lost here: what is told of this and later may have been cut
+    | tuple[
+        Literal["defer"], str, int, int, int
+    ]  # start, count, due_ms: handed over to all channels; cursors pass over it
+    | tuple[Literal["channel"], str, str, int]  # a channel begins, with its cursor here
+    | tuple[Literal["nochannel"], str, str]  # and ends
+)
+ChannelChange = (
+    tuple[Literal["hold"], str, str, bool]  # it is paused, or is no more
+    | tuple[Literal["empty"], str, str, int]  # everything before this cursor is done with, exceptions too
+    | tuple[Literal["seek"], str, str, int]  # so is all that was known; the cursor stands here, perhaps further back
+    | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered here
+    | tuple[Literal["progress"], str, str, int, Sequence[int]]  # the cursor is here; [a, b), [c, d) ... were finished
+    | tuple[
+        Literal["try"], str, str, int, Sequence[int]
+    ]  # attempts, sequences: delivered again, for the attempts-th time
+    | tuple[Literal["wait"], str, str, Sequence[int]]  # sequence, attempts, due_ms (0: at once), and the next three ...
+)
+Change = TopicChange | ChannelChange
+
+_WORDS = frozenset(get_args(get_args(change)[0])[0] for change in get_args(Change))
+
+
+def is_known(change: Sequence[object]) -> TypeGuard[Change]:
+    """Return whether this is a change with a word of ours: another version may have told the journal of others."""
+    return change[0] in _WORDS
