@@ -14,7 +14,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.snapshot import DiskSnapshot
+from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
 from nsqd.protocol import ClientProtocol, ClientRules
 

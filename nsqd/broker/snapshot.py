@@ -6,8 +6,8 @@ answers, because NSQ prints `null` for the one and `[]` for the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,15 +16,6 @@ class LatencySnapshot:
 
     count: int
     percentiles: tuple[tuple[float, float], ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DiskSnapshot:
-    """What the store tells about the disk and the clock, besides its health."""
-
-    reads_refused: int = 0
-    waiting: Mapping[str, int] = field(default_factory=dict)  # by topic: what the disk refuses to read
-    clock_jump: float = 0.0  # seconds, as found at the start
 
 
 NO_LATENCY = LatencySnapshot(count=0, percentiles=None)

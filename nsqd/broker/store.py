@@ -7,12 +7,12 @@ buffer, a read answers from memory or says "not now", and a shell moves bytes be
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.broker.change import Change
-    from nsqd.broker.snapshot import DiskSnapshot
 
 Entry = tuple[object, ...]  # of the journal, which keeps whatever it is told: a word, then its arguments
 Names = Callable[[], Iterable[Mapping[str, object]]]  # of all topics and their channels, in parts
@@ -84,6 +84,15 @@ class TopicLog(BatchSource, Protocol):
 
     def outdated(self) -> int:
         """Up to here a retention that was set for this very topic lets go also of what no channel ever got."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskSnapshot:
+    """What the store tells about the disk and the clock, besides its health."""
+
+    reads_refused: int = 0
+    waiting: Mapping[str, int] = field(default_factory=dict)  # by topic: what the disk refuses to read
+    clock_jump: float = 0.0  # seconds, as found at the start
 
 
 class Store(Protocol):

@@ -11,7 +11,8 @@ from nsqd.http.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
-    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, DiskSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
+    from nsqd.broker.store import DiskSnapshot
     from nsqd.http.memory import MemorySnapshot
     from nsqd.readers import Reader
 

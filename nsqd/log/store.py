@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from common.wire.names import is_ephemeral
-from nsqd.broker.snapshot import DiskSnapshot
-from nsqd.broker.store import NotSynced
+from nsqd.broker.store import DiskSnapshot, NotSynced
 from nsqd.log.clock_mark import ClockMark, clock_mark
 from nsqd.log.cold import AnyLoad, ReadDescriptors
 from nsqd.log.committer import Outcome, Round, Wakeups

@@ -12,7 +12,7 @@ from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.broker import Broker
 from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
-from nsqd.broker.snapshot import DiskSnapshot
+from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
 from tests.support.fake_store import tell_nobody
 

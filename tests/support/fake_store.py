@@ -12,7 +12,7 @@ import msgpack
 
 from common.wire.names import is_ephemeral
 from nsqd.broker import turn
-from nsqd.broker.snapshot import DiskSnapshot
+from nsqd.broker.store import DiskSnapshot
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
