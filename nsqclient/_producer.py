@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import trio
 
+from common.wakeup import Wakeup
 from nsqclient._base_producer import BaseNode, BaseProducer, BaseReceipt, Retry, Shared
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
@@ -19,7 +20,6 @@ from nsqclient._log import LOGGER
 from nsqclient._publication import Outcome, ProducerConnection, mpub_commands, pub_command
 from nsqclient._pump import Pump
 from nsqclient._subscribers import Subscribers
-from nsqclient._wakeup import Wakeup
 
 if TYPE_CHECKING:
     from nsqclient._hostpool import Strategy
