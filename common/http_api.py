@@ -3,8 +3,8 @@
 nsqd and nsqlookupd use it whole; its parts (`parse_query`, `Response`, `wire_head`) also serve whoever writes to
 sockets without ASGI. What an endpoint does is not known here, nor which server carries the application.
 
-Routing follows the router of NSQ's releases: a path that only another method has is 405, a path that differs from
-a route of the *same* method by case, doubled slashes, dots or a trailing slash is a redirect, anything else is 404.
+Routing follows the router of NSQ's releases: a path that only another method has is 405, one that is nearly a route's is
+a redirect (see routes.py), anything else is 404.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import lru_cache
 from html import escape
 from http import HTTPStatus
 from operator import itemgetter
-from posixpath import normpath
 from time import perf_counter_ns, time
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import quote, unquote_to_bytes
@@ -26,6 +25,7 @@ from urllib.parse import quote, unquote_to_bytes
 from common.net import format_name
 from common.nsq_json import dumps
 from common.options import format_duration
+from common.routes import RouteTable
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -221,7 +221,7 @@ class Request:
         client = scope.get("client")
         self.remote = format_name(tuple(client)) if client else "@"
         self.common_name: str = scope.get(COMMON_NAME, "")  # of the peer's certificate
-        self.argument = ""  # what stood in the path where the route has `:name`
+        self.words: Mapping[str, str] = {}  # what stood in the path where the route has `{name}`
         self.is_limited = False  # the answer must be about nothing but the topic that the query names
 
     def query(self) -> dict[str, str]:
@@ -320,7 +320,7 @@ Attend = Callable[[Request, Callable[[], int]], AbstractAsyncContextManager[None
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`path` is exact, or ends in one `/:name` that takes any single word."""
+    """`path` is exact, or has words: `/config/{option}`."""
 
     method: str
     path: str
@@ -354,7 +354,7 @@ class HttpApi(Generic[R]):
         self._attend = attend
         self._unfinished = unfinished
         self.routes = tuple(routes)
-        self._table = _Table(self.routes)
+        self._table = RouteTable(self.routes)
         self._always = always
         self._guard = guard
         self._log = log
@@ -388,7 +388,7 @@ class HttpApi(Generic[R]):
             return self._always, False
         found = self._table.find(request.method, request.path)
         if found is not None:
-            route, request.argument = found
+            route, request.words = found
             if self._guard is not None and (refusal := self._guard(request, route)) is not None:
                 return refusal, True
             return await self._handle(route.handler, request), route.logged
@@ -452,61 +452,6 @@ class HttpApi(Generic[R]):
 @asynccontextmanager
 async def _look_away(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
     yield
-
-
-class _Table(Generic[R]):
-    """Which route a path means, and which it nearly means."""
-
-    def __init__(self, routes: Iterable[R]) -> None:
-        self._exact: dict[tuple[str, str], R] = {}
-        self._words: dict[tuple[str, str], R] = {}  # by what stands before `/:name`
-        for route in routes:
-            before, colon, _ = route.path.partition("/:")
-            (self._words if colon else self._exact)[route.method, before] = route
-        self._by_lower: dict[tuple[str, str], str] = {
-            (method, path.lower()): path for method, path in [*self._exact, *self._words]
-        }
-        self._methods = sorted({method for method, _ in [*self._exact, *self._words]})
-
-    def find(self, method: str, path: str) -> tuple[R, str] | None:
-        route = self._exact.get((method, path))
-        if route is not None:
-            return route, ""
-        before, _, word = path.rpartition("/")
-        route = self._words.get((method, before))
-        return (route, word) if route is not None and word else None
-
-    def allowed(self, path: str) -> list[str]:
-        """The methods of this very path and OPTIONS, sorted; empty when no method has it."""
-        methods = [method for method in self._methods if self.find(method, path) is not None]
-        return sorted([*methods, "OPTIONS"]) if methods else []
-
-    def redirect(self, method: str, path: str) -> str | None:
-        """The route's own path, for one of the same method that was nearly met."""
-        if path == "/":
-            return None
-        other = _toggle_slash(path)
-        if self.find(method, other) is not None:
-            return other
-        clean = _clean(path)
-        return self._spelled(method, clean) or self._spelled(method, _toggle_slash(clean))
-
-    def _spelled(self, method: str, path: str) -> str | None:
-        spelled = self._by_lower.get((method, path.lower()))
-        if (method, spelled) in self._exact:
-            return spelled
-        before, _, word = path.rpartition("/")
-        spelled = self._by_lower.get((method, before.lower()))
-        return f"{spelled}/{word}" if word and (method, spelled) in self._words else None
-
-
-def _toggle_slash(path: str) -> str:
-    return path[:-1] if path.endswith("/") else path + "/"
-
-
-def _clean(path: str) -> str:
-    clean = "/" + normpath("/" + path).lstrip("/")
-    return clean + "/" if path.endswith("/") and clean != "/" else clean
 
 
 def _redirect(request: Request, path: str) -> Response:

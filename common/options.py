@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BOOLEAN",
     "DURATION",
+    "EVERYWHERE",
     "FLOAT",
     "FLOATS",
     "HOUR",
@@ -80,14 +81,13 @@ __all__ = [
     "computed_option",
     "format_duration",
     "format_value",
+    "help_text",
     "one_of",
     "option",
     "own_words",
     "parse",
     "parse_duration",
     "read_flags",
-    "reference_page",
-    "reference_table",
     "seconds",
     "table_of",
     "tool_usage",
@@ -450,7 +450,8 @@ _IN_TOOLS: Final = (
     ("help", "", "print this and exit", ""),
     ("version", "", "print the version and exit", ""),
 )
-_EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_IN_TOOLS)
+# What each daemon has beside its table: flag, type, meaning, default.
+EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_IN_TOOLS)
 
 
 def usage(program: str, table: Sequence[Option]) -> str:
@@ -459,7 +460,7 @@ def usage(program: str, table: Sequence[Option]) -> str:
         f"A flag may be written with one dash or two. Without it counts the environment ({program.upper()}_... in\n"
         "capitals, with _ for -), then the file of --config, then the default."
     )
-    return _usage(program, table, _EVERYWHERE, closing)
+    return _usage(program, table, EVERYWHERE, closing)
 
 
 def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
@@ -467,7 +468,7 @@ def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
 
 
 def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, str, str, str]], closing: str) -> str:
-    entries = [*others, *((row.flag, row.kind.word, _help_text(row), _default_text(row)) for row in table)]
+    entries = [*others, *((row.flag, row.kind.word, help_text(row), _default_text(row)) for row in table)]
     lines = [f"Usage of {program}:"]
     for flag, word, text, default in sorted(entries):
         lines.append(f"  --{flag} {word}".rstrip())
@@ -475,7 +476,8 @@ def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, st
     return "\n".join([*lines, "", closing])
 
 
-def _help_text(row: Option) -> str:
+def help_text(row: Option) -> str:
+    """Return what the option is for, as `--help` and the reference page say it."""
     if row.is_deprecated:
         return f"deprecated, no effect: {row.help}"
     repeated = " (may be given multiple times)" if row.kind.is_repeated else ""
@@ -487,45 +489,3 @@ def _default_text(row: Option) -> str:
     if row.kind.is_bare and text == "false":
         return ""
     return _quoted(text) if row.kind is STRING and text and row.default_shown is None else text
-
-
-def reference_page(options_class: type[BaseOptions], program: str, *, about: str) -> str:
-    """The Markdown page of a table. `about` is the paragraph that stands above it."""
-    lines = [
-        f"# Options of {program}",
-        "",
-        "<!-- Written by scripts/make-reference from the table of options. Change the table, not this page. -->",
-        "",
-        about.strip(),
-        "",
-        *_table_lines(options_class, in_file=True),
-        *(f"| `--{flag}` | {word or 'bool'} | | {text} |" for flag, word, text, _ in _EVERYWHERE),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def reference_table(options_class: type[DataclassInstance]) -> str:
-    """The table alone, of a tool."""
-    return "\n".join(_table_lines(options_class, in_file=False)) + "\n"
-
-
-def _table_lines(options_class: type[DataclassInstance], *, in_file: bool) -> list[str]:
-    rows = sorted(table_of(options_class), key=lambda row: row.flag)
-    return [
-        "| Flag | Type | Default | Meaning |",
-        "| --- | --- | --- | --- |",
-        *(_reference_line(row, in_file=in_file) for row in rows),
-    ]
-
-
-def _reference_line(row: Option, *, in_file: bool) -> str:
-    word = "list" if row.kind.is_repeated else row.kind.word or "bool"
-    default = row.shown_default().replace("\n", "\\n")
-    shown = "" if not default else default if row.default_shown else f"`{default}`"
-    text = _help_text(row)
-    if in_file and row.key != row.flag.replace("-", "_"):
-        text += f". In the file and under `/config/`: `{row.key}`"
-    if row.at_run_time:
-        text += ". Can be changed at run time"
-    cells = (f"`--{row.flag}`", word, shown, text)
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -25,6 +25,7 @@ import trio
 
 from common.net import format_name, keep_alive
 from common.turn import Turn, in_turn
+from common.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from common.budget import Budget
@@ -164,7 +165,7 @@ class Poller(Generic[T]):
         self._marked: list[Connection] = []
         self._alarms: list[tuple[float, int, Connection]] = []
         self._serial = 0
-        self._alarm_set = trio.Event()
+        self._alarm_set = Wakeup()
         self._sleeping_until = inf
 
     def __len__(self) -> int:
@@ -490,7 +491,7 @@ class Poller(Generic[T]):
 
     async def _keep_deadlines(self) -> None:
         while True:
-            self._alarm_set = trio.Event()
+            self._alarm_set.clear()
             self._sleeping_until = self._alarms[0][0] if self._alarms else inf
             # trio's clock has an offset of its own, so only the distance means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):

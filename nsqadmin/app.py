@@ -1,27 +1,31 @@
 """The ASGI application: routes in NSQ's manner under the base path, who asks, what browsers may do, the log line.
 
 request ──► route ──► origin (of what changes something) ──► who is it ──► handler ──► headers, gzip ──► answer
+
+Of Starlette this takes what a request and a response are. The rest of it does not fit:
+
+- Its router knows neither NSQ's redirects (common/routes.py, shared with the daemons) nor a slash escaped within a name.
+- Its compression looks for `gzip` anywhere in the header, so that `gzip;q=0` gets it; NSQ compresses for the bare word only.
+- Its static files are looked up on the disk for each request; ours are few, part of the package, and named by their content.
 """
 
 from __future__ import annotations
 
 import gzip
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from html import escape
-from posixpath import normpath
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 from urllib.parse import quote, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import compile_path
 
 from common.http_api import ClientGone, HttpError, Receive, Scope, Send
 from common.options import format_duration
+from common.routes import RouteTable
 from nsqadmin.answers import refusal, remote_of, text_answer
 from nsqadmin.authz import Identity, Right
 from nsqadmin.origin import why_foreign
@@ -64,7 +68,7 @@ class App:
         self, routes: Iterable[Route], doorkeeper: Doorkeeper, *, prefix: str = "", image_source: str = ""
     ) -> None:
         """`image_source` is where pictures may come from, besides ourselves: graphite."""
-        self._table = _Table(routes, prefix)
+        self._table = RouteTable(routes, prefix)
         self._doorkeeper = doorkeeper
         self._headers = _security_headers(image_source)
 
@@ -91,7 +95,8 @@ class App:
         found = self._table.find(method, _piecewise(request.scope))
         if found is None:
             return self._where_else(request, method, path)
-        route, request.scope["path_params"] = found
+        route, words = found
+        request.scope["path_params"] = {name: word.replace(_SLASH, "/") for name, word in words.items()}
         if method not in _SAFE and (reason := why_foreign(request.headers)):
             return refusal(HttpError(403, "FORBIDDEN_ORIGIN", details={"reason": reason})), True
         request.state.identity, request.state.basic_user = Identity(), ""
@@ -193,48 +198,3 @@ def _piecewise(scope: Scope) -> str:
     if b"%2f" not in raw.lower():
         return str(scope["path"])
     return "/".join(unquote(piece).replace("/", _SLASH) for piece in raw.decode("latin-1").split("/"))
-
-
-class _Entry:
-    """A path with its routes by method."""
-
-    def __init__(self, path: str) -> None:
-        self.pattern, self.format, _ = compile_path(path)
-        self.in_any_case = re.compile(self.pattern.pattern, re.IGNORECASE)
-        self.by_method: dict[str, Route] = {}
-
-
-class _Table:
-    """Which route a path means, and which it nearly means."""
-
-    def __init__(self, routes: Iterable[Route], prefix: str) -> None:
-        self._entries: dict[str, _Entry] = {}
-        for route in routes:
-            path = prefix + route.path if route.path != "/" or not prefix else prefix
-            self._entries.setdefault(path, _Entry(path)).by_method[route.method] = route
-
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, Any]] | None:
-        """An exact path goes before one with words, whatever their order."""
-        if (exact := self._entries.get(path)) is not None and method in exact.by_method and "{" not in path:
-            return exact.by_method[method], {}
-        for entry in self._entries.values():
-            if method in entry.by_method and (match := entry.pattern.match(path)) is not None:
-                return entry.by_method[method], {
-                    name: text.replace(_SLASH, "/") for name, text in match.groupdict().items()
-                }
-        return None
-
-    def allowed(self, path: str) -> list[str]:
-        methods = {
-            method for entry in self._entries.values() if entry.pattern.match(path) for method in entry.by_method
-        }
-        return sorted([*methods, "OPTIONS"]) if methods else []
-
-    def redirect(self, method: str, path: str) -> str | None:
-        """The route's own path, where only its letters' case, doubled slashes, dots or a slash at the end differ."""
-        clean = "/" + normpath("/" + path).lstrip("/")
-        for entry in self._entries.values():
-            if method in entry.by_method and (match := entry.in_any_case.match(clean)) is not None:
-                target = entry.format.format(**match.groupdict())
-                return target if target != path else None
-        return None

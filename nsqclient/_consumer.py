@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import trio
 
+from common.wakeup import Wakeup
 from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, FAREWELL, BaseConsumer, check_sources
 from nsqclient._batches import Batches
 from nsqclient._config import Config
@@ -34,7 +35,6 @@ from nsqclient._pump import Pump, tls_maker
 from nsqclient._reconnect import Reconnect
 from nsqclient._subscribers import Subscribers
 from nsqclient._threads import for_thread
-from nsqclient._wakeup import Wakeup
 from nsqclient.events import Connected, ConnectFailed, Disconnected, Event, Unreachable
 
 if TYPE_CHECKING:

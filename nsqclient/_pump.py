@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.streams.tls import TlsLayer
+from common.wakeup import Wakeup
 from nsqclient._dial import Target, Transport, host_of
 from nsqclient._errors import Disconnected, NSQError
-from nsqclient._wakeup import Wakeup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,12 +27,12 @@ from typing import Any, Final, Self
 import trio
 from trio.testing import memory_stream_pair
 
+from common.wakeup import Wakeup
 from common.wire import commands
 from common.wire.commands import CommandReader, Limits
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import CLOSE_WAIT_FRAME, HEARTBEAT_FRAME, OK_FRAME, FrameType, error_frame, response_frame
 from common.wire.message import Message, encode_message
-from nsqclient._wakeup import Wakeup
 
 __all__ = ["MemoryNSQD", "Said"]
 

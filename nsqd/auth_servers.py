@@ -24,6 +24,7 @@ from common.net import join_host_port
 from common.options import SECOND
 from common.passwords import without_credentials
 from common.turn import Turn, in_turn
+from common.wakeup import Wakeup
 from nsqd.auth import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.registration import https_port_in
 from nsqd.tls import client_context
@@ -83,7 +84,7 @@ class AuthServers:
         self._turn = turn
         self._choose = choose  # the first one to ask, of so many
         self._questions: deque[Question] = deque()
-        self._asked = trio.Event()
+        self._asked = Wakeup()
         self._large = trio.Semaphore(_LARGE_AT_ONCE)
         self._decoding = trio.Lock()  # one answer after the other, so that their slices do not add up in a turn
 
@@ -97,7 +98,7 @@ class AuthServers:
         slots = trio.Semaphore(AT_ONCE)
         async with trio.open_nursery() as nursery:
             while True:
-                self._asked = trio.Event()
+                self._asked.clear()
                 while self._questions:
                     await slots.acquire()
                     nursery.start_soon(self._find_out, self._questions.popleft(), slots)

@@ -2,6 +2,7 @@
 
 An authorization server sends such expressions, and Python's `re` would be the wrong reader: it knows other escapes, it has
 look-around and back references that NSQ refuses, and an unlucky `(a+)+$` could stop the whole broker for years.
+Why not `google-re2`: docs/decisions/0012-the-house.md.
 
     text ── _Parser ──► nodes ── _Program ──► instructions ── found_in(name): all ways through at once, a character at a time
 
@@ -310,7 +311,7 @@ class _Parser:
             while len(digits) < 3 and self._text[self._at : self._at + 1] in tuple("01234567"):
                 digits += self._next()
             return int(digits, 8)
-        if ord(character) < _ASCII and not (character.isalnum() or character == "_"):
+        if ord(character) < _ASCII and not character.isalnum():  # Go's reader accepts `\_`, which people insist on
             return ord(character)
         raise ExpressionError(f"unknown escape \\{character}")
 

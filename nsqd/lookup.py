@@ -33,6 +33,7 @@ from common.options import SECOND
 from common.startup import StartupError
 from common.turn import Turn, in_turn
 from common.version import NSQ_VERSION
+from common.wakeup import Wakeup
 from common.wire.lookup import (
     LEAVING,
     MAGIC,
@@ -105,7 +106,7 @@ class Peer:
         self._find_twin = find_twin
         self._me = me
         self._most = most  # bytes of a reply
-        self._news = trio.Event()
+        self._news = Wakeup()
         self._failures = 0
         self._conversation: _Conversation | None = None  # in which topics can be registered
         self._goodbye = ""  # the word of it, when it is to be said
@@ -194,7 +195,7 @@ class Peer:
         self._conversation = conversation
         next_ping = trio.current_time() + PING_INTERVAL
         while not self._goodbye:
-            self._news = trio.Event()
+            self._news.clear()
             if trio.current_time() >= next_ping:
                 next_ping = trio.current_time() + PING_INTERVAL
                 self._judge(await conversation.ask(encode_command("PING")))
@@ -231,7 +232,7 @@ class _Conversation:
         self._stream = stream
         self._reader = ReplyReader(most)
         self._replies: deque[bytes] = deque()
-        self._arrived = trio.Event()
+        self._arrived = Wakeup()
         self._awaited = 0  # replies
         self._told = 0  # commands of `tell` whose replies no `ask` has read yet
         self._unsent = b""
@@ -291,7 +292,6 @@ class _Conversation:
         if not self._replies:
             with trio.fail_after(IO_LIMIT):
                 while not self._replies:
-                    self._arrived = trio.Event()
                     await self._arrived.wait()
         self._awaited -= 1
         return self._replies.popleft()
@@ -369,8 +369,8 @@ class Lookup:
             connect_timeout=settings.connect_timeout, timeout=settings.request_timeout, most=_MOST_ANSWERED
         )
         self._sources: dict[str, _Source] = {}
-        self._configured = trio.Event()
-        self._asked_for = trio.Event()  # a topic is in broker.unasked
+        self._configured = Wakeup()
+        self._asked_for = Wakeup()  # a topic is in broker.unasked
 
     @property
     def peers(self) -> Iterator[Peer]:
@@ -414,7 +414,7 @@ class Lookup:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._learn_channels, turn)
                 while True:
-                    self._configured = trio.Event()
+                    self._configured.clear()
                     started &= {*self._sources.values()}
                     for source in self._sources.values():
                         if source not in started:
@@ -494,7 +494,7 @@ class Lookup:
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    self._asked_for = trio.Event()
+                    self._asked_for.clear()
                     topics, broker.unasked = broker.unasked, {}
                     for topic in topics:
                         await slots.acquire()

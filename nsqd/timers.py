@@ -37,7 +37,7 @@ class Sessions(Protocol):
 async def expire_messages(broker: Broker, turn: Turn) -> None:
     """Message timeouts and deferrals, exactly when they are due."""
     while True:
-        turn.alarm_came_closer = trio.Event()
+        turn.alarm_came_closer.clear()
         turn.timers_sleep_until = broker.alarms.next
         with trio.move_on_after(max(0.0, broker.alarms.next - turn.take_time())):
             await turn.alarm_came_closer.wait()
@@ -48,7 +48,7 @@ async def expire_messages(broker: Broker, turn: Turn) -> None:
 async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> None:
     """What was finished, and the names of topics and channels, some times a second while something happens."""
     while True:
-        turn.progress_made = trio.Event()
+        turn.progress_made.clear()
         if not (broker.changed or broker.lighter or broker.shape_unsaved):
             await turn.progress_made.wait()
         await trio.sleep(_PROGRESS_INTERVAL)

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Protocol
 
-import trio
-
+from common.wakeup import Wakeup
 from nsqd.broker.turn import Announce, Disk, finish_turn
 
 if TYPE_CHECKING:
@@ -29,8 +28,8 @@ class Turn:
         self._store = store
         self._announce = announce
         self._flush = flush
-        self.alarm_came_closer = trio.Event()
-        self.progress_made = trio.Event()
+        self.alarm_came_closer = Wakeup()
+        self.progress_made = Wakeup()
         self.timers_sleep_until = 0.0
 
     def begin(self) -> float:

@@ -23,6 +23,7 @@ from common.budget import Budget
 from common.poller import Poller
 from common.secure import SecureHandler
 from common.turn import in_turn
+from common.wakeup import Wakeup
 from nsqlookupd.protocol import LookupProtocol, State
 from nsqlookupd.turn import Turn
 
@@ -60,7 +61,7 @@ class Backlog:
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
         self._waiting: deque[LookupClient] = deque()
-        self._is_filled = trio.Event()
+        self._is_filled = Wakeup()
         self._stop = 0.0
 
     @property
@@ -97,8 +98,8 @@ class Backlog:
                     except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
                         log.exception("client(%s) - internal error, connection dropped", client.id)
                         client.drop()
-                if not self._waiting:
-                    self._is_filled = trio.Event()
+                if self._waiting:
+                    self._is_filled.set()
 
 
 class LookupClient:

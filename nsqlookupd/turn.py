@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.turn import in_turn
+from common.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from nsqlookupd.registry import Registry
@@ -24,8 +25,8 @@ class Turn:
         self._registry = registry
         self._flush = flush
         self._sleeping_until = 0.0
-        self._deadline_came_closer = trio.Event()
-        self._somebody_has_left = trio.Event()
+        self._deadline_came_closer = Wakeup()
+        self._somebody_has_left = Wakeup()
 
     def begin(self) -> float:
         return self.take_time()
@@ -49,15 +50,13 @@ class Turn:
             with in_turn(self) as now:
                 while self._registry.has_departed and monotonic() < now + _SLICE:
                     self._registry.clear_some()
-                if not self._registry.has_departed:
-                    self._somebody_has_left = trio.Event()
             for _ in range(_ROUNDS):
                 await trio.lowlevel.checkpoint()
 
     async def keep_time(self) -> None:
         """Lets peers become inactive and tombstones end when it is time, which wakes who waits for that."""
         while True:
-            self._deadline_came_closer = trio.Event()
+            self._deadline_came_closer.clear()
             self._sleeping_until = self._registry.next_deadline
             # trio's clock has an offset of its own, so only the distance means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from common.options import reference_page, reference_table
 from nsqadmin.options import Options as AdminOptions
 from nsqclient import Config
 from nsqclient._config import OPTIONS as CLIENT_OPTIONS
@@ -14,6 +13,7 @@ from nsqd.options import Options
 from nsqlookupd.options import Options as LookupOptions
 from nsqtools import nsq_bench, nsq_replay, nsq_stat, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
 from scripts import nsqadmin_reference, nsqpipe_reference
+from scripts.option_pages import reference_page, reference_table
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.options import seconds
+from common.wakeup import Wakeup
 from common.web import run_trio
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.model import NOTHING_YET, Activity, Series, Snapshot, Span
@@ -64,7 +65,7 @@ class Sampler:
         self._rows = Rows()
         self._snapshot = NOTHING_YET
         self._begun = 0  # sweeps
-        self._wake = trio.Event()
+        self._wake = Wakeup()
         self._swept = trio.Event()
         self._on_snapshot: list[Callable[[Snapshot], None]] = []
 
@@ -117,7 +118,7 @@ class Sampler:
                 pause = self._snapshot.interval if self._snapshot.index > 1 else min(1.0, self._snapshot.interval)
                 with trio.move_on_at(began + pause):
                     await self._wake.wait()
-                self._wake = trio.Event()
+                self._wake.clear()
 
     async def _sweep(self, nursery: trio.Nursery) -> None:
         self._begun += 1

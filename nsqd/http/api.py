@@ -170,8 +170,8 @@ def make_app(
         Endpoint("GET", "/channel/position", channels.position, access=READ_TOPIC),
         Endpoint("POST", "/channel/pause", channels.pause, access=OPERATE_TOPIC),
         Endpoint("POST", "/channel/unpause", channels.unpause, access=OPERATE_TOPIC),
-        Endpoint("GET", "/config/:option", endpoints.get_option, access=READ_NODE),
-        Endpoint("PUT", "/config/:option", endpoints.put_option, access=OPERATE_NODE),
+        Endpoint("GET", "/config/{option}", endpoints.get_option, access=READ_NODE),
+        Endpoint("PUT", "/config/{option}", endpoints.put_option, access=OPERATE_NODE),
         *debug_routes(run_trio),
         Endpoint("GET", "/metrics", endpoints.metrics, access=READ_NODE, logged=False),
         Endpoint("GET", "/healthz", endpoints.ping, access=OPEN, logged=False),
@@ -339,14 +339,14 @@ class _Endpoints:
         return OK if answer.error is None else HttpError(503, "EXITING").response
 
     async def get_option(self, request: Request) -> Response:
-        return _show_option(self._settings.options, request.argument)
+        return _show_option(self._settings.options, request.words["option"])
 
     async def put_option(self, request: Request) -> Response:
         limit = min(self._publishing.limits.max_message, _LONGEST_FORM)
         body = await request.read(limit)
         if not 0 < len(body) <= limit:
             raise HttpError(413, "INVALID_VALUE")
-        key = request.argument
+        key = request.words["option"]
         try:
             value = body.decode()
             options = change(self._settings.options, key, value)

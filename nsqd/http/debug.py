@@ -1,6 +1,7 @@
 """`/debug`: what Go's runtime tells of a process, in the form in which Python can.
 
-Two of these answer 500 after having done what they were asked: a bug that NSQ never mended, and by which tools may know them.
+NSQ's routes, methods and status are all kept, since tools ask for them; what a profile contains is up to the runtime.
+Two orders answer 500 after having been carried out: a bug that NSQ never mended, and by which tools may know them.
 """
 
 from __future__ import annotations

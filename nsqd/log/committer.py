@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
+from common.wakeup import Wakeup
 from nsqd.log.carry import CARRY_SLICE, carry_forward
 from nsqd.log.data_path import Topology
 from nsqd.log.files import Files, error_text, remove_file
@@ -47,20 +48,6 @@ SYNCING_THREADS: Final = 4
 MANY_LOGS: Final = 32  # in a round, from which on it uses several threads
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
-
-
-class Wakeup:
-    """An event that can be waited for again and again; set from anywhere on the loop, also before it runs."""
-
-    def __init__(self) -> None:
-        self._event = trio.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event = trio.Event()
 
 
 class Wakeups:
@@ -229,7 +216,7 @@ class Committer:
         store = self._store
         while True:
             await self._wakeups.sync.wait()
-            self._wakeups.hurry = Wakeup()
+            self._wakeups.hurry.clear()
             # What a round has taken is nowhere else until it has ended: a cancellation waits. That needs no deadline of
             # its own, since a thread that waits for the disk could not be left behind either.
             with trio.CancelScope(shield=True):

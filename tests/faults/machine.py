@@ -13,8 +13,7 @@ from math import ceil, inf
 from random import Random
 from typing import Final
 
-import trio
-
+from common.wakeup import Wakeup
 from nsqd.disk import restored_broker
 from nsqd.log.carry import carry_forward
 from nsqd.log.clock_mark import ClockMark
@@ -24,7 +23,6 @@ from nsqd.log.committer import (
     IDLE_AFTER,
     REPAIR_INTERVAL,
     TOPOLOGY_INTERVAL,
-    Wakeup,
     disk_takes_data,
 )
 from nsqd.log.data_path import DataPathError
@@ -41,7 +39,7 @@ LONGEST_SYNC: Final = 30.0  # seconds of simulated time
 
 _WALL_START: Final = 1_700_000_000_000_000_000
 
-Task = Generator[float | Wakeup | trio.Event, None, None]
+Task = Generator[float | Wakeup, None, None]
 
 
 class Clock:
@@ -86,7 +84,7 @@ class Clock:
 class _Running:
     task: Task
     due: float = 0.0
-    waits_for: Wakeup | trio.Event | None = None
+    waits_for: Wakeup | None = None
 
 
 class Machine:
@@ -210,7 +208,7 @@ class Machine:
     def _due_of(self, running: _Running, now: float) -> float:
         if running.waits_for is None:
             return running.due
-        return now if _is_set(running.waits_for) else inf
+        return now if running.waits_for.is_set else inf
 
     def _run_what_is_due(self, due: float) -> None:
         self.clock.reach(due)
@@ -228,8 +226,8 @@ class Machine:
         self._resume(running)
 
     def _resume(self, running: _Running) -> None:
-        if isinstance(running.waits_for, Wakeup):
-            running.waits_for._event = trio.Event()
+        if running.waits_for is not None:
+            running.waits_for.clear()
         awaited = next(running.task, None)
         self.observe()
         if awaited is None:
@@ -352,7 +350,7 @@ class Machine:
     def _save_progress(self) -> Task:
         broker, store, turn = self.broker, self.store, self._turn
         while True:
-            turn.progress_made = trio.Event()
+            turn.progress_made.clear()
             if not (broker.changed or broker.lighter or broker.shape_unsaved):
                 yield turn.progress_made
             yield PROGRESS_INTERVAL
@@ -368,7 +366,3 @@ class Machine:
             yield interval
             with self.turn():
                 self.broker.let_go(list(self.broker.topics))
-
-
-def _is_set(event: Wakeup | trio.Event) -> bool:
-    return event._event.is_set() if isinstance(event, Wakeup) else event.is_set()

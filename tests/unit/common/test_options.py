@@ -24,7 +24,6 @@ from common.options import (
     one_of,
     option,
     parse,
-    reference_page,
     variable_of,
 )
 from common.startup import StartupError
@@ -368,14 +367,3 @@ def test_a_bad_change_is_refused(key: str, text: str) -> None:
 def test_other_options_cannot_be_changed(key: str) -> None:
     with pytest.raises(KeyError):
         change(Options(), key, "1")
-
-
-# --- for people
-
-
-def test_the_reference_page_has_a_line_for_each_flag() -> None:
-    page = reference_page(Options, "thing", about="About it.")
-    assert "# Options of thing" in page
-    assert "| `--mode` | fast\\|safe | `fast` | in which way |\n" in page
-    assert "| `--node-id` | int | `5` | which node. In the file and under `/config/`: `id` |\n" in page
-    assert "| `--version` | bool | | print the version and exit |\n" in page

@@ -18,7 +18,7 @@ async def show_query(request: Request) -> Response:
 
 
 async def show_argument(request: Request) -> Response:
-    return text(request.argument)
+    return text(request.words["option"])
 
 
 async def crash(request: Request) -> Response:
@@ -29,8 +29,8 @@ API = HttpApi(
     [
         Route("GET", "/ping", show_query),
         Route("POST", "/topic/create", show_query),
-        Route("GET", "/config/:option", show_argument),
-        Route("PUT", "/config/:option", show_argument),
+        Route("GET", "/config/{option}", show_argument),
+        Route("PUT", "/config/{option}", show_argument),
         Route("GET", "/quiet", show_query, logged=False),
         Route("GET", "/dir/", show_query),
         Route("POST", "/crash", crash),

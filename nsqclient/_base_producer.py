@@ -1,0 +1,326 @@
+"""What producers on trio and on asyncio have in common: all but what waits."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar
+
+from nsqclient._dial import Target, check_target
+from nsqclient._errors import (
+    ConfigError,
+    ConnectError,
+    NSQError,
+    PublishRejected,
+    PublishUnknown,
+    PublishUnsent,
+    Stopped,
+)
+from nsqclient._hostpool import Quorum, Strategy, pool_of
+from nsqclient._identity import our_identity
+from nsqclient._log import logging_events
+from nsqclient._publication import Outcome, ProducerConnection, pub_command
+from nsqclient._pump import tls_maker
+from nsqclient._reconnect import Reconnect
+from nsqclient._stats import NodeStats, ProducerStats
+from nsqclient.events import ConnectFailed, Disconnected, Event
+
+if TYPE_CHECKING:
+    from nsqclient._config import Config
+
+Retry = Literal["never", "unsent", "always"]
+
+_FIRST_PAUSE: Final = 0.1  # seconds, before a connection is tried again
+_LONGEST_PAUSE: Final = 15.0
+_ROUNDS: Final = 3  # over all nsqds, where a publish may be tried again
+
+
+class BaseReceipt(Outcome, ABC):
+    """What becomes of one submitted message: once `done` is true, `error` says why it failed, or is None."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    async def wait(self) -> Self:
+        """Return when nsqd has answered, or no longer can. Cancelling the wait does not cancel the publish."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What a producer hands to each of its nodes."""
+
+    config: Config
+    max_pending: int
+    emit: Callable[[Event], None]
+    random: Random
+    clock: Callable[[], float]
+
+
+class BaseNode(ABC):
+    """One nsqd. The first publish connects to it; from then on it is kept connected."""
+
+    def __init__(self, target: Target, shared: Shared) -> None:
+        self.address = str(target)
+        self.connection: ProducerConnection | None = None  # when it is open
+        self._target = target
+        self._shared = shared
+        self._reconnect = Reconnect(shared.config, shared.random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+        self._error: NSQError = Stopped("stopped")  # of the last try
+        self._published = 0  # on connections that have gone
+        self._failed = 0
+        self._failures = 0
+
+    @abstractmethod
+    async def wait_for_room(self) -> None:
+        """Return when the connection may have room for another publish, or has gone."""
+
+    @abstractmethod
+    async def _wait_for_try(self) -> None:
+        """Ask for a connection, and return when the next try has ended, with a connection or without."""
+
+    @abstractmethod
+    def _end_try(self) -> None:
+        """Wake those who are in `_wait_for_try`."""
+
+    def publish(self, connection: ProducerConnection, command: bytes, receipt: Outcome) -> None:
+        connection.publish(command, receipt)
+
+    async def connected(self) -> ProducerConnection:
+        """Return the connection as soon as there is one. Raise ConnectError if the next try fails."""
+        if self.usable is None:
+            await self._wait_for_try()
+        connection = self.usable
+        if connection is None:
+            raise self._error
+        return connection
+
+    @property
+    def usable(self) -> ProducerConnection | None:
+        """The connection, unless it is closing."""
+        connection = self.connection
+        return None if connection is None or connection.is_closed else connection
+
+    def _new_connection(
+        self, *, wake: Callable[[], None], on_room: Callable[[], object], on_heartbeat: Callable[[], None]
+    ) -> ProducerConnection:
+        shared = self._shared
+        connection = ProducerConnection(
+            self.address,
+            shared.config,
+            our_identity(),
+            max_pending=shared.max_pending,
+            make_tls=tls_maker(self._target, shared.config),
+            wake=wake,
+            emit=shared.emit,
+            on_open=lambda: self._opened(connection),
+            on_room=on_room,
+            on_heartbeat=on_heartbeat,
+        )
+        return connection
+
+    def _opened(self, connection: ProducerConnection) -> None:
+        self.connection = connection
+        self._failures = 0
+        self._end_try()
+
+    def _closed(self, connection: ProducerConnection | None, error: NSQError | None) -> None:
+        """Settle what the connection still owed. `connection` is None if there was not even a socket, `error` if we
+        closed it ourselves."""
+        self.connection = None
+        self._error = error if isinstance(error, ConnectError) else ConnectError(f"not connected: {error or 'closed'}")
+        if connection is not None:
+            connection.lost(error)
+            self._published += connection.published
+            self._failed += connection.failed
+        if connection is not None and connection.is_open:
+            self._reconnect.worked(connection.opened_at, self._shared.clock())
+            self._shared.emit(Disconnected(self.address, str(error or ""), 0))
+        else:
+            if error is not None:
+                self._failures += 1
+                self._shared.emit(ConnectFailed(self.address, str(error), self._failures))
+            self._end_try()
+
+    @property
+    def published(self) -> int:
+        return self._published + (self.connection.published if self.connection is not None else 0)
+
+    @property
+    def failed(self) -> int:
+        return self._failed + (self.connection.failed if self.connection is not None else 0)
+
+    def stats(self) -> NodeStats:
+        connection = self.connection
+        return NodeStats(
+            address=self.address,
+            connected=connection is not None,
+            pending=len(connection.pending) if connection is not None else 0,
+            pending_bytes=connection.pending_bytes if connection is not None else 0,
+            server_version=connection.terms.version if connection is not None else "",
+        )
+
+
+NodeT = TypeVar("NodeT", bound=BaseNode)
+ReceiptT = TypeVar("ReceiptT", bound=BaseReceipt)
+
+
+class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
+    """Chooses an nsqd for each publish, and tries again what may be tried again."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Target],
+        *,
+        strategy: Strategy,
+        config: Config,
+        retry: Retry,
+        max_pending: int,
+        logger: logging.Logger,
+        clock: Callable[[], float],
+        node: type[NodeT],
+        receipt: type[ReceiptT],
+    ) -> None:
+        if not addresses:
+            raise ConfigError("addresses", addresses, "no nsqd to publish to")
+        for target in addresses:
+            check_target(target)
+        if max_pending < 1:
+            raise ConfigError("max_pending", max_pending, f"invalid max_pending ! {max_pending} < 1")
+        if isinstance(strategy, Quorum) and strategy.count > len(addresses):
+            raise ConfigError("strategy", strategy, f"a quorum of {strategy.count} of {len(addresses)} nsqds")
+        self.config = config
+        self._clock = clock
+        self._random = Random()
+        self._pool = pool_of(strategy, len(addresses), self._random)
+        self._retry = retry
+        self._log = logging_events(logger, "")
+        shared = Shared(config, max_pending, self._emit, self._random, clock)
+        self._nodes = [node(target, shared) for target in addresses]
+        self._only = self._nodes[0] if len(addresses) == 1 else None  # there is nothing to choose, or to judge
+        self._receipt = receipt
+        self._is_stopped = False
+
+    @abstractmethod
+    async def _sleep(self, seconds: float) -> None: ...
+
+    async def submit(self, topic: str, body: bytes, *, delay: float | None = None) -> ReceiptT:
+        """Queue the message and return its receipt; wait only for a connection and for room. One nsqd gets it,
+        whatever the strategy.
+
+        Raises ConnectError, Stopped, ValueError.
+        """
+        command = pub_command(topic, body, delay)
+        number, node = self._pick()
+        receipt = await self._submit(node, topic, command, 1)
+        if self._only is None:
+            started = self._clock()
+            receipt.when_done(lambda: self._judge(number, receipt.error, started))
+        return receipt
+
+    async def flush(self) -> None:
+        """Return when everything submitted before has its answer."""
+        for node in self._nodes:
+            if node.connection is not None and node.connection.pending:
+                last = node.connection.pending[-1]
+                assert isinstance(last, BaseReceipt)
+                await last.wait()
+
+    # What can be asked
+
+    @property
+    def connected(self) -> bool:
+        """Whether at least one nsqd has an open connection."""
+        return any(node.connection is not None for node in self._nodes)
+
+    def stats(self) -> ProducerStats:
+        return ProducerStats(
+            published=sum(node.published for node in self._nodes),
+            failed=sum(node.failed for node in self._nodes),
+            nodes=tuple(node.stats() for node in self._nodes),
+        )
+
+    # One publish
+
+    async def _publish(self, topic: str, command: bytes, count: int) -> None:
+        tries = len(self._nodes) * _ROUNDS
+        pauses: Reconnect | None = None
+        while True:
+            number, node = self._pick()
+            started = self._clock() if self._only is None else 0.0
+            error = await self._try(node, topic, command, count)
+            if self._only is None:
+                self._judge(number, error, started)
+            if error is None:
+                return
+            tries -= 1
+            if not tries or not self._may_be_retried(error):
+                raise error
+            if tries % len(self._nodes) == 0:
+                pauses = pauses or Reconnect(self.config, self._random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+                await self._sleep(pauses.pause())
+
+    async def _try(self, node: NodeT, topic: str, command: bytes, count: int) -> Exception | None:
+        """Publish to this nsqd, and return what went wrong."""
+        try:
+            receipt = await self._submit(node, topic, command, count)
+        except (ConnectError, PublishUnsent) as error:
+            return error
+        try:
+            await receipt.wait()
+        except BaseException:
+            receipt.is_abandoned = True
+            raise
+        return receipt.error
+
+    async def _submit(self, node: NodeT, topic: str, command: bytes, count: int) -> ReceiptT:
+        self._check_running()
+        connection = node.usable or await node.connected()
+        while not connection.has_room:
+            await node.wait_for_room()
+            self._check_running()
+            connection = node.usable or await node.connected()
+        receipt = self._receipt(topic, count=count, size=len(command))
+        node.publish(connection, command, receipt)
+        return receipt
+
+    def _pick(self) -> tuple[int, NodeT]:
+        if self._only is not None:
+            return 0, self._only
+        number = self._pool.pick(self._clock())
+        return number, self._nodes[number]
+
+    def _judge(self, number: int, error: Exception | None, started: float) -> None:
+        """Tell the pool how this nsqd did. Refusing a message is no failure of the nsqd, unless it failed to store it."""
+        now = self._clock()
+        if error is None or (isinstance(error, PublishRejected) and not error.code.endswith("PUB_FAILED")):
+            self._pool.succeeded(number, now - started, now)
+        else:
+            self._pool.failed(number, now)
+
+    def _may_be_retried(self, error: Exception) -> bool:
+        if isinstance(error, ConnectError | PublishUnsent):
+            return self._retry != "never"
+        return isinstance(error, PublishUnknown) and self._retry == "always"
+
+    def _check_running(self) -> None:
+        if self._is_stopped:
+            raise Stopped("stopped")
+
+    def _emit(self, event: Event) -> None:
+        self._log(event)
+
+    async def _wait_for_one(self) -> None:
+        """Return when one nsqd is connected. Raise the last error if none can be."""
+        error: NSQError | None = None
+        for node in self._nodes:
+            try:
+                await node.connected()
+            except NSQError as caught:
+                error = caught
+            else:
+                return
+        assert error is not None
+        raise error

@@ -1,0 +1,76 @@
+"""`common/web.py` builds on what uvicorn does not promise to keep: a release that changes it is noticed here.
+
+What is used is read from the source of `_Connection`, so that nothing has to be listed twice.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+from typing import Any, Final
+
+import pytest
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from common import web
+
+HOOKS: Final = {name: it for name, it in vars(web._Connection).items() if inspect.isfunction(it) and name[0] != "_"}
+# Of a request under way: `eof_received` and `connection_lost` look at these.
+OF_A_CYCLE: Final = ("scope", "body", "more_body", "response_complete", "message_event")
+
+
+def attributes_used() -> set[str]:
+    """Return each `x` of `self.x` in `_Connection` that is not its own."""
+    tree = ast.parse(inspect.getsource(web._Connection))
+    of_self = [
+        it for it in ast.walk(tree) if isinstance(it, ast.Attribute) and ast.unparse(it.value) in ("self", "super()")
+    ]
+    own = {it.attr for it in of_self if isinstance(it.ctx, ast.Store) and it.attr.startswith("_")}
+    return {it.attr for it in of_self} - own - {name for name in vars(web._Connection) if name.startswith("_")}
+
+
+def connection_of_uvicorn() -> HttpToolsProtocol:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    config = Config(app, lifespan="off", ws="none", log_config=None)
+    loop = asyncio.new_event_loop()
+    try:
+        connection = HttpToolsProtocol(config, ServerState(), {}, loop)
+        connection.on_message_begin()  # some attributes come with a request
+    finally:
+        loop.close()
+    return connection
+
+
+def test_uvicorn_has_all_that_our_connection_uses() -> None:
+    used = attributes_used()
+    assert {"pipeline", "flow", "cycle", "_start_asgi_task"} <= used, "the source was read in vain"
+    theirs = connection_of_uvicorn()
+    assert {name for name in used if not hasattr(theirs, name)} == set()
+
+
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_our_connection_overrides_is_still_called_like_that(name: str) -> None:
+    theirs = getattr(HttpToolsProtocol, name)
+    assert list(inspect.signature(HOOKS[name]).parameters) == list(inspect.signature(theirs).parameters)
+
+
+def test_a_request_under_way_has_what_we_look_at() -> None:
+    source = inspect.getsource(RequestResponseCycle.__init__)
+    assert [name for name in OF_A_CYCLE if f"self.{name} " not in source and f"self.{name}:" not in source] == []
+
+
+def test_the_next_request_of_a_pipeline_is_taken_as_uvicorn_takes_it() -> None:
+    """`_Connection.on_response_complete` repeats uvicorn's without its timer, so these lines must stay alike."""
+    theirs = inspect.getsource(HttpToolsProtocol.on_response_complete)
+    for line in (
+        "self.server_state.total_requests += 1",
+        "self.flow.resume_reading()",
+        "self.pipeline.pop()",
+        "self._start_asgi_task(cycle, app)",
+    ):
+        assert line in theirs
+        assert line in inspect.getsource(web._Connection.on_response_complete)
