@@ -37,6 +37,7 @@ def needs_extra(program: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] in _OURS:
+        missing = (error.name or "").partition(".")[0]
+        if not missing or missing in _OURS:
             raise
-        sys.exit(f"{program}: {error.name} is not installed; it comes with: pip install 'nsq-suite[{extra}]'")
+        sys.exit(f"{program}: {missing} is not installed; it comes with: pip install 'nsq-suite[{extra}]'")

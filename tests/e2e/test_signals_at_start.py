@@ -8,7 +8,6 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +15,7 @@ import pytest
 
 from tests.e2e.test_tools_help import PROJECT
 from tests.support import signalled
-from tests.support.process import PYTHON, PYTHONPATH, Nsqd
+from tests.support.process import PYTHON, PYTHONPATH, Nsqd, needs_module
 from tests.support.tools import LIMIT, address
 
 pytestmark = pytest.mark.e2e
@@ -25,6 +24,7 @@ pytestmark = pytest.mark.e2e
 MOMENTS: Final = (0, 30, 200, 600, 1000, 1600)
 HAS_STARTED: Final = 2.0  # seconds, after which a program that has not come so far gets its signal from outside
 STARTED_BY_PEOPLE: Final = [it for it in PROJECT["scripts"].items() if it[0] != "nsqpipe-worker"]
+EXTRAS: Final = {"nsqadmin": "starlette", "nsqpipe": "pyspark"}
 INCOMPLETE: Final = 3  # of nsq_replay: it was stopped, and has not replayed all
 
 
@@ -110,8 +110,8 @@ def ended(world: World, program: str, target: str, moment: int, number: signal.S
 
 @pytest.mark.parametrize(("program", "target"), STARTED_BY_PEOPLE, ids=[program for program, _ in STARTED_BY_PEOPLE])
 def test_a_program_ends_well(program: str, target: str, world: World) -> None:
-    if program == "nsqpipe" and find_spec("pyspark") is None:
-        pytest.skip("needs scripts/setup spark")
+    if program in EXTRAS:
+        needs_module(EXTRAS[program])
     good = (0, INCOMPLETE) if program == "nsq_replay" else (0,)
     for at, moment in enumerate(MOMENTS):
         number = (signal.SIGTERM, signal.SIGINT)[at % 2]

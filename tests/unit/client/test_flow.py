@@ -54,7 +54,16 @@ def rdys(nsqds: list[Nsqd]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("max_in_flight", "count", "shares"),
-    [(None, 1, [1]), (None, 3, [1, 1, 1]), (8, 3, [2, 3, 3]), (9, 6, [1, 1, 1, 2, 2, 2]), (6, 2, [3, 3]), (1, 3, [0, 0, 1]), (0, 2, [0, 0]), (5, 1, [5])],
+    [
+        (None, 1, [1]),
+        (None, 3, [1, 1, 1]),
+        (8, 3, [2, 3, 3]),
+        (9, 6, [1, 1, 1, 2, 2, 2]),
+        (6, 2, [3, 3]),
+        (1, 3, [0, 0, 1]),
+        (0, 2, [0, 0]),
+        (5, 1, [5]),
+    ],
 )
 def test_everything_is_shared_out(max_in_flight: int | None, count: int, shares: list[int]) -> None:
     nsqds = [Nsqd() for _ in range(count)]
