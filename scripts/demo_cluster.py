@@ -126,13 +126,13 @@ class Running:
         self.program = program
         self.log = folder / f"{program.name}.log"
         self._is_ready = not program.ping
-        self._stopping = False
+        self._stopping = trio.Event()
         self._ended = trio.Event()
         self._process: trio.Process | None = None
 
     async def keep_alive(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self.log.open("ab") as log:
-            while True:
+            while not self._stopping.is_set():
                 self._process = await trio.lowlevel.open_process(
                     self.program.command,
                     stdin=subprocess.DEVNULL,
@@ -141,13 +141,18 @@ class Running:
                     # Ctrl-C is for us: they stop in an order.
                     start_new_session=True,
                 )
+                if self._stopping.is_set():
+                    self._process.terminate()
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 status = await self._process.wait()
-                if self._stopping or not self._is_ready:  # who never began would not begin the next time either
+                if (
+                    self._stopping.is_set() or not self._is_ready
+                ):  # who never began would not begin the next time either
                     break
                 say(f"{self.program.name} ended ({_how(status)}) and is started again; its log: {self.log}")
-                await trio.sleep(RESTART_PAUSE)
+                with trio.move_on_after(RESTART_PAUSE):
+                    await self._stopping.wait()
         self._ended.set()
 
     async def wait_until_ready(self) -> None:
@@ -162,7 +167,7 @@ class Running:
         )
 
     async def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_TIMEOUT) as limit:
