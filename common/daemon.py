@@ -4,7 +4,7 @@ A daemon's `main` is one call of `run_daemon()`; everything else it builds in it
 
 Signals: SIGINT and SIGTERM stop it gracefully, and so does SIGHUP, which kills NSQ with everything it had in
 memory. One that comes during the start is heeded once the daemon is up; a second one changes nothing, so that an
-impatient Ctrl-C cannot cut a flush short. SIGQUIT prints where every thread is and ends at once. SIGUSR1 and
+impatient Ctrl-C cannot cut a flush short (`common.entry` says how they are held until then). SIGQUIT prints where every thread is and ends at once. SIGUSR1 and
 SIGUSR2 are ignored, as in NSQ.
 """
 
@@ -25,6 +25,7 @@ from typing import Final, TypeVar
 import trio
 
 from common import logs, options
+from common.entry import HELD_SIGNALS, hold_signals, release_signals
 from common.memory import return_unused, share_one_heap
 from common.passwords import mask_passwords
 from common.startup import StartupError
@@ -33,8 +34,6 @@ from common.version import NSQ_VERSION
 log = logging.getLogger(__name__)
 
 OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
-
-STOPPING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # Nothing hot is cyclic, so the collector finds next to nothing, but it costs in proportion to what lives:
 # with Python's own thresholds more than half of the throughput once a backlog is in memory.
@@ -98,7 +97,7 @@ async def wait_for_signal() -> signal.Signals:
         # What the receiver puts back when it is left: a second signal must not find the default action.
         signal.signal(number, _ignore)
     with trio.open_signal_receiver(*_stopping_signals()) as arrivals:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING_SIGNALS)
+        release_signals()
         async for arrived in arrivals:
             return signal.Signals(arrived)
     raise AssertionError("the receiver of signals never ends by itself")
@@ -176,13 +175,13 @@ def _startup_error_in(error: BaseException) -> StartupError | None:
 
 def _stopping_signals() -> list[signal.Signals]:
     # nohup starts us with SIGHUP ignored, and means it.
-    return [it for it in STOPPING_SIGNALS if it != signal.SIGHUP or signal.getsignal(it) is not signal.SIG_IGN]
+    return [it for it in HELD_SIGNALS if it != signal.SIGHUP or signal.getsignal(it) is not signal.SIG_IGN]
 
 
 def _heed_signals() -> None:
     # They stay pending until wait_for_signal(): between the first accepted message and that call, the default
     # action would lose it.
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING_SIGNALS)
+    hold_signals()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     signal.signal(signal.SIGQUIT, _dump_and_die)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from common.daemon import run_daemon
-from nsqadmin.daemon import run
-from nsqadmin.options import Options
+from common.entry import hold_signals, needs_extra
 
 
 def main() -> None:
+    hold_signals()
+    with needs_extra("nsqadmin", "admin"):
+        from common.daemon import run_daemon
+        from nsqadmin.daemon import run
+        from nsqadmin.options import Options
+
     sys.exit(run_daemon("nsqadmin", Options, run))

@@ -52,7 +52,7 @@ class Config:
     topology_zone: str = ""
 
     # Consuming
-    max_in_flight: int = 1
+    max_in_flight: int | None = None  # of all nsqds together; None: one for each nsqd
     msg_timeout: float | None = None  # None: the server's default
     max_attempts: int = 5  # 0: no limit
     default_requeue_delay: float = 90.0
@@ -287,7 +287,7 @@ OPTIONS: Final = _table(
         "int",
         "max_in_flight",
         0,
-        help="messages on their way here or being handled, of all nsqds together",
+        help="messages on their way here or being handled, of all nsqds together; without it (None) one for each nsqd",
     ),
     Option(
         "msg_timeout",

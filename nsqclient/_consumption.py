@@ -88,7 +88,8 @@ class Consumption:
         self.late_responses = 0
         self._has_dead_letters = has_dead_letters
         self._most_attempts = config.max_attempts or 1 << 16
-        self._paused_at: int | None = None  # max_in_flight before the pause
+        self._chosen = config.max_in_flight  # while paused, what `resume` goes back to
+        self._is_paused = False
         self._next_round = clock() + config.rdy_redistribute_interval
         self._expected: set[str] = set()  # nsqds that ought to be there
         self._refusals: dict[str, NSQError] = {}  # of those, who will not have us
@@ -108,10 +109,9 @@ class Consumption:
         terms = connection.terms
         self.connections.append(connection)
         self.emit(Connected(connection.address, terms.version))
-        if terms.max_rdy < self.flow.max_in_flight:
-            text = (
-                f"max RDY count {terms.max_rdy} < consumer max in flight {self.flow.max_in_flight}, truncation possible"
-            )
+        chosen = self.flow.chosen
+        if chosen is not None and terms.max_rdy < chosen:
+            text = f"max RDY count {terms.max_rdy} < consumer max in flight {chosen}, truncation possible"
             self.emit(Limited(connection.address, text))
         self.flow.join(connection.seat, now)
 
@@ -240,25 +240,24 @@ class Consumption:
 
     @property
     def max_in_flight(self) -> int:
-        return self.flow.max_in_flight if self._paused_at is None else self._paused_at
+        return self.flow.allowed_by(self._chosen)
 
     def set_max_in_flight(self, count: int) -> None:
         if count < 0:
             raise ValueError(f"max_in_flight of {count}")
-        if self._paused_at is not None:
-            self._paused_at = count
-        elif count != self.flow.max_in_flight:
+        self._chosen = count
+        if not self._is_paused and count != self.flow.chosen:
             self.flow.set_max_in_flight(count, self.clock())
 
     def pause(self) -> None:
-        if self._paused_at is None:
-            self._paused_at = self.flow.max_in_flight
+        if not self._is_paused:
+            self._is_paused = True
             self.flow.set_max_in_flight(0, self.clock())
 
     def resume(self) -> None:
-        if self._paused_at is not None:
-            count, self._paused_at = self._paused_at, None
-            self.flow.set_max_in_flight(count, self.clock())
+        if self._is_paused:
+            self._is_paused = False
+            self.flow.set_max_in_flight(self._chosen, self.clock())
 
     def stop(self) -> None:
         """No new messages. Those that nobody handles yet go back at once; the others may still be answered."""

@@ -3,6 +3,8 @@
 The promise: the sum of what all nsqds may believe never exceeds `max_in_flight`. An nsqd believes the highest RDY that it
 was told until a lower one has left this process (`written`), so what one gives up another gets only then.
 
+Where nobody has chosen a `max_in_flight`, it is the number of connections: each nsqd may send one message at a time.
+
 With as many connections as `max_in_flight` or fewer, each has its share, which differ by one at most. With more of them, RDY 1
 goes round: who is idle, or has had it long enough, gives it up to the one that has waited longest. During backoff
 nobody has any but one, the tested.
@@ -72,7 +74,7 @@ class Flow:
     def __init__(self, config: Config, *, choose: Callable[[Sequence[Seat]], Seat]) -> None:
         self.seats: list[Seat] = []
         self._retired: list[Seat] = []  # get nothing any more, and may not have heard of it yet
-        self.max_in_flight = config.max_in_flight
+        self.chosen = config.max_in_flight  # None: one for each nsqd
         self._idle_timeout = config.low_rdy_idle_timeout
         self._timeout = config.low_rdy_timeout
         self._is_adaptive = config.rdy_policy == "adaptive"
@@ -82,6 +84,14 @@ class Flow:
         self._is_testing = False  # and one has RDY 1, or the next that comes will
         self._tested: Seat | None = None
         self._is_owed = False  # somebody gets more as soon as others have heard that they get less
+
+    @property
+    def max_in_flight(self) -> int:
+        return self.allowed_by(self.chosen)
+
+    def allowed_by(self, chosen: int | None) -> int:
+        """Return the `max_in_flight` that was chosen, or else one for each nsqd."""
+        return max(len(self.seats), 1) if chosen is None else chosen
 
     @property
     def believed(self) -> int:
@@ -118,8 +128,8 @@ class Flow:
         if self._tested is seat:
             self._test_another()
 
-    def set_max_in_flight(self, count: int, now: float) -> None:
-        self.max_in_flight = count
+    def set_max_in_flight(self, chosen: int | None, now: float) -> None:
+        self.chosen = chosen
         self._level(now)
 
     def written(self, seat: Seat, now: float) -> None:

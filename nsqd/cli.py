@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from common.daemon import run_daemon
-from nsqd.daemon import run
-from nsqd.options import Options
+from common.entry import hold_signals
 
 
 def main() -> None:
@@ -14,4 +12,9 @@ def main() -> None:
         from nsqd.fsck import cli as fsck  # a broker has no use for it
 
         sys.exit(fsck.main(sys.argv[2:]))
+    hold_signals()
+    from common.daemon import run_daemon
+    from nsqd.daemon import run
+    from nsqd.options import Options
+
     sys.exit(run_daemon("nsqd", Options, run))

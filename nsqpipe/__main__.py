@@ -1,6 +1,6 @@
 """`python -m nsqpipe`, and what spark-submit runs."""
 
-from nsqpipe.cli import main
+from nsqpipe.entry import main
 
 if __name__ == "__main__":
     main()

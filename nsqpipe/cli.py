@@ -269,10 +269,6 @@ COMMANDS: Final[Mapping[str, tuple[type[Job], Runner]]] = {
 app: Final = command_line.root(ABOUT, EPILOG, {"offsets": OFFSETS}, COMMANDS)
 
 
-def main() -> None:
-    app(prog_name="nsqpipe")
-
-
 def _places(job: jobs.Doctor) -> list[Place]:
     if not job.table:
         return []  # where pyarrow is missing, doctor is to say so

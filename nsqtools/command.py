@@ -4,7 +4,8 @@ A tool's `main` is one call of `run_tool()`; what it does is its own `async def 
 exit status. Everything that is said goes to stderr; stdout carries data only.
 
 Signals: the first SIGINT or SIGTERM sets `stop`, and the tool ends in good order, with status 0. A second one ends it
-at once, with 130 or 143: what was under way is then as after a `kill -9`.
+at once, with 130 or 143: what was under way is then as after a `kill -9`. One that comes during the start is held until
+`stop` can be set (`common.entry`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from common.entry import HELD_SIGNALS, release_signals
 from common.options import HelpRequested, UsageError, read_flags
 from common.startup import StartupError
 from common.version import NSQ_VERSION
@@ -75,9 +77,13 @@ def run_tool(
     argv: Sequence[str] | None = None,
     about: str = "",
     stopped_by: Iterable[signal.Signals] = STOPPING_SIGNALS,
+    left_held: Iterable[signal.Signals] = (),
     configure_logging: Callable[[OptionsT], None] | None = None,
 ) -> int:
-    """Reads the flags, runs `run(options, stop)` under trio, and gives the exit status (see EXIT_STATUSES)."""
+    """Reads the flags, runs `run(options, stop)` under trio, and gives the exit status (see EXIT_STATUSES).
+
+    `left_held` are signals that `run` releases itself, when it can handle them.
+    """
     log_to_stderr(GoFormatter())
     try:
         flags = read_flags(
@@ -106,7 +112,7 @@ def run_tool(
         configure_logging(flags.options)
     if flags.options.must_connect:
         _leave_the_start_to_us()
-    return _run(program, run, flags.options, frozenset(stopped_by))
+    return _run(program, run, flags.options, frozenset(stopped_by), frozenset(left_held))
 
 
 def _run(
@@ -114,11 +120,12 @@ def _run(
     run: Callable[[OptionsT, trio.Event], Awaitable[int]],
     options: OptionsT,
     stopped_by: frozenset[signal.Signals],
+    left_held: frozenset[signal.Signals],
 ) -> int:
     async def main() -> int:
         stop = trio.Event()
         async with trio.open_nursery() as nursery:
-            await nursery.start(_heed_signals, stopped_by, stop)
+            await nursery.start(_heed_signals, stopped_by, left_held, stop)
             status = await run(options, stop)
             nursery.cancel_scope.cancel()
         return status
@@ -134,7 +141,7 @@ def _status_of(program: str, error: BaseException) -> int:
     errors = list(_alone(error))
     if any(isinstance(it, OutputClosed) for it in errors):
         return STATUS_OF_A_CLOSED_PIPE
-    if isinstance(errors[0], KeyboardInterrupt):  # before the signals are ours
+    if isinstance(errors[0], KeyboardInterrupt):  # when the signals are no longer ours
         return 128 + signal.SIGINT
     if all(isinstance(it, ToolFailed | StartupError) for it in errors):
         log.critical("%s", errors[0])
@@ -153,11 +160,13 @@ def _alone(error: BaseException) -> Iterator[BaseException]:
 
 async def _heed_signals(
     stopped_by: frozenset[signal.Signals],
+    left_held: frozenset[signal.Signals],
     stop: trio.Event,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     with trio.open_signal_receiver(*stopped_by) as arrivals:
+        release_signals(HELD_SIGNALS - left_held)
         task_status.started()
         async for number in arrivals:
             if stop.is_set():

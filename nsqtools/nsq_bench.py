@@ -301,9 +301,5 @@ async def _shown_beside(bench: Bench, job: Callable[[], Awaitable[None]]) -> Non
         trouble = list(error.exceptions)
 
 
-def main() -> None:
-    sys.exit(run_tool("nsq_bench", Options, run, about=ABOUT))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool("nsq_bench", Options, run, about=ABOUT)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -310,9 +309,5 @@ def shown(replay: Replay, options: Options, *, complete: bool) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def main() -> None:
-    sys.exit(run_tool("nsq_replay", Options, run, about=ABOUT))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool("nsq_replay", Options, run, about=ABOUT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -146,10 +145,6 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0
 
 
-def main() -> None:
+def main() -> int:
     stopped_by = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    sys.exit(run_tool("nsq_stat", Options, run, about=ABOUT, stopped_by=stopped_by))
-
-
-if __name__ == "__main__":
-    main()
+    return run_tool("nsq_stat", Options, run, about=ABOUT, stopped_by=stopped_by)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -240,9 +239,5 @@ async def _stop_on(stop: trio.Event, tail: Tail) -> None:
     tail.stop()
 
 
-def main() -> None:
-    sys.exit(run_tool("nsq_tail", Options, run, about=ABOUT))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool("nsq_tail", Options, run, about=ABOUT)

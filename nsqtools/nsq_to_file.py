@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from common.durations import MINUTE, SECOND, Nanoseconds, seconds
+from common.entry import release_signals
 from common.logs import LogLevel, NsqFormatter
 from common.options import DURATION, one_of, option
 from common.startup import StartupError
@@ -216,6 +216,7 @@ class Archive:
 
     async def hang_up_on_signal(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with trio.open_signal_receiver(signal.SIGHUP) as arrivals:
+            release_signals([signal.SIGHUP])
             task_status.started()
             async for _ in arrivals:
                 for archive in self._topics.values():
@@ -291,9 +292,7 @@ def configure_logging(options: Options) -> None:
     log_to_stderr(NsqFormatter(options.log_prefix), level=level)
 
 
-def main() -> None:
-    sys.exit(run_tool("nsq_to_file", Options, run, about=ABOUT, configure_logging=configure_logging))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool(
+        "nsq_to_file", Options, run, about=ABOUT, left_held=[signal.SIGHUP], configure_logging=configure_logging
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import random
 import re
-import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ssl import create_default_context
@@ -186,9 +185,5 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0
 
 
-def main() -> None:
-    sys.exit(run_tool("nsq_to_http", Options, run, about=ABOUT))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool("nsq_to_http", Options, run, about=ABOUT)

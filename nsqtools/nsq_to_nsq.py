@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -133,9 +132,5 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0
 
 
-def main() -> None:
-    sys.exit(run_tool("nsq_to_nsq", Options, run, about=ABOUT))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool("nsq_to_nsq", Options, run, about=ABOUT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -115,9 +114,5 @@ async def run(options: Options, stop: trio.Event) -> int:
     return 0
 
 
-def main() -> None:
-    sys.exit(run_tool("to_nsq", Options, run, about=ABOUT))
-
-
-if __name__ == "__main__":
-    main()
+def main() -> int:
+    return run_tool("to_nsq", Options, run, about=ABOUT)

@@ -32,6 +32,7 @@ START_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 20.0
 CATCH_UP_TIMEOUT: Final = 30.0
 RESTART_PAUSE: Final = 2.0
+SHIFTS: Final = (0, 10_000, 20_000, 30_000)  # of ports, where nobody has chosen one
 
 
 class Failed(Exception):
@@ -67,6 +68,9 @@ class Cluster:
     def ports(self) -> list[int]:
         pairs = [*self.nsqlookupds, *self.nsqds]
         return [*pairs, *(port + 1 for port in pairs), self.admin_port]
+
+    def taken_ports(self) -> list[int]:
+        return [port for port in self.ports if _is_taken(port)]
 
     def discovery(self) -> Iterator[Program]:
         for number, port in enumerate(self.nsqlookupds, start=1):
@@ -122,13 +126,13 @@ class Running:
         self.program = program
         self.log = folder / f"{program.name}.log"
         self._is_ready = not program.ping
-        self._stopping = False
+        self._stopping = trio.Event()
         self._ended = trio.Event()
         self._process: trio.Process | None = None
 
     async def keep_alive(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self.log.open("ab") as log:
-            while True:
+            while not self._stopping.is_set():
                 self._process = await trio.lowlevel.open_process(
                     self.program.command,
                     stdin=subprocess.DEVNULL,
@@ -137,13 +141,18 @@ class Running:
                     # Ctrl-C is for us: they stop in an order.
                     start_new_session=True,
                 )
+                if self._stopping.is_set():
+                    self._process.terminate()
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 status = await self._process.wait()
-                if self._stopping or not self._is_ready:  # who never began would not begin the next time either
+                if (
+                    self._stopping.is_set() or not self._is_ready
+                ):  # who never began would not begin the next time either
                     break
                 say(f"{self.program.name} ended ({_how(status)}) and is started again; its log: {self.log}")
-                await trio.sleep(RESTART_PAUSE)
+                with trio.move_on_after(RESTART_PAUSE):
+                    await self._stopping.wait()
         self._ended.set()
 
     async def wait_until_ready(self) -> None:
@@ -158,7 +167,7 @@ class Running:
         )
 
     async def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_TIMEOUT) as limit:
@@ -321,13 +330,18 @@ def _folder(chosen: str) -> Iterator[Path]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/demo", description="A cluster on this machine. Ctrl-C stops it.")
     parser.add_argument("--folder", default="", help="for data and logs; they stay (default: a temporary one, removed)")
-    parser.add_argument("--shift-ports", type=int, default=0, metavar="N", help="add N to each port (4150 and so on)")
+    parser.add_argument(
+        "--shift-ports",
+        type=int,
+        metavar="N",
+        help="add N to each port, 4150 and so on (default: 0, or where ports are in use 10000, 20000, ...)",
+    )
     parser.add_argument("--rate", type=float, default=50, help="messages a second (default: %(default)s)")
     chosen = parser.parse_args()
     with _folder(chosen.folder) as folder:
-        cluster = Cluster(folder, chosen.shift_ports, chosen.rate)
-        if taken := [port for port in cluster.ports if _is_taken(port)]:
-            say(f"demo: in use: {', '.join(map(str, taken))}; stop what listens there, or use --shift-ports=10000")
+        shifts = SHIFTS if chosen.shift_ports is None else (chosen.shift_ports,)
+        cluster = first_free([Cluster(folder, shift, chosen.rate) for shift in shifts])
+        if cluster is None:
             return 1
         status = 0
         try:
@@ -336,6 +350,18 @@ def main() -> int:
             say(f"demo: {failures.exceptions[0]}")
             status = 1
     return status
+
+
+def first_free(clusters: Sequence[Cluster]) -> Cluster | None:
+    """Return the first one whose ports are all free, and say so where it is not the one at the usual ports."""
+    taken = ", ".join(map(str, clusters[0].taken_ports()))
+    for cluster in clusters:
+        if not cluster.taken_ports():
+            if cluster is not clusters[0]:
+                say(f"demo: in use: {taken}; all ports are moved by {cluster.shift}")
+            return cluster
+    say(f"demo: in use: {taken}; stop what listens there, or choose other ports with --shift-ports")
+    return None
 
 
 def _is_taken(port: int) -> bool:

@@ -1,6 +1,7 @@
 """Every command in the documents is run, page by page, in the order in which a reader would.
 
-A page gets a machine of its own (world.py). What a page takes for granted, certificates, say, is made before by
+A page gets a machine of its own (world.py). The README and the tutorials have one together, as a newcomer reads them in one
+sitting: what one of them leaves behind must not be in the way of the next. What a page takes for granted, certificates, say, is made before by
 `prepare/PAGE.sh`. What cannot be run says so in the page, with the reason: blocks.py.
 """
 
@@ -32,7 +33,9 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 HERE: Final = Path(__file__).parent
 PAGES: Final = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TIMEOUT: Final = 170.0
-SPARK_PAGES: Final = frozenset({"spark-pipeline"})
+# In the order in which a newcomer reads them.
+FIRST_HOUR: Final = [ROOT / "README.md", ROOT / "docs" / "tutorials" / "first-message.md"]
+SPARK_TUTORIAL: Final = ROOT / "docs" / "tutorials" / "spark-pipeline.md"  # read after them, where there is Java
 SPARK_TIMEOUT: Final = 900.0  # Spark starts four times: a minute on a quiet machine
 NAMESPACES: Final = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -43,7 +46,8 @@ def name_of(page: Path) -> str:
 
 def pages_to_run() -> list[Path]:
     try:
-        return [page for page in PAGES if any(it.manner is not Manner.SKIP for it in blocks_of(page))]
+        pages = [page for page in PAGES if page not in (*FIRST_HOUR, SPARK_TUTORIAL)]
+        return [page for page in pages if any(it.manner is not Manner.SKIP for it in blocks_of(page))]
     except Unclear:
         return []  # the test below says what is unclear
 
@@ -73,14 +77,22 @@ def unshare() -> list[str]:
 
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
 def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
+    run_on_a_machine([*lines_of(page)], tmp_path, unshare, TIMEOUT)
+
+
+def test_a_newcomer_s_first_hour(tmp_path: Path, unshare: list[str]) -> None:
+    lines = [it for page in FIRST_HOUR for it in (*lines_of(page), *lines_of_readme_consumer(page))]
     timeout = TIMEOUT
-    if page.stem in SPARK_PAGES:
-        if not (which("java") and find_spec("pyspark")) and not os.environ.get("CI"):
-            pytest.skip("the page needs Java and pyspark")
-        timeout = SPARK_TIMEOUT
+    if (which("java") and find_spec("pyspark")) or os.environ.get("CI"):
+        lines += [*END_OF_DEMO, *lines_of(SPARK_TUTORIAL)]
+        timeout += SPARK_TIMEOUT
         faulthandler.cancel_dump_traceback_later()  # pytest's patience is shorter
-    script = tmp_path / "page.sh"
-    script.write_text("\n".join(lines_of(page)), encoding="utf-8")
+    run_on_a_machine(lines, tmp_path, unshare, timeout)
+
+
+def run_on_a_machine(lines: list[str], folder: Path, unshare: list[str], timeout: float) -> None:
+    script = folder / "page.sh"
+    script.write_text("\n".join(lines), encoding="utf-8")
     # Not below /tmp, which gets an overlay that is kept here. What is left belongs to processes that have ended.
     with TemporaryDirectory(prefix="nsq-docs-", dir="/var/tmp", ignore_cleanup_errors=True) as space:
         done = subprocess.run(
@@ -93,6 +105,25 @@ def test_commands_of(page: Path, tmp_path: Path, unshare: list[str]) -> None:
             check=False,
         )
     assert done.returncode == 0, done.stdout
+
+
+# What somebody does who reads "Ctrl-C in the demo's terminal stops everything".
+END_OF_DEMO: Final = (
+    "pkill --signal INT --full scripts.demo_cluster",
+    "while pgrep --full scripts.demo_cluster >/dev/null; do sleep 0.2; done",
+)
+
+
+def lines_of_readme_consumer(page: Path) -> Iterator[str]:
+    """Run the consumer that the README shows until it has the README's message, and end it with Ctrl-C."""
+    if page.name != "README.md":
+        return
+    (consumer,) = shown_in(page, "python")
+    yield f"cat > listen.py <<'END'\n{consumer}END"
+    # A job of its own, as bash lets other background commands ignore SIGINT.
+    yield "set -m; PYTHONUNBUFFERED=1 .venv/bin/python listen.py > heard 2>&1 & set +m"
+    yield "for _ in $(seq 100); do ! grep --quiet hello heard || break; sleep 0.1; done"
+    yield 'kill -INT $!; wait $! && [ "$(cat heard)" = "b\'hello\'" ] || { cat heard; exit 1; }'
 
 
 def lines_of(page: Path) -> Iterator[str]:

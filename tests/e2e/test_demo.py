@@ -18,8 +18,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import trio
 
-from scripts.demo_cluster import Cluster
+from scripts.demo_cluster import RESTART_PAUSE, Cluster, Program, Running, first_free
 from tests.support.process import ROOT, eventually
 
 pytestmark = [
@@ -183,6 +184,32 @@ def test_what_does_not_start_ends_it_all(tmp_path: Path) -> None:
     assert "demo: nsqd2 does not answer" in done.stdout
     assert "failed to lock data-path" in done.stdout
     assert all(is_free(port) for port in Cluster(tmp_path, shift, 1).ports)
+
+
+def test_one_that_was_killed_can_be_stopped_before_it_is_started_again(tmp_path: Path) -> None:
+    async def kill_and_stop() -> None:
+        running = Running(Program("killed", ["sleep", "600"]), tmp_path)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(running.keep_alive)
+            assert running._process is not None
+            running._process.kill()
+            await running._process.wait()
+            with trio.fail_after(RESTART_PAUSE * 5):
+                await running.stop()
+
+    trio.run(kill_and_stop)
+
+
+def test_a_demo_beside_a_broker_moves_its_ports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    usual, other = (Cluster(tmp_path, free_shift(tmp_path), 1) for _ in range(2))
+    with socket.create_server(("127.0.0.1", usual.nsqds[0])):
+        assert first_free([usual, other]) is other
+        assert first_free([usual]) is None
+    assert first_free([usual, other]) is usual
+    assert capsys.readouterr().out.splitlines() == [
+        f"demo: in use: {usual.nsqds[0]}; all ports are moved by {other.shift}",
+        f"demo: in use: {usual.nsqds[0]}; stop what listens there, or choose other ports with --shift-ports",
+    ]
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

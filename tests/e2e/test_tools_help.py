@@ -16,7 +16,7 @@ from tests.support.tools import Tool, address, run_tool
 pytestmark = pytest.mark.e2e
 
 PROJECT = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-TOOLS = [name for name, target in PROJECT["scripts"].items() if target == f"nsqtools.{name}:main"]
+TOOLS = [name for name, target in PROJECT["scripts"].items() if target == f"nsqtools.cli:{name}"]
 
 
 def test_these_are_all_tools() -> None:

@@ -84,7 +84,7 @@ def test_an_object_for_each_message(nsqd: Nsqd, topic: str) -> None:
 def test_when_the_reader_goes_nothing_is_lost(nsqd: Nsqd, topic: str) -> None:
     prepare(nsqd, topic, *(b"%d" % number for number in range(20)))
     tail = subprocess.Popen(
-        [PYTHON, "-P", "-m", "nsqtools.nsq_tail", f"--topic={topic}", "--channel=c", *places(nsqd)],
+        [PYTHON, "-P", "-m", "nsqtools", "nsq_tail", f"--topic={topic}", "--channel=c", *places(nsqd)],
         env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -351,7 +351,7 @@ def test_nsqd_without_fsck_is_the_broker(monkeypatch: pytest.MonkeyPatch) -> Non
         raise SystemExit(7)
 
     monkeypatch.setattr("sys.argv", ["nsqd", "--data-path=fsck"])
-    monkeypatch.setattr(nsqd_cli, "run_daemon", refuse)
+    monkeypatch.setattr("common.daemon.run_daemon", refuse)
     with pytest.raises(SystemExit) as ended:
         nsqd_cli.main()
     assert ended.value.code == 7

@@ -69,6 +69,17 @@ def test_services_can_write_to_their_volumes_only_and_are_looked_after(name: str
     assert service["read_only"]
     assert service["cap_drop"] == ["ALL"]
     assert {"restart", "stop_grace_period"} <= service.keys()
+    assert {"max-size", "max-file"} <= service["logging"]["options"].keys(), "logs that grow without a bound"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to/deploy.md"])
+def test_a_page_that_starts_profiles_of_compose_stops_them(page: str) -> None:
+    """`down` leaves what belongs to a profile that it is not told of, and then fails to remove the network."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    commands = re.findall(r"docker compose ((?:--profile \w+ )*)(up|down)", text)
+    profiles = {it: {name for said, verb in commands if verb == it for name in said.split()} for it in ("up", "down")}
+    assert profiles["up"]
+    assert profiles["down"] >= profiles["up"]
 
 
 def test_ports_are_the_same_inside_and_published() -> None:

@@ -11,26 +11,26 @@ from tests.support.process import ROOT
 
 FILES = ("tests/e2e/test_waits.py", "tests/spark/test_computes.py", "tests/unit/test_one.py", "tests/unit/test_two.py")
 PASSED = re.compile(r"\[(gw\d)\] \[ *\d+%\] PASSED (\S+)::")
-TUTORIAL = "tests/docs/test_commands.py::test_commands_of[docs/tutorials/spark-pipeline]"
+TUTORIALS = "tests/docs/test_commands.py::test_a_newcomer_s_first_hour"
 
 
 def test_a_file_stays_together_and_what_takes_minutes_does_not() -> None:
     assert scope_of("tests/spark/test_sink.py::test_a") == scope_of("tests/spark/test_sink.py::test_b")
-    assert scope_of(TUTORIAL) == TUTORIAL
+    assert scope_of(TUTORIALS) == TUTORIALS
     kills = [f"tests/spark/test_kill9.py::test_kills[{kind}]" for kind in ("delta", "parquet")]
     assert scope_of(kills[0]) != scope_of(kills[1])
 
 
 def test_the_row_goes_from_those_that_compute_to_those_that_wait() -> None:
-    row = (TUTORIAL, FILES[1], *FILES[2:], "tests/docs/test_commands.py::test_commands_of[README]", FILES[0])
+    row = (TUTORIALS, FILES[1], *FILES[2:], "tests/docs/test_commands.py::test_commands_of[docs/README]", FILES[0])
     assert sorted({*row}, key=place_of) == [*row]
 
 
 def test_what_the_row_names_is_there() -> None:
     for begin in ROW:
         assert (ROOT / begin.partition("::")[0]).exists(), begin
-    page = TUTORIAL.partition("[")[2].rstrip("]")
-    assert (ROOT / f"{page}.md").exists()
+    file, _, test = TUTORIALS.partition("::")
+    assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_two_processes_begin_at_both_ends(pytester: pytest.Pytester) -> None:

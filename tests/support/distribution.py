@@ -16,7 +16,7 @@ from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
 _COMPUTING_LONGEST: Final = (
-    "tests/docs/test_commands.py::test_commands_of[docs/tutorials/spark",
+    "tests/docs/test_commands.py::test_a_newcomer",
     "tests/spark/test_kill9.py",
     "tests/spark/test_cluster.py",
     "tests/spark/test_connect.py",

@@ -16,7 +16,7 @@ LIMIT: Final = 30.0  # seconds that any tool may take for what a test asks of it
 
 
 def _command(tool: str, arguments: tuple[str, ...]) -> list[str]:
-    return [PYTHON, "-P", "-m", f"nsqtools.{tool}", *arguments]
+    return [PYTHON, "-P", "-m", "nsqtools", tool, *arguments]
 
 
 def _environ(environ: Mapping[str, str] | None) -> dict[str, str]:

@@ -195,6 +195,24 @@ async def test_a_single_rdy_goes_round_and_leaves_who_has_it_for_long() -> None:
 
 
 @jumping
+async def test_without_a_max_in_flight_every_nsqd_is_served_at_once() -> None:
+    async with AsyncExitStack() as stack:
+        servers, heard = await open_all(stack, 3)
+        for server in servers:
+            server.put("t", b"from each")
+        async with open_consumer("t", "c", nsqd=servers) as consumer:
+            assert consumer.max_in_flight == 1
+            with trio.fail_after(1):
+                for _ in servers:
+                    (await anext(consumer)).finish()
+            assert consumer.max_in_flight == 3
+            consumer.pause()
+            assert consumer.max_in_flight == 3
+            consumer.resume()
+    assert highest_sum(heard) == 3
+
+
+@jumping
 async def test_pause_resume_and_another_max_in_flight() -> None:
     async with MemoryNSQD() as server:
         async with open_consumer("t", "c", nsqd=server, config=Config(max_in_flight=4)) as consumer:

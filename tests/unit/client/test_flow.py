@@ -32,7 +32,7 @@ class Nsqd:
         self.taken = len(self.told)
 
 
-def flow_of(nsqds: list[Nsqd], max_in_flight: int, **settings: object) -> Flow:
+def flow_of(nsqds: list[Nsqd], max_in_flight: int | None, **settings: object) -> Flow:
     flow = Flow(Config(max_in_flight=max_in_flight, **settings), choose=random.Random(1).choice)  # type: ignore[arg-type]
     for nsqd in nsqds:
         flow.join(nsqd.seat, 0.0)
@@ -54,9 +54,18 @@ def rdys(nsqds: list[Nsqd]) -> list[int]:
 
 @pytest.mark.parametrize(
     ("max_in_flight", "count", "shares"),
-    [(8, 3, [2, 3, 3]), (9, 6, [1, 1, 1, 2, 2, 2]), (6, 2, [3, 3]), (1, 3, [0, 0, 1]), (0, 2, [0, 0]), (5, 1, [5])],
+    [
+        (None, 1, [1]),
+        (None, 3, [1, 1, 1]),
+        (8, 3, [2, 3, 3]),
+        (9, 6, [1, 1, 1, 2, 2, 2]),
+        (6, 2, [3, 3]),
+        (1, 3, [0, 0, 1]),
+        (0, 2, [0, 0]),
+        (5, 1, [5]),
+    ],
 )
-def test_everything_is_shared_out(max_in_flight: int, count: int, shares: list[int]) -> None:
+def test_everything_is_shared_out(max_in_flight: int | None, count: int, shares: list[int]) -> None:
     nsqds = [Nsqd() for _ in range(count)]
     flow_of(nsqds, max_in_flight)
     assert sorted(rdys(nsqds)) == shares
@@ -90,6 +99,18 @@ def test_a_loss_is_shared_by_the_others() -> None:
     flow = flow_of(nsqds, 8)
     flow.leave(nsqds.pop(0).seat, 0.0)
     assert rdys(nsqds) == [4, 4]
+
+
+def test_each_has_one_where_none_was_chosen_whoever_comes_and_goes() -> None:
+    nsqds = [Nsqd() for _ in range(3)]
+    flow = flow_of(nsqds, None)
+    flow.retire(nsqds[0].seat, 0.0)
+    new = Nsqd()
+    flow.join(new.seat, 0.0)
+    write_all(flow, [*nsqds, new])
+    assert rdys([*nsqds, new]) == [0, 1, 1, 1]
+    flow.leave(nsqds[1].seat, 0.0)
+    assert rdys([nsqds[2], new]) == [1, 1]
 
 
 def test_who_retires_leaves_its_share_to_others_as_soon_as_it_has_heard() -> None:
@@ -223,17 +244,18 @@ class Lives(RuleBasedStateMachine):
         self.is_testing = False
         self.flow = Flow(Config(), choose=random.Random(0).choice)
 
-    @initialize(max_in_flight=st.integers(0, 20), policy=st.sampled_from(["even", "adaptive"]))
-    def begin(self, max_in_flight: int, policy: str) -> None:
+    @initialize(max_in_flight=st.none() | st.integers(0, 20), policy=st.sampled_from(["even", "adaptive"]))
+    def begin(self, max_in_flight: int | None, policy: str) -> None:
         config = Config(max_in_flight=max_in_flight, rdy_policy=policy)  # type: ignore[arg-type]
         self.flow = Flow(config, choose=random.Random(0).choice)
-        self.allowed = max_in_flight
+        self.allowed = self.flow.max_in_flight
 
     @rule(max_rdy=st.sampled_from([1, 3, 2500]))
     def join(self, max_rdy: int) -> None:
         if len(self.nsqds) < 6:
             self.nsqds.append(Nsqd(max_rdy=max_rdy, now=self.now))
             self.flow.join(self.nsqds[-1].seat, self.now)
+            self.allowed = max(self.allowed, self.flow.max_in_flight)
 
     def _with_one(self, data: st.DataObject, act: Callable[[Nsqd], object]) -> None:
         if self.nsqds:

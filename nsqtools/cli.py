@@ -1,0 +1,45 @@
+"""The commands: each holds the signals before the module of its tool is imported."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from common.entry import hold_signals
+
+
+def start(tool: str) -> None:
+    hold_signals()
+    sys.exit(import_module(f"nsqtools.{tool}").main())
+
+
+def nsq_bench() -> None:
+    start("nsq_bench")
+
+
+def nsq_replay() -> None:
+    start("nsq_replay")
+
+
+def nsq_stat() -> None:
+    start("nsq_stat")
+
+
+def nsq_tail() -> None:
+    start("nsq_tail")
+
+
+def nsq_to_file() -> None:
+    start("nsq_to_file")
+
+
+def nsq_to_http() -> None:
+    start("nsq_to_http")
+
+
+def nsq_to_nsq() -> None:
+    start("nsq_to_nsq")
+
+
+def to_nsq() -> None:
+    start("to_nsq")

@@ -1,0 +1,120 @@
+"""Whenever a signal comes while a program starts, the program ends in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.e2e.test_tools_help import PROJECT
+from tests.support import signalled
+from tests.support.process import PYTHON, PYTHONPATH, Nsqd, needs_module
+from tests.support.tools import LIMIT, address
+
+pytestmark = pytest.mark.e2e
+
+# In audit events. The last ones come when most programs have started, and wait.
+MOMENTS: Final = (0, 30, 200, 600, 1000, 1600)
+HAS_STARTED: Final = 2.0  # seconds, after which a program that has not come so far gets its signal from outside
+STARTED_BY_PEOPLE: Final = [it for it in PROJECT["scripts"].items() if it[0] != "nsqpipe-worker"]
+EXTRAS: Final = {"nsqadmin": "starlette", "nsqpipe": "pyspark"}
+INCOMPLETE: Final = 3  # of nsq_replay: it was stopped, and has not replayed all
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the programs work with: a broker, a topic with a few messages, a place that never answers."""
+
+    nsqd: Nsqd
+    topic: str
+    silent: str
+    folder: Path
+
+    def arguments(self, program: str) -> tuple[str, ...]:
+        tcp, http = address(self.nsqd.tcp), address(self.nsqd.http_address)
+        anywhere = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+        consuming = (f"--topic={self.topic}", f"--nsqd-tcp-address={tcp}")
+        match program:
+            case "nsqd":
+                return (*anywhere, f"--data-path={self.folder}")
+            case "nsqlookupd":
+                return anywhere
+            case "nsqadmin":
+                return ("--http-address=127.0.0.1:0", f"--nsqd-http-address={http}")
+            case "nsqpipe":
+                return ("submit", "--master=local", "--dry-run", "--", "land")
+            case "nsq_tail":
+                return (*consuming, "--channel=c")
+            case "nsq_to_file":
+                return (*consuming, "--channel=c", f"--output-dir={self.folder}")
+            case "nsq_to_http":
+                return (*consuming, "--channel=c", f"--post=http://{self.silent}/")
+            case "nsq_to_nsq":
+                return (
+                    *consuming,
+                    "--channel=c",
+                    "--destination-topic=copies",
+                    f"--destination-nsqd-tcp-address={tcp}",
+                )
+            case "to_nsq":
+                return (f"--topic={self.topic}", f"--nsqd-tcp-address={tcp}")
+            case "nsq_stat":
+                return (f"--topic={self.topic}", "--channel=c", f"--nsqd-http-address={http}")
+            case "nsq_bench":
+                return (f"--topic={self.topic}", f"--nsqd-tcp-address={tcp}", "--runfor=1h", "--rate=10", "--quiet")
+            case "nsq_replay":
+                places = (f"--nsqd-http-address={http}", f"--destination-nsqd-tcp-address={tcp}")
+                return (f"--topic={self.topic}", "--destination-topic=copies", "--rate=1", *places)
+        raise AssertionError(f"nobody has said how {program} is started here")
+
+
+@pytest.fixture
+def world(nsqd: Nsqd, topic: str, tmp_path: Path) -> Iterator[World]:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    for _ in range(5):
+        nsqd.connect().publish(topic, b"something to do")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield World(nsqd, topic, address(silent.getsockname()), tmp_path)
+
+
+def ended(world: World, program: str, target: str, moment: int, number: signal.Signals) -> tuple[int, str]:
+    """Start the program, send it the signal, and return its exit status and its log."""
+    stdin, nothing = os.pipe()
+    process = subprocess.Popen(
+        [PYTHON, "-P", signalled.__file__, str(int(number)), str(moment), target, program, *world.arguments(program)],
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    with process, os.fdopen(stdin), os.fdopen(nothing):
+        try:
+            try:
+                log, _ = process.communicate(timeout=HAS_STARTED)
+            except subprocess.TimeoutExpired as slow:
+                if signalled.SENT not in (slow.output or b""):
+                    process.send_signal(number)
+                log, _ = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+    return process.returncode, log.decode()
+
+
+@pytest.mark.parametrize(("program", "target"), STARTED_BY_PEOPLE, ids=[program for program, _ in STARTED_BY_PEOPLE])
+def test_a_program_ends_well(program: str, target: str, world: World) -> None:
+    if program in EXTRAS:
+        needs_module(EXTRAS[program])
+    good = (0, INCOMPLETE) if program == "nsq_replay" else (0,)
+    for at, moment in enumerate(MOMENTS):
+        number = (signal.SIGTERM, signal.SIGINT)[at % 2]
+        status, log = ended(world, program, target, moment, number)
+        assert status in good, f"{number.name} at {moment}: exit status {status}\n{log}"
+        assert "Traceback" not in log

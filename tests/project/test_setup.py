@@ -1,0 +1,26 @@
+"""scripts/setup says what it does before it takes its time."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+
+def test_setup_says_what_takes_so_long_and_only_then(tmp_path: Path) -> None:
+    for name in ("scripts/setup", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    python = tmp_path / ".venv" / "bin" / "python"  # one that installs nothing
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\n")
+    python.chmod(0o755)
+    assert said_by(tmp_path / "scripts" / "setup") == "setup: installing into .venv, which takes a moment\n"
+    assert said_by(tmp_path / "scripts" / "setup") == ""
+
+
+def said_by(script: Path) -> str:
+    return subprocess.run([script], capture_output=True, text=True, timeout=30, check=True).stderr
