@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +17,25 @@ from tests.support.distribution import FromBothEnds
 
 pytest_plugins = ["pytester"]
 
+TESTS = Path(__file__).parent
+
 # A slow machine is no failure. In CI the examples are the same each time, so that a red run is about the change;
 # elsewhere they are new each time, which is where new failures are to be found.
 settings.register_profile("suite", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("quick", settings.get_profile("suite"), max_examples=20)  # for scripts/test-quick
 settings.load_profile("suite")
 
 # A JVM of a test lives for seconds, which is too short for what its best compiler gains later. Half of the rest is classes.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 os.environ.update(shared_classes.environment())
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with the name of its top folder; a folder without its marker in pyproject.toml is an error."""
+    for item in items:
+        if item.path.is_relative_to(TESTS):
+            item.add_marker(item.path.relative_to(TESTS).parts[0])
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:

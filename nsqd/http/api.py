@@ -11,7 +11,7 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import trio
 
@@ -61,7 +61,7 @@ from nsqd.http.stats_text import stats_text
 from nsqd.readers import Readers
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized
 
     from common.http_api import Attend
     from common.wire.unfinished import UnfinishedBodies
@@ -142,7 +142,8 @@ def make_app(
     """
     calls = _Calls(broker, turn, run_trio)
     readers = readers or Readers()
-    endpoints = _Endpoints(calls, settings, publishing, node, start_drain, lambda: lags(readers, reading.history))
+    figures = _LogFigures(reading.waiting, lambda: lags(readers, reading.history))
+    endpoints = _Endpoints(calls, settings, publishing, node, start_drain, figures)
     topics = _TopicEndpoints(calls)
     channels = _ChannelEndpoints(calls, reading)
     history = HistoryEndpoints(broker, reading, readers, monotonic)
@@ -233,6 +234,13 @@ def _not_on_disk(cause: object) -> HttpError:
     return HttpError(500, "INTERNAL_ERROR")
 
 
+class _LogFigures(NamedTuple):
+    """What `/metrics` shows about those who read logs over HTTP."""
+
+    waiting: Sized
+    lags: Callable[[], Iterable[tuple[str, Reader, int]]]  # topic, reader, and by how many messages it is behind
+
+
 class _Endpoints:
     """What is about the whole node, and publishing."""
 
@@ -243,10 +251,9 @@ class _Endpoints:
         publishing: Publishing,
         node: NodeInfo,
         start_drain: StartDrain,
-        lags: Callable[[], Iterable[tuple[str, Reader, int]]],
+        logs: _LogFigures,
     ) -> None:
-        """`lags()` tells topic, reader, and by how many messages it is behind."""
-        self._lags = lags
+        self._logs = logs
         self._calls = calls
         self._broker = calls.broker
         self._settings = settings
@@ -272,7 +279,9 @@ class _Endpoints:
 
     async def metrics(self, request: Request) -> Response:
         with self._calls.turn():
-            body = exposition(nsqd_metrics(self._broker, memory_now(), self._lags()))
+            body = exposition(
+                nsqd_metrics(self._broker, memory_now(), self._logs.lags(), waiting=len(self._logs.waiting))
+            )
         return Response(body=body, headers=((b"content-type", CONTENT_TYPE),))
 
     async def info(self, request: Request) -> Response:

@@ -42,14 +42,21 @@ _CHANNEL_GAUGES: Final[tuple[tuple[str, str, Callable[[ChannelSnapshot], int]], 
 )
 
 
-def nsqd_metrics(broker: Broker, memory: MemorySnapshot, lags: Iterable[tuple[str, Reader, int]] = ()) -> list[Metric]:
-    """`lags`: topics with their readers, and by how many messages these are behind."""
+def nsqd_metrics(
+    broker: Broker, memory: MemorySnapshot, lags: Iterable[tuple[str, Reader, int]] = (), *, waiting: int
+) -> list[Metric]:
+    """Collect the node's metrics.
+
+    `lags` are topics with their readers, and by how many messages each is behind.
+    `waiting` is the number of requests to /topic/log that wait for more.
+    """
     snapshot = broker.snapshot(clients=False)
     topics = tuple(snapshot.topics or ())
     channels = [(topic.topic_name, channel) for topic in topics for channel in topic.channels]
     return [
         *_of_node(snapshot, memory, connections=len(broker.producers)),
         *_of_disk(broker.store.disk()),
+        gauge("nsqd_log_requests_waiting", "Requests to /topic/log that wait for the log to grow.", waiting),
         *(
             _family("counter", f"nsqd_topic_{name}_total", text, ((_of(t), read(t)) for t in topics))
             for name, text, read in _TOPIC_COUNTERS

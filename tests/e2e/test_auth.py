@@ -99,14 +99,14 @@ def test_trap_50_an_answer_that_has_expired_is_asked_for_again_when_it_matters(
     nsqd = guarded(start_nsqd, server)
     client = log_in(nsqd)
     client.subscribe("t", ready=1)
-    time.sleep(1.1)
+    time.sleep(1.1)  # the server's answer expires, which nsqd shows nowhere until it matters
     client.send(b"NOP\nRDY 2\n")
     client.in_step()
     assert len(server.asked) == 1
     client.publish("t", b"x")
     assert [it.secret for it in server.asked] == ["secret", "secret"]
     client.message()
-    time.sleep(1.1)
+    time.sleep(1.1)  # it expires again
     server.answer = lambda asked: Reply(500)
     assert refusal(client, b"PUB t\n\0\0\0\1x") == "E_AUTH_FAILED AUTH failed"
 

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -74,6 +75,12 @@ def read(nsqd: Nsqd, topic: str, more: str = "") -> Read:
     return found
 
 
+def until_waiting(nsqd: Nsqd, requests: int) -> None:
+    """Wait until so many requests to /topic/log wait for more."""
+    figure = b"\nnsqd_log_requests_waiting %d\n" % requests
+    eventually(lambda: figure in nsqd.http("GET", "/metrics").body)
+
+
 def refusal(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json["message"]
 
@@ -121,7 +128,7 @@ def test_wait_holds_the_answer_until_more_is_synced(nsqd: Nsqd) -> None:
     answers: list[Any] = []
     waiting = threading.Thread(target=lambda: answers.append(log_of(nsqd, "wait", "&wait=30s&next=1")))
     waiting.start()
-    time.sleep(0.2)
+    until_waiting(nsqd, 1)
     assert not answers
     nsqd.connect().publish("wait", b"b")
     waiting.join(20)
@@ -151,7 +158,7 @@ def test_wait_ends_with_the_topic(nsqd: Nsqd) -> None:
         target=lambda: answers.append(nsqd.http("GET", "/topic/log?topic=waited&wait=30s", timeout=25))
     )
     waiting.start()
-    time.sleep(0.2)
+    until_waiting(nsqd, 1)
     nsqd.post("/topic/delete?topic=waited")
     waiting.join(20)
     assert refusal(answers[0]) == (404, "TOPIC_NOT_FOUND")
@@ -163,7 +170,7 @@ def test_wait_ends_when_nsqd_stops(start_nsqd: StartNsqd) -> None:
     answers: list[Any] = []
     waiting = threading.Thread(target=lambda: answers.append(log_of(nsqd, "t", "&wait=60s")))
     waiting.start()
-    time.sleep(0.2)
+    until_waiting(nsqd, 1)
     assert nsqd.stop() == 0
     waiting.join(20)
     assert answers[0]["next"] == 0
@@ -183,7 +190,7 @@ def test_a_drain_closes_the_log_for_who_asks_and_the_next_start_opens_it(start_n
     began = time.monotonic()
     for thread in waiting:
         thread.start()
-    time.sleep(0.2)
+    until_waiting(nsqd, 3)
     nsqd.post("/drain?stay=30s")
     waiting[0].join(20)
     assert time.monotonic() - began < 1.9, "who follows the log hears of it at once"
@@ -203,11 +210,14 @@ def test_a_drain_closes_the_log_for_who_asks_and_the_next_start_opens_it(start_n
 
 def test_who_waits_and_leaves_costs_nothing(nsqd: Nsqd) -> None:
     nsqd.post("/topic/create?topic=left")
+    until_waiting(nsqd, 0)
     before = nsqd.descriptors
-    for _ in range(20):
-        with socket.create_connection(nsqd.http_address) as sock:
+    with ExitStack() as connections:
+        for _ in range(20):
+            sock = connections.enter_context(socket.create_connection(nsqd.http_address))
             sock.sendall(b"GET /topic/log?topic=left&wait=60s HTTP/1.1\r\nHost: x\r\n\r\n")
-            time.sleep(0.01)
+        until_waiting(nsqd, 20)
+    until_waiting(nsqd, 0)
     eventually(lambda: nsqd.descriptors <= before + 1)
 
 
@@ -257,7 +267,9 @@ def test_ids_and_times_are_those_that_consumers_saw(nsqd: Nsqd) -> None:
     client = nsqd.connect()
     client.subscribe("same", "c", ready=2)
     got = {message.body: message for message in (client.message(), client.message())}
-    for line in lines(nsqd.http("GET", "/topic/read?topic=same"))[:-1]:
+    *shown, _ = lines(nsqd.http("GET", "/topic/read?topic=same"))
+    assert [line["body"] for line in shown] == ["a", "b"]
+    for line in shown:
         message = got[line["body"].encode()]
         assert (line["id"].encode(), line["timestamp"]) == (message.id, message.timestamp)
 

@@ -89,7 +89,7 @@ def test_a_drain_under_load_loses_nothing_and_ends_in_time(start_nsqd: StartNsqd
     publishers = [Publisher(nsqd, number) for number in range(4)]
     for thread in (*consumers, *publishers):
         thread.start()
-    time.sleep(1.0)
+    eventually(lambda: all(len(consumer.got) > 100 for consumer in consumers))
     started = time.monotonic()
     if asked_by == "signal":
         nsqd.send_signal(signal.SIGUSR1)

@@ -1,4 +1,4 @@
-"""What ports of nsqd usually miss on the TCP side. The numbers are those of our list of traps."""
+"""What ports of nsqd usually miss on the TCP side. The numbers are rows of docs/reference/nsq-traps.md."""
 
 from __future__ import annotations
 

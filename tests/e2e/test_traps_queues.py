@@ -1,6 +1,6 @@
 """What ports of nsqd usually miss of topics, channels and the disk, or what we do better than the original.
 
-The numbers are those of our list of traps.
+The numbers are rows of docs/reference/nsq-traps.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is easily missed about TLS, compression and HTTPS. Numbers are those of our notes on NSQ."""
+"""What ports of nsqd usually miss about TLS, compression and HTTPS. The numbers are rows of docs/reference/nsq-traps.md."""
 
 from __future__ import annotations
 

@@ -171,6 +171,7 @@ def test_kustomization_names_every_manifest() -> None:
 
 
 def test_selectors_of_services_find_pods_and_ports() -> None:
+    assert of_kind("Service")
     for service in of_kind("Service").values():
         chosen = service["spec"]["selector"].items()
         found = [pod for pod in pods().values() if chosen <= pod["metadata"]["labels"].items()]

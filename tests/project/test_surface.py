@@ -1,7 +1,7 @@
 """Nothing of NSQ's surface is forgotten.
 
-Every flag has a test that shows what it does, or is said to do nothing. Every number of our list of what ports of nsqd
-usually miss has a test of that name (`test_trap_07_...`), or one that stands here.
+Every flag has a test that shows what it does, or is said to do nothing. Every row of docs/reference/nsq-traps.md, what
+ports of nsqd usually miss, has a test with its number (`test_trap_07_...`), or one that is listed here.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def test_no_flag_is_shown_that_does_not_exist() -> None:
     assert shown <= {row.flag for row in table_of(Options)}
 
 
-TRAPS = range(1, 66)
+TRAPS = ROOT / "docs" / "reference" / "nsq-traps.md"
 TRAPS_ELSEWHERE = {
     51: {
         "tests/shell/test_lookup.py": "replies_to_commands_are_read_and_mean_nothing",
@@ -164,13 +164,15 @@ def numbers_of(test: str) -> list[int]:
     return [int(number) for number in re.findall(r"_(\d\d)(?=_)", test)]
 
 
-def test_every_trap_has_a_test() -> None:
+def test_every_trap_has_a_row_and_a_test() -> None:
+    rows = [int(number) for number in re.findall(r"^\| (\d+) \|", TRAPS.read_text(encoding="utf-8"), re.MULTILINE)]
+    assert rows == [*range(1, len(rows) + 1)]
     names = chain.from_iterable(
         re.findall(r"^(?:async )?def test_trap((?:_\d\d)+_)", path.read_text(encoding="utf-8"), re.MULTILINE)
         for path in (ROOT / "tests").rglob("test_*.py")
     )
     named = {number for name in names for number in numbers_of(name)}
-    assert named | TRAPS_ELSEWHERE.keys() == {*TRAPS}
+    assert named | TRAPS_ELSEWHERE.keys() == {*rows}
     assert not named & TRAPS_ELSEWHERE.keys()
     for places in TRAPS_ELSEWHERE.values():
         for path, test in places.items():

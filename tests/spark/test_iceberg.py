@@ -846,6 +846,7 @@ def test_a_table_and_a_catalog_that_are_wrong_are_said_before_spark_is_started(o
 def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     results = list(standing.run(tmp_path, engine=standing.Model, kind=Format.ICEBERG, orders=1, steps=6, seed=seed))
+    assert results
     assert all(result.is_exact for result in results), "\n".join(map(str, results))
     assert all(result.refused for result in results), "a wrong topic is refused at least"
 

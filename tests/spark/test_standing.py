@@ -347,5 +347,6 @@ def test_rows_of_a_batch_are_counted_by_its_offsets() -> None:
 def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     results = list(standing.run(tmp_path, engine=standing.Model, orders=4, steps=6, seed=seed))
+    assert len(results) == 4
     assert all(result.is_exact for result in results), "\n".join(map(str, results))
     assert all(result.refused for result in results), "a wrong topic is refused at least"

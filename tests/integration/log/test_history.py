@@ -157,6 +157,7 @@ def test_a_time_is_found_past_damage(tmp_path: Path) -> None:
             data[:60] = bytes(60)
             segment.write_bytes(data)
         damaged = [int(segment.stem) for segment in store.segments()[1:3]]
+        assert len(damaged) == 2
         for first in damaged:
             assert past(store).sequence_at(first * 1000) == first + 3
             assert past(store).sequence_at((first - 3) * 1000) == first - 3

@@ -5,6 +5,8 @@ That no task is left shows by itself: the servers' nursery, and trio, would wait
 
 from __future__ import annotations
 
+import os
+import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
@@ -18,6 +20,7 @@ from nsqclient.testing import MemoryNSQD
 
 MESSAGES = 6
 MOST_STEPS = 3000
+EVERY = int(os.environ.get("CANCEL_EVERY", "1"))  # more in scripts/test-quick, which begins at another step each time
 
 
 class CancelAt(trio.abc.Instrument):
@@ -40,7 +43,7 @@ class CancelAt(trio.abc.Instrument):
 
 def at_every_step(scenario: Callable[[CancelAt], Awaitable[bool]]) -> None:
     """`scenario` says whether it came to its end; with that all steps have had their turn."""
-    for step in range(1, MOST_STEPS):
+    for step in range(random.randint(1, EVERY), MOST_STEPS, EVERY):
         cancelling = CancelAt(step)
 
         async def limited(cancelling: CancelAt = cancelling) -> bool:
