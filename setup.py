@@ -29,7 +29,9 @@ COMPILED: Final = (
     "nsqd/protocol.py",
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",
+    "nsqd/log/faults.py",
     "nsqd/log/reserve.py",
+    "nsqd/log/space.py",
     "nsqd/log/tail_cache.py",
     "nsqd/log/topic_log.py",
     # The shells that every turn passes through.

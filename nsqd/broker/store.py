@@ -98,7 +98,9 @@ class DiskSnapshot:
 class Store(Protocol):
     """All topic logs of a data path, and the journal of what changed in topics and channels."""
 
-    health: str  # "OK", or what is wrong
+    @property
+    def health(self) -> str:
+        """Return OK, or what is wrong."""
 
     def disk(self) -> DiskSnapshot:
         """The figures of the disk."""

@@ -318,7 +318,7 @@ class Committer:
         store = self._store
         while True:
             await self._wakeups.repair.wait()
-            while store.is_broken:
+            while store.faults:
                 await trio.sleep(REPAIR_INTERVAL)
                 has_space = store.needs_space and await trio.to_thread.run_sync(disk_takes_data, store)
                 store.repair(has_space=has_space)

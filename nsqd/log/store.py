@@ -30,6 +30,7 @@ from nsqd.log.data_path import (
     Topology,
     write_log_json,
 )
+from nsqd.log.faults import Fault, Faults
 from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
 from nsqd.log.memory_log import MemoryLog
@@ -37,9 +38,9 @@ from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
 from nsqd.log.reading import Refusals
 from nsqd.log.recovery import Damage
 from nsqd.log.removals import Removals
-from nsqd.log.reserve import Reserve, reserve_size
 from nsqd.log.retention import AgeClock
 from nsqd.log.segment import segment_name
+from nsqd.log.space import Space
 from nsqd.log.store_recovery import Recovered, StoreRecovery, report
 from nsqd.log.topic_log import RETRY_AFTER, DiskLog, LogState
 
@@ -53,13 +54,6 @@ log = logging.getLogger(__name__)
 
 MOST_LOGS: Final = 1000  # in one round: the loop spends some microseconds on each when it begins, and when it ends
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
-
-_ids_source: Final = "ids"
-_place_source: Final = "place"
-_topology_source: Final = "topology"
-_gone_source: Final = "gone"
-_removal_source: Final = "removal"
-_reserve_source: Final = "reserve"
 
 
 def _new_id() -> str:
@@ -87,7 +81,11 @@ class Store:
         self.now = clock
         self.pause = pause  # with which a start or a thread waits for the disk
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
-        self.health = "OK"
+        self.wakeups = Wakeups()
+        self.faults = Faults(self.wakeups.repair)
+        self.space = Space(
+            data_path.folder, files, self.faults, clock, reserve=settings.disk_reserve, unwritten=self._unwritten_bytes
+        )
         self.is_recovered = False
         self.damage: list[Damage] = []
         self.logs: dict[str, DiskLog | MemoryLog] = {}
@@ -118,10 +116,7 @@ class Store:
         self._topology: Topology | None = None
         self._new_names: Names | None = None  # asks for all names, of which some are in no topology yet
         self._followers: list[Callable[[str], None]] = []
-        self._faults: dict[object, str] = {}
-        self._reserve = Reserve(self._reserve_size())
         self._outcome = Outcome()
-        self.wakeups = Wakeups()
 
     # From start to end
 
@@ -183,7 +178,7 @@ class Store:
                 self.data_path.write_topology(topology.json())
             except OSError as error:
                 self.topology_failed(topology, error)
-        for text in self._faults.values():
+        for text in self.faults.texts():
             log.error("not everything is on disk error=%s", text)
         self.abandon()
 
@@ -281,11 +276,11 @@ class Store:
 
     def _check_removals(self) -> None:
         removals = self._removals
-        for source, error in ((_gone_source, removals.rename_error), (_removal_source, removals.error)):
+        for source, error in ((Fault.DROPPING, removals.rename_error), (Fault.REMOVAL, removals.error)):
             if error is None:
-                self.repaired(source)
+                self.faults.repaired(source)
             else:
-                self.broken(source, error)
+                self.faults.broken(source, error)
 
     def record(self, change: Entry, *, urgent: bool) -> None:
         self.journal.record(change, urgent=urgent)
@@ -297,7 +292,7 @@ class Store:
             data_path.reserve_ids(until)
         except OSError as error:
             # There are some left of the reservation before; until there is a new one, publishing is refused.
-            self.broken(_ids_source, error_text("write", data_path.folder / NODE_JSON, error))
+            self.faults.broken(Fault.IDS, error_text("write", data_path.folder / NODE_JSON, error))
         else:
             self.journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])
 
@@ -321,6 +316,10 @@ class Store:
         logs = self.logs
         ids = {name: log.log_id for name in names if isinstance(log := logs.get(name), DiskLog)}
         topology.add(names, ids)
+
+    @property
+    def health(self) -> str:
+        return self.faults.health
 
     # The steps of a turn
 
@@ -355,15 +354,15 @@ class Store:
 
     def _check_journal(self) -> None:
         if self.journal.error is not None:
-            self.broken(self.journal, self.journal.error)
-        elif self.journal in self._faults:
-            self.repaired(self.journal)
+            self.faults.broken(self.journal, self.journal.error)
+        elif self.journal in self.faults:
+            self.faults.repaired(self.journal)
             self._something_is_unsynced()  # what the journal now says is finished can go
 
     @property
     def publishing_error(self) -> str | None:
         """Besides the journal, ids have to be sure: two messages of one id in flight would be taken for one."""
-        return self._faults.get(_place_source) or self.journal.error or self._faults.get(_ids_source)
+        return self.faults.text_of(Fault.PLACE) or self.journal.error or self.faults.text_of(Fault.IDS)
 
     def distrust_journal(self, error: str) -> None:
         """What recovery has told it is not on disk yet: nothing may be published, or it could count as finished."""
@@ -412,7 +411,7 @@ class Store:
         round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
         round_.journal = self.journal.begin_sync()
         says_what_is_finished = journal_is_written and not self.journal.has_lost
-        doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
+        doubtful = [one.folder for one in self.faults if isinstance(one, DiskLog) and one.names_may_be_lost]
         if self.is_in_place:
             self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
         else:
@@ -457,7 +456,7 @@ class Store:
             self._something_is_unsynced()
         outcome.error = self.journal.error
         outcome.log_errors = {
-            source.topic: source.error for source in self._faults if isinstance(source, DiskLog) and source.error
+            source.topic: source.error for source in self.faults if isinstance(source, DiskLog) and source.error
         }
         outcome.ended.set()
         return answered
@@ -510,12 +509,12 @@ class Store:
         return topology
 
     def topology_saved(self) -> None:
-        self.repaired(_topology_source)
+        self.faults.repaired(Fault.TOPOLOGY)
 
     def topology_failed(self, topology: Topology, error: OSError) -> None:
         if self._topology is None:  # else there is a newer one
             self._topology = topology
-        self.broken(_topology_source, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
+        self.faults.broken(Fault.TOPOLOGY, error_text("write", self.data_path.folder / TOPOLOGY_JSON, error))
 
     def start_rotation(self) -> bool:
         if not self.is_in_place:
@@ -538,16 +537,12 @@ class Store:
         return written
 
     @property
-    def is_broken(self) -> bool:
-        return bool(self._faults)
-
-    @property
     def needs_space(self) -> bool:
         """Whether something is broken that only a disk which takes data can mend."""
-        if self.journal in self._faults and self.journal.wants_rotation:
+        if self.journal in self.faults and self.journal.wants_rotation:
             return True
-        need_none = (self.journal, _place_source, _gone_source, _removal_source, _reserve_source)
-        return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
+        need_none = (self.journal, Fault.PLACE, Fault.DROPPING, Fault.REMOVAL, Fault.RESERVE)
+        return any(source not in need_none and not isinstance(source, Refusals) for source in self.faults)
 
     def repair(self, *, has_space: bool = True) -> None:
         """Try again whatever is broken; without space only what needs little, or gives some back.
@@ -556,17 +551,17 @@ class Store:
         """
         if not self.is_in_place:
             return
-        for source in tuple(self._faults):
+        for source in self.faults:
             if source is self.journal:
                 self._repair_journal(has_space=has_space)
-            elif source is _gone_source:
+            elif source is Fault.DROPPING:
                 self._removals.try_again()
                 self._check_removals()
                 self._something_is_unsynced()
-            elif source is _removal_source:
+            elif source is Fault.REMOVAL:
                 self._something_is_unsynced()
-            elif source is _reserve_source:
-                self._look_at_space()
+            elif source is Fault.RESERVE:
+                self.space.look()
             elif isinstance(source, Refusals):
                 self._ask_again(source)
             elif has_space:
@@ -575,10 +570,10 @@ class Store:
     def _repair_with_space(self, source: object) -> None:
         if isinstance(source, DiskLog):
             source.try_to_repair()
-        elif source is _ids_source:
-            self.repaired(source)
+        elif source is Fault.IDS:
+            self.faults.repaired(source)
             self.reserve_ids(0)
-        elif source is _topology_source:
+        elif source is Fault.TOPOLOGY:
             self.wakeups.topology.set()
 
     def _ask_again(self, refusals: Refusals) -> None:
@@ -639,72 +634,13 @@ class Store:
         self.loads.append(load)
         self.wakeups.load.set()
 
-    def no_room_for(self, size: int) -> str | None:
-        reserve = self._reserve
-        if not reserve.size:
-            return None
-        if reserve.wants_look(size, self.now()):
-            self._look_at_space()
-        return None if reserve.take(size) else self._told_to_wait()
-
-    def _reserve_size(self) -> int:
-        wanted = self.settings.disk_reserve
-        if not wanted:
-            return 0
-        try:
-            return reserve_size(wanted, self.files.total_bytes(self.data_path.folder))
-        except OSError as error:
-            log.warning("no reserve is kept error=%s", error_text("statfs", self.data_path.folder, error))
-            return 0
-
-    def _look_at_space(self) -> None:
-        reserve = self._reserve
-        try:
-            free = self.files.free_bytes(self.data_path.folder)
-        except OSError:
-            reserve.could_not_look(self.now())
-            return
+    def _unwritten_bytes(self) -> int:
         waiting = {**dict.fromkeys(self.dirty), **self._buffered}
-        unwritten = sum(topic_log.unwritten_bytes for topic_log in waiting)
-        reserve.looked(free, unwritten=unwritten, now=self.now())
-        if reserve.is_open:
-            self.repaired(_reserve_source)
-        else:
-            self._told_to_wait()
-
-    def _told_to_wait(self) -> str:
-        """The answer to publishers; if none is let in any more, the world's as well."""
-        reserve = self._reserve
-        left, kept = [f"{size / (1 << 20):.1f} MiB" for size in (reserve.free, reserve.size)]
-        text = f"write {self.data_path.folder}: {left} left on the disk, of which --disk-reserve keeps {kept}"
-        if not reserve.is_open:
-            self.broken(_reserve_source, text)
-        return text
+        return sum([topic_log.unwritten_bytes for topic_log in waiting])
 
     def remove(self, paths: list[Path]) -> None:
         self._removals.remove(paths)
         self._something_is_unsynced()
-
-    def broken(self, source: object, text: str) -> None:
-        if source not in self._faults:
-            if source is _reserve_source:
-                log.warning("publishing stops until there is space error=%s", text)
-            else:
-                log.error("disk fails error=%s", text)
-        self._faults[source] = text
-        self._set_health()
-        self.wakeups.repair.set()
-
-    def repaired(self, source: object) -> None:
-        if self._faults.pop(source, None) is None:
-            return
-        log.info("publishing goes on" if source is _reserve_source else "disk works again")
-        self._set_health()
-
-    def _set_health(self) -> None:
-        faults = self._faults
-        first = faults.get(_place_source) or next(iter(faults.values()), None)  # a lost place explains all the others
-        self.health = f"NOK - {first}" if first is not None else "OK"
 
     def damaged(self, topic: str, load: AnyLoad) -> None:
         kept = {path.name: str(path) for path in load.aside}
@@ -722,15 +658,15 @@ class Store:
             return
         first, end = load.bypassed
         text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
-        if refusals not in self._faults:
+        if refusals not in self.faults:
             log.warning(
                 "the disk refuses to read messages, which are put off topic=%s first=%d end=%d", topic, first, end
             )
-        self.broken(refusals, text)
+        self.faults.broken(refusals, text)
 
     def read_again(self, refusals: Refusals) -> None:
         if refusals.oldest_stretch is None:
-            self.repaired(refusals)
+            self.faults.repaired(refusals)
 
     def disk(self) -> DiskSnapshot:
         """Return the figures of the disk."""
@@ -751,9 +687,9 @@ class Store:
         """
         self.data_path.lost = error
         if error is not None:
-            self.broken(_place_source, error)
+            self.faults.broken(Fault.PLACE, error)
         else:
-            self.repaired(_place_source)
+            self.faults.repaired(Fault.PLACE)
 
     def lacks_front(self, topic: str, start: int, end: int) -> None:
         """Messages before the first segment that were not finished, as far as the journal knows."""

@@ -42,8 +42,10 @@ if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.log.carried import CarriedFile
     from nsqd.log.cold import AnyLoad
+    from nsqd.log.faults import Faults
     from nsqd.log.reading import Refusals
     from nsqd.log.settings import LogSettings
+    from nsqd.log.space import Space
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
 CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
@@ -59,6 +61,8 @@ class LogHost(ReadingHost, Protocol):
     age_clock: Callable[[], int]
     pause: Callable[[float], None]  # of a thread that waits for the disk
     dirty: list[DiskLog]  # to be written in this turn
+    faults: Faults
+    space: Space
 
     def now(self) -> float: ...
 
@@ -71,9 +75,6 @@ class LogHost(ReadingHost, Protocol):
     def log_opened(self, log: DiskLog) -> None:
         """The log holds a descriptor."""
 
-    def no_room_for(self, size: int) -> str | None:
-        """Why so many bytes more would leave too little of the disk free; None: they are counted as written."""
-
     def remove(self, paths: list[Path]) -> None:
         """What is in them is finished, and they may go when the journal's sync has made that lasting."""
 
@@ -85,10 +86,6 @@ class LogHost(ReadingHost, Protocol):
 
     def save_identity(self, log: DiskLog) -> None:
         """Says in the folder, durably, which log it is. Raises OSError."""
-
-    def broken(self, source: object, text: str) -> None: ...
-
-    def repaired(self, source: object) -> None: ...
 
 
 @dataclass(slots=True)
@@ -200,7 +197,7 @@ class DiskLog:
         """
         if self._refusal is None:
             broken = self._error is not None and not self._may_try_again()
-            self._refusal = self._error if broken else self._host.no_room_for(size)
+            self._refusal = self._error if broken else self._host.space.refusal(size)
             if self._refusal is not None:
                 self._wants_write()
         return self._refusal
@@ -709,7 +706,7 @@ class DiskLog:
         self._error = text
         self._retry_at = self._host.now() + RETRY_AFTER
         self.close_descriptor()
-        self._host.broken(self, text)
+        self._host.faults.broken(self, text)
 
     def _may_try_again(self) -> bool:
         """Whether the log may be written to: once a second a broken one is proven anew.
@@ -742,7 +739,7 @@ class DiskLog:
     def _repaired(self) -> None:
         self._error = None
         self._retry_at = 0.0
-        self._host.repaired(self)
+        self._host.faults.repaired(self)
         self._host.log_written(self, 0)
 
     def _prove(self) -> None:
@@ -801,7 +798,7 @@ class DiskLog:
         self._cache.forget_before(self.tail)
         self._recent = []
         self.close()
-        self._host.repaired(self)
+        self._host.faults.repaired(self)
         for receipt in receipts:
             receipt.settle(reason)
 

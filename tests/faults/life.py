@@ -18,6 +18,7 @@ from nsqd.broker.consumer import Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
 from nsqd.log.data_path import DataPathError, is_journal
+from nsqd.log.faults import Fault
 from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
@@ -169,7 +170,7 @@ class Life:
         machine.stop()
         self._note_failed_syncs(machine.store.journal_error)
         self._settle_drafts()
-        is_clean = not machine.store.is_broken and machine.store.journal.waiting == 0
+        is_clean = not machine.store.faults and machine.store.journal.waiting == 0
         self.note(f"stop: {'clean' if is_clean else machine.store.health}")
         if is_clean:
             number = self.ledger.number
@@ -185,7 +186,7 @@ class Life:
         return Crash.KILL
 
     def _forget_clients(self) -> None:
-        if self.machine is not None and "ids" in self.machine.store._faults:
+        if self.machine is not None and Fault.IDS in self.machine.store.faults:
             self.ledger.forget_ids()
         for client in self.clients:
             client.is_open = False

@@ -26,6 +26,7 @@ from nsqd.log.committer import (
     disk_takes_data,
 )
 from nsqd.log.data_path import DataPathError
+from nsqd.log.faults import Fault
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
@@ -176,7 +177,7 @@ class Machine:
     def topology_is_unsaved(self) -> bool:
         store = self.store
         is_waiting = self.broker.shape_unsaved or store._topology is not None
-        return is_waiting or self._saves_topology or "topology" in store._faults
+        return is_waiting or self._saves_topology or Fault.TOPOLOGY in store.faults
 
     # Time
 
@@ -313,7 +314,7 @@ class Machine:
         store = self.store
         while True:
             yield store.wakeups.repair
-            while store.is_broken:
+            while store.faults:
                 yield REPAIR_INTERVAL
                 has_space = store.needs_space and disk_takes_data(store)
                 store.repair(has_space=has_space)

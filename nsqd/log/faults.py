@@ -1,0 +1,71 @@
+"""What of the data path does not work now: the node's health, and what is to be tried again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
+
+
+class Fault(Enum):
+    """What can fail besides the journal, a log and reading, which are their own names among the faults."""
+
+    PLACE = auto()  # the data path is not where it was
+    IDS = auto()  # a reservation of ids was not written
+    TOPOLOGY = auto()  # nor were the names of topics and channels
+    DROPPING = auto()  # the folder of a deleted topic was not renamed
+    REMOVAL = auto()  # a file was not removed
+    RESERVE = auto()  # too little of the disk is free, and publishing stops
+
+
+class Faults:
+    """In the order in which they came. May touch nothing but the wake-up of what repairs them."""
+
+    def __init__(self, wakeup: Wakeup) -> None:
+        self.health = "OK"
+        self._wakeup = wakeup
+        self._texts: dict[object, str] = {}
+
+    def __iter__(self) -> Iterator[object]:
+        """Yield what was broken when the iteration began."""
+        return iter(tuple(self._texts))
+
+    def __contains__(self, source: object) -> bool:
+        return source in self._texts
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def text_of(self, source: object) -> str | None:
+        """Return why this does not work; None: it does."""
+        return self._texts.get(source) if self._texts else None
+
+    def texts(self) -> list[str]:
+        return list(self._texts.values())
+
+    def broken(self, source: object, text: str) -> None:
+        if source not in self._texts:
+            if source is Fault.RESERVE:
+                log.warning("publishing stops until there is space error=%s", text)
+            else:
+                log.error("disk fails error=%s", text)
+        self._texts[source] = text
+        self._set_health()
+        self._wakeup.set()
+
+    def repaired(self, source: object) -> None:
+        if self._texts.pop(source, None) is None:
+            return
+        log.info("publishing goes on" if source is Fault.RESERVE else "disk works again")
+        self._set_health()
+
+    def _set_health(self) -> None:
+        texts = self._texts
+        first = texts.get(Fault.PLACE) or next(iter(texts.values()), None)  # a lost place explains all the others
+        self.health = f"NOK - {first}" if first is not None else "OK"

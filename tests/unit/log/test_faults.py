@@ -1,0 +1,53 @@
+"""What does not work now, and how healthy that makes the node."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from common.wakeup import Wakeup
+from nsqd.log.faults import Fault, Faults
+
+
+def test_the_first_fault_that_is_left_is_the_node_s_health() -> None:
+    faults = Faults(Wakeup())
+    assert (faults.health, len(faults)) == ("OK", 0)
+    faults.broken("a log", "write a: no space left")
+    faults.broken(Fault.IDS, "write node.json: no space left")
+    assert faults.health == "NOK - write a: no space left"
+    faults.repaired("a log")
+    assert faults.health == "NOK - write node.json: no space left"
+    faults.repaired(Fault.IDS)
+    assert faults.health == "OK"
+
+
+def test_a_lost_data_path_explains_all_the_others() -> None:
+    faults = Faults(Wakeup())
+    faults.broken("a log", "fsync a: no such file")
+    faults.broken(Fault.PLACE, "the data path is gone")
+    assert faults.health == "NOK - the data path is gone"
+
+
+def test_a_fault_wakes_whoever_repairs_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    wakeup = Wakeup()
+    faults = Faults(wakeup)
+    faults.broken("a log", "write a: failed")
+    assert wakeup.is_set
+    faults.broken("a log", "write a: failed again")
+    faults.repaired("a log")
+    faults.repaired("a log")
+    assert [record.getMessage() for record in caplog.records] == [
+        "disk fails error=write a: failed",
+        "disk works again",
+    ]
+
+
+def test_one_may_be_repaired_while_they_are_gone_through() -> None:
+    faults = Faults(Wakeup())
+    for source in ("a", "b", "c"):
+        faults.broken(source, f"{source} fails")
+    for fault in faults:
+        faults.repaired(fault)
+    assert (len(faults), faults.texts(), faults.text_of("a"), "a" in faults) == (0, [], None, False)
