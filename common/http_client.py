@@ -58,7 +58,7 @@ class Answer:
 
 
 class HttpClient:
-    """At most as many connections as there are questions at once; they are kept between questions until `close_idle`.
+    """Asks over connections that it keeps until `close_idle`: one for each request that is under way at the same time.
 
     A question that finds no free connection dials a new one, and takes one that another question leaves free if that
     happens first. A dial may hang for seconds where a server accepts slowly: its kernel drops what its queue has no
@@ -335,7 +335,7 @@ def _split(url: str, location: str) -> SplitResult:
 
 
 def _addressed(parts: SplitResult) -> tuple[str, str]:
-    """Whom the request is for, and for what there. What a URL says behind its last `?` goes along, even if that is nothing."""
+    """Return the Host header and the target of the request."""
     host = parts.netloc.rpartition("@")[2]
     target = parts.path or "/"
     return host, f"{target}?{parts.query}" if parts.query else target

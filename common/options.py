@@ -457,8 +457,8 @@ EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", "
 def usage(program: str, table: Sequence[Option]) -> str:
     """All of a daemon's `--help`, in the shape that Go gives it."""
     closing = (
-        f"A flag may be written with one dash or two. Without it counts the environment ({program.upper()}_... in\n"
-        "capitals, with _ for -), then the file of --config, then the default."
+        "A flag may be written with one dash or two. If it is absent, its value comes from the environment\n"
+        f"({program.upper()}_LOG_LEVEL for --log-level), then the --config file, then the default."
     )
     return _usage(program, table, EVERYWHERE, closing)
 

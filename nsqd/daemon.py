@@ -187,7 +187,7 @@ def _say_who_starts(options: Options) -> None:
 
 
 def _start_upkeep(nursery: trio.Nursery, node: _Node) -> None:
-    """What has to be done from time to time, whoever comes or does not."""
+    """Start the periodic tasks."""
     broker, turn, store, trust = node.broker, node.turn, node.store, node.trust
     nursery.start_soon(timers.expire_messages, broker, turn)
     nursery.start_soon(timers.save_progress, broker, turn, store)

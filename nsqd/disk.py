@@ -119,7 +119,9 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         deleted=dropped.channels,
     )
     for name in untold:
-        log.warning("TOPIC(%s): channels that the journal has lost read their topic again", name)
+        log.warning(
+            "TOPIC(%s): channels that the journal has lost were made again, and read their topic from its start", name
+        )
     for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
         store.lacks_front(name, start, end)
     broker.restore(states, recovered.logs, untold=untold)

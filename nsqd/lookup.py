@@ -2,7 +2,7 @@
 
     --lookupd-tcp-address ──► _Source (a name) ──► Peer (one address of it): connect, IDENTIFY, register, PING
                                                      │ how its HTTP side can be reached
-    broker.unasked ──► learn_channels ── GET /channels from all of them ──► topic.learned(names)
+    broker.undiscovered ──► learn_channels ── GET /channels from all of them ──► topic.learned(names)
 
 NSQ has one loop for all peers, so that one which does not answer delays the others by a second for each command; and it
 notices a broken connection only by its next command. Here a peer's task also reads, and connects again by itself.
@@ -144,7 +144,7 @@ class Peer:
                     self._registration.disconnected()
                     self.tried.set()
                 if twin is not None:
-                    log.info("LOOKUPD(%s): is %s, and is told there", self.name, twin.name)
+                    log.info("LOOKUPD(%s): is the same as %s, and is told only there", self.name, twin.name)
                     await twin.left.wait()
                 await trio.sleep(self._backoff())
 
@@ -370,7 +370,7 @@ class Lookup:
         )
         self._sources: dict[str, _Source] = {}
         self._configured = Wakeup()
-        self._asked_for = Wakeup()  # a topic is in broker.unasked
+        self._asked_for = Wakeup()  # a topic is in broker.undiscovered
 
     @property
     def peers(self) -> Iterator[Peer]:
@@ -404,7 +404,7 @@ class Lookup:
             for topic in topics:
                 peer.changed(topic)
             peer.announce()
-        if self._broker.unasked:
+        if self._broker.undiscovered:
             self._asked_for.set()
 
     async def run(self, turn: Turn) -> None:
@@ -495,11 +495,11 @@ class Lookup:
             async with trio.open_nursery() as nursery:
                 while True:
                     self._asked_for.clear()
-                    topics, broker.unasked = broker.unasked, {}
+                    topics, broker.undiscovered = broker.undiscovered, {}
                     for topic in topics:
                         await slots.acquire()
                         nursery.start_soon(self._learn_channels_of, topic, turn, slots)
-                    if not broker.unasked:
+                    if not broker.undiscovered:
                         await self._wait_for_topics()
         finally:
             await self._http.close_idle()

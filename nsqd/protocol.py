@@ -285,7 +285,7 @@ class ClientProtocol:
     def _pause(self, now: float) -> None:
         """Give way: others have their turn before more of what has come is carried out."""
         self._paused = self._stopped = True
-        self._read_deadline = inf  # it is for us to go on
+        self._read_deadline = inf  # we are the ones who keep the client waiting
         self.next_deadline = now + _BREATH
         self._find_out_whether_to_read()
 
@@ -321,7 +321,7 @@ class ClientProtocol:
         self._cut_off(b"")
 
     def _cut_off(self, reason: bytes) -> None:
-        """`reason` is empty for what happens to every client in the end."""
+        """An empty `reason` means a normal end of the connection, which is not logged."""
         if self.state is State.CLOSED:
             return
         if self._question is not None or self._paused:
@@ -381,7 +381,7 @@ class ClientProtocol:
         return bool(self._held)
 
     def sent(self, unsent: int) -> None:
-        """So many bytes still lie in front of the socket."""
+        """`unsent` bytes are still queued for the socket."""
         consumer = self._consumer
         if consumer is not None and consumer.unsent_bytes != unsent:
             had_room = consumer.room > 0
@@ -806,7 +806,7 @@ class ClientProtocol:
     def _suspend(self, command: Command | None) -> None:
         transport = self.transport
         self._stopped = True
-        self._read_deadline = inf  # it is for us to go on
+        self._read_deadline = inf  # we are the ones who keep the client waiting
         self._suspended = command
         self._question = Question(
             self._secret,

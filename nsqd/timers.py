@@ -49,7 +49,7 @@ async def save_progress(broker: Broker, turn: Turn, store: ProgressStore) -> Non
     """What was finished, and the names of topics and channels, some times a second while something happens."""
     while True:
         turn.progress_made.clear()
-        if not (broker.changed or broker.lighter or broker.shape_unsaved):
+        if not (broker.changed or broker.to_release or broker.shape_unsaved):
             await turn.progress_made.wait()
         await trio.sleep(_PROGRESS_INTERVAL)
         record_progress(broker, store)

@@ -46,7 +46,7 @@ class Turn:
         finish_turn(broker, self._store, announce=self._announce, flush=self._flush)
         if broker.alarms.next < self.timers_sleep_until:
             self.alarm_came_closer.set()
-        if broker.changed or broker.lighter or broker.shape_unsaved:
+        if broker.changed or broker.to_release or broker.shape_unsaved:
             self.progress_made.set()
 
     async def durable(self) -> None:

@@ -140,7 +140,7 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
         "D6",
         Severity.PROBLEM,
         f"Consumers are saturated: they finish {finished:,.1f}/s, {incoming:,.1f}/s arrive",
-        f"It takes {incoming / finished:.1f} times as much: more consumers, or a higher max_in_flight where they have time to spare.",
+        f"Consumers need about {incoming / finished:.1f} times the capacity: add consumers, or raise max_in_flight where they are idle.",
         rate("in", incoming),
         rate("finished", finished),
         number("in flight", channel.in_flight_count),

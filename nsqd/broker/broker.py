@@ -30,7 +30,7 @@ _BETWEEN_CLOCKS: Final = 1000  # microseconds
 
 
 class Alarms:
-    """Which channel wants `expire` called when; a channel may stand here more than once, the earliest counts."""
+    """A heap of times and channels that want `expire` called then; stale duplicates of a channel are skipped when they come up."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Channel]] = []
@@ -84,14 +84,14 @@ class Broker:
         self.latency = latency  # None: nobody wants to know how long messages take
         self.note = note  # something for the log, which only a shell can write
         self.learns = learns  # whether there is somebody to ask which channels a new topic has elsewhere
-        self.unasked: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
+        self.undiscovered: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
         self.unsealed: dict[Topic, None] = {}  # have something published in this turn
-        self.restless: dict[Channel, None] = {}  # may have something to deliver
-        self.crowded: dict[Channel, int] = {}  # are ephemeral, and got messages in this turn, from this sequence on
+        self.to_deliver: dict[Channel, None] = {}  # may have something to deliver
+        self.overflowing: dict[Channel, int] = {}  # are ephemeral, and got messages in this turn, from this sequence on
         self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
-        self.lighter: dict[Topic, None] = {}  # need less of their log, once the journal has written why
+        self.to_release: dict[Topic, None] = {}  # need less of their log, once the journal has written why
         self.alarms = Alarms()
         self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
         self.shape_unsaved = False  # topics, channels or pauses changed
@@ -125,9 +125,9 @@ class Broker:
         self.note(f"TOPIC({name}): deleting")
         topic.close()
         self._sealed.pop(topic, None)
-        self.lighter.pop(topic, None)
+        self.to_release.pop(topic, None)
         self.deferring.pop(topic, None)
-        self.unasked.pop(topic, None)
+        self.undiscovered.pop(topic, None)
         self.record_topic(topic, ("drop", name))
         self.store.drop_log(name)
         self.shape_changed(name)
@@ -136,7 +136,7 @@ class Broker:
     def _learn_channels(self, topic: Topic) -> None:
         """Where nobody can be asked, nothing is to be learned."""
         if self.learns:
-            self.unasked[topic] = None
+            self.undiscovered[topic] = None
         else:
             topic.learned(())
 
@@ -170,14 +170,14 @@ class Broker:
             sealed, self._sealed = self._sealed, {}
             for topic in sealed:
                 topic.hand_over(self.now)
-        while self.restless:
-            restless, self.restless = self.restless, {}
+        while self.to_deliver:
+            restless, self.to_deliver = self.to_deliver, {}
             for channel in restless:
                 channel.distribute(self.now)
 
     def drop_overflow(self) -> None:
         """When all have been served whose sockets took something: what is ephemeral keeps only what fits."""
-        crowded, self.crowded = self.crowded, {}
+        crowded, self.overflowing = self.overflowing, {}
         for channel, before in crowded.items():
             channel.drop_overflow(before)
 
@@ -197,19 +197,19 @@ class Broker:
         changed, self.changed = self.changed, {}
         for channel in changed:
             channel.record_progress()
-        lighter, self.lighter = self.lighter, {}
+        lighter, self.to_release = self.to_release, {}
         for topic in {channel.topic: None for channel in changed} | lighter:
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:
-        """Time has passed, so that retention may want less of the logs of these topics."""
+        """Re-evaluate the retention of these topics, as time has passed."""
         for name in names:
             if (topic := self.topics.get(name)) is not None:
                 topic.let_go()
 
     def forget(self, channel: Channel) -> None:
-        self.restless.pop(channel, None)
-        self.crowded.pop(channel, None)
+        self.to_deliver.pop(channel, None)
+        self.overflowing.pop(channel, None)
         self.changed.pop(channel, None)
 
     # The journal

@@ -191,7 +191,7 @@ class Dropped:
         self.channels: set[tuple[str, str]] = set()  # topic, name
 
     def noted(self, changes: Iterable[Entry]) -> Iterator[Entry]:
-        """The same changes, looked at on their way: a million are not to be gone through once more."""
+        """Yield the changes unchanged, recording deletions on the way, as a second pass over a million would take too long."""
         for change in changes:
             match change:
                 case ["drop", str(name)]:

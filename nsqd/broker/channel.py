@@ -62,7 +62,7 @@ class Channel:
         self._counted_from = cursor  # message_count is what was handed over since here
         self._finished: list[tuple[int, int]] = []  # sampled out: finished without having been in flight
         self._saved_cursor = cursor
-        self._turn = 0  # whose turn it is to be served first
+        self._next_consumer = 0  # who is served first
         self._retry_first = False
         self._batch: Batch | None = None  # where the cursor stands
         self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
@@ -113,7 +113,7 @@ class Channel:
     def handed_over(self, before: int) -> None:
         """The topic's messages from `before` on are ours now."""
         if self.kept is not None:
-            self._broker.crowded.setdefault(self, before)
+            self._broker.overflowing.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
 
@@ -205,7 +205,7 @@ class Channel:
 
     def wants_attention(self) -> None:
         """Someone may have room, or something came: to be looked at when the turn ends."""
-        self._broker.restless[self] = None
+        self._broker.to_deliver[self] = None
 
     # Delivering
 
@@ -221,8 +221,8 @@ class Channel:
             if self._broker.prefers_near_consumers:  # the others get what these leave
                 nearest = max(consumer.closeness for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.closeness == nearest]
-            self._turn = (self._turn + 1) % len(ready)
-            ready = ready[self._turn :] + ready[: self._turn]
+            self._next_consumer = (self._next_consumer + 1) % len(ready)
+            ready = ready[self._next_consumer :] + ready[: self._next_consumer]
             before = available
             for position, consumer in enumerate(ready):
                 share = -(-available // (len(ready) - position))
@@ -416,7 +416,7 @@ class Channel:
             consumer.in_flight -= done
             consumer.finish_count += done
             self._broker.changed[self] = None
-            self._broker.restless[self] = None
+            self._broker.to_deliver[self] = None
         return failures
 
     def _measure(self, latency: Latency, consumer: Consumer, ids: Sequence[bytes]) -> None:

@@ -339,7 +339,7 @@ class Topic:
                 self._record(("freeze", self.name, self.handed_over))
             if self.ephemeral:
                 self.broker.delete_topic(self.name)
-        self.broker.lighter[self] = None
+        self.broker.to_release[self] = None
         self.broker.shape_changed(self.name)
         return True
 
@@ -375,7 +375,7 @@ class Topic:
         if self.ephemeral:
             self.log.release(self.handed_over)  # there is room again at once, and no journal
         else:
-            self.broker.lighter[self] = None
+            self.broker.to_release[self] = None
 
     def close(self) -> None:
         """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""

@@ -62,7 +62,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             announce(reshaped)
         flush()
         # Sending makes room, and a client found dead may have been the last of an ephemeral channel.
-        if not broker.restless and not broker.unsealed:
+        if not broker.to_deliver and not broker.unsealed:
             break
-    if broker.crowded:
+    if broker.overflowing:
         broker.drop_overflow()

@@ -35,7 +35,7 @@ from nsqd.log.data_path import (
 from nsqd.log.journal import journal_name, journal_numbers, journal_path, unfinished_rotation
 from nsqd.log.journal_format import Frame
 from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
-from nsqd.log.own_changes import RESERVED_AHEAD, Told, tell_apart
+from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, split_changes
 from nsqd.log.packed_changes import PackedChanges
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Examination:
             self.node, self._journal_end = node.node, node.journal
         changes = PackedChanges()
         yield from self._examine_journal(changes)
-        told = tell_apart(changes)
+        told = split_changes(changes)
         del changes
         if node is not None:
             yield from self._compare_node(node, told)
@@ -183,7 +183,7 @@ class Examination:
 
     # Small files
 
-    def _compare_node(self, found: NodeFile | Condition, told: Told) -> Iterator[Finding]:
+    def _compare_node(self, found: NodeFile | Condition, told: RecoveredChanges) -> Iterator[Finding]:
         if not isinstance(found, NodeFile):
 
             def write() -> str:
@@ -223,7 +223,7 @@ class Examination:
 
     # What else is there
 
-    def _lost_folders(self, told: Told, moved: set[str]) -> Iterator[Finding]:
+    def _lost_folders(self, told: RecoveredChanges, moved: set[str]) -> Iterator[Finding]:
         names = self._data_path.topic_names()
         for topic, known in told.checkpoints.items():
             if topic not in names and known.sequence and known.log_id not in moved:

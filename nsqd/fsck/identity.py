@@ -22,7 +22,7 @@ from nsqd.log.data_path import (
     write_node,
 )
 from nsqd.log.journal import Journal, JournalContents
-from nsqd.log.own_changes import RESERVED_AHEAD, checkpoint_change, node_change, tell_apart
+from nsqd.log.own_changes import RESERVED_AHEAD, checkpoint_change, node_change, split_changes
 from nsqd.log.recovery import Checkpoint
 from nsqd.log.segment import base_of_name
 
@@ -34,7 +34,7 @@ def give_new_identity(files: Files, folder: Path, *, new_id: Callable[[], str]) 
     """The new node id, and the new log ids by topic. Raises DataPathError or OSError."""
     data_path = DataPath(folder, files, new_id=new_id)
     journal = Journal(folder, files, on_waiting=lambda: None, on_written=lambda: None)
-    told = tell_apart(journal.recover(JournalContents()))
+    told = split_changes(journal.recover(JournalContents()))
     found = read_node(files, folder)
     ids_reserved = told.ids_reserved + RESERVED_AHEAD
     if isinstance(found, NodeFile):

@@ -30,7 +30,7 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.own_changes import Told
+    from nsqd.log.own_changes import RecoveredChanges
     from nsqd.log.recovery import Checkpoint
 
 _entry: Final = Struct(">QQ")
@@ -44,7 +44,7 @@ class LogExamination:
         files: Files,
         data_path: DataPath,
         topic: str,
-        told: Told,
+        told: RecoveredChanges,
         *,
         new_id: Callable[[], str],
         progress: Callable[[int], None],

@@ -66,7 +66,7 @@ class Wakeups:
 
 
 class Outcome:
-    """What those wait for who asked for a round."""
+    """The result of a round of syncs, which `Store.sync` waits for."""
 
     def __init__(self) -> None:
         self.ended = trio.Event()
@@ -99,7 +99,7 @@ class Round:
             self.journal.perform(files)
             if self.journal.error is not None:
                 return
-        self._hold_what_tells_the_end(files)
+        self._keep_files_of_unsynced_folders(files)
         while self._removes_one(files):
             pass
         if self.error is not None:
@@ -136,8 +136,8 @@ class Round:
             for future in [threads.submit(sync, first, SYNCING_THREADS) for first in range(SYNCING_THREADS)]:
                 future.result()
 
-    def _hold_what_tells_the_end(self, files: Files) -> None:
-        """Where the newest file's name may go with the power, older ones say how far the log had got."""
+    def _keep_files_of_unsynced_folders(self, files: Files) -> None:
+        """Keep older files of folders that are not synced: a power cut may lose the newest name, and they tell how far the log got."""
         errors = {job.log.folder: job.error for job in self.jobs if job.error is not None and job.folders}
         for folder in {path.parent for path in self.held}:
             try:  # it needs no space, so a full disk can always be emptied

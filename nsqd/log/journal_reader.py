@@ -9,7 +9,7 @@ from nsqd.log import journal_format
 from nsqd.log.journal_format import FRAME_HEADER, MAGIC, Frame
 from nsqd.log.segment import BLOCK_SIZE, ReadAt
 
-# Told by the reader in the place of what cannot be read.
+# RecoveredChanges by the reader in the place of what cannot be read.
 LOST: Final = "lost"
 
 

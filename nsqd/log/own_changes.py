@@ -39,7 +39,7 @@ def gone_change(topic: str, log_id: str) -> Entry:
 
 
 @dataclass(slots=True)
-class Told:
+class RecoveredChanges:
     """What a journal says: the broker's changes, and our own."""
 
     changes: PackedChanges = field(default_factory=PackedChanges)
@@ -49,15 +49,15 @@ class Told:
     ids_reserved: int = 0
 
 
-def tell_apart(found: Iterable[Entry]) -> Told:
-    told = Told()
+def split_changes(found: Iterable[Entry]) -> RecoveredChanges:
+    told = RecoveredChanges()
     told.changes.extend(_of_the_broker(found, told))
     # A folder that was made anew, and whose own name for it was lost, is not to be taken for the log that is gone.
     told.checkpoints = {topic: known for topic, known in told.checkpoints.items() if known.log_id not in told.gone}
     return told
 
 
-def _of_the_broker(found: Iterable[Entry], told: Told) -> Iterator[Entry]:
+def _of_the_broker(found: Iterable[Entry], told: RecoveredChanges) -> Iterator[Entry]:
     """Its changes; what is ours goes into `told`."""
     doubtful: set[str] = set()  # topics of which something may be lost that was told since their last checkpoint
     for change in found:

@@ -82,11 +82,13 @@ def recover_log(
         recovery = _Recovery(
             files, folder, topic, checkpoint.log_id if checkpoint is not None else new_id(), checkpoint, damage
         )
-        recovery.name_again(has_segments=data_path.has_segments(topic))
+        recovery.restore_identity(has_segments=data_path.has_segments(topic))
     else:
         # One of the two is an older copy. What was seen under either name must not be taken for what comes now.
         recovery = _Recovery(files, folder, topic, new_id(), None, damage)
-        recovery.name_anew(f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}")
+        recovery.assign_new_identity(
+            f"the log is {log_id}, but the journal tells of {checkpoint.log_id if checkpoint else ''}"
+        )
     return recovery.run(new_id)
 
 
@@ -138,7 +140,7 @@ class _Recovery:
         state.unsynced_files = [*(state.unsynced_files or paths[-1:]), self._folder / LOG_JSON]
         state.unsynced_folders = [self._folder, self._folder.parent]
 
-    def name_again(self, *, has_segments: bool) -> None:
+    def restore_identity(self, *, has_segments: bool) -> None:
         """log.json does not tell which log this is."""
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
@@ -147,7 +149,7 @@ class _Recovery:
             word = "missing" if kept is None else "damaged"
             self._note(LOG_JSON, 0, 0, 0, kept, f"{LOG_JSON} is {word}, and is written anew")
 
-    def name_anew(self, why: str) -> None:
+    def assign_new_identity(self, why: str) -> None:
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
         self._state.is_stranger = True

@@ -237,7 +237,7 @@ class Store:
         return topic_log
 
     def make_folder(self, topic_log: DiskLog) -> None:
-        """The log's own; what has its name, a deleted log that could not be moved away, must go first."""
+        """Create the folder of this log, first moving aside that of a deleted topic of the same name."""
         folder = topic_log.folder
         self.data_path.check_place()
         # Else it was half made before.
@@ -361,7 +361,7 @@ class Store:
 
     @property
     def publishing_error(self) -> str | None:
-        """Besides the journal, ids have to be sure: two messages of one id in flight would be taken for one."""
+        """Why publishing is refused. The reservation of ids has to be durable, too: a reused id would merge two messages in flight."""
         return self.faults.text_of(Fault.PLACE) or self.journal.error or self.faults.text_of(Fault.IDS)
 
     def distrust_journal(self, error: str) -> None:

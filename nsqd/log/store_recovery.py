@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
 from nsqd.log.journal import JournalContents
 from nsqd.log.keys import keys_in
-from nsqd.log.own_changes import RESERVED_AHEAD, Told, checkpoint_of, node_change, tell_apart
+from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of, node_change, split_changes
 from nsqd.log.reading import patiently
 from nsqd.log.recovery import Damage, recover_log
 from nsqd.log.segment import newest_in
@@ -87,11 +87,11 @@ class StoreRecovery:
         """Repeat an idempotent step until the disk does not refuse to read. Raises OSError if the refusal lasts."""
         return patiently(step, self._store.pause)
 
-    def _read_journal(self) -> tuple[Told, JournalContents]:
+    def _read_journal(self) -> tuple[RecoveredChanges, JournalContents]:
         contents = JournalContents()
-        return tell_apart(self._journal.recover(contents)), contents
+        return split_changes(self._journal.recover(contents)), contents
 
-    def _recover_topic(self, topic: str, told: Told, moved: set[str]) -> None:
+    def _recover_topic(self, topic: str, told: RecoveredChanges, moved: set[str]) -> None:
         log_id = self._patiently(lambda: self._data_path.read_log_id(self._data_path.topic_folder(topic)))
         if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
             self._store.let_go(topic, log_id)
@@ -111,7 +111,7 @@ class StoreRecovery:
         ids = (self._data_path.read_log_id(folder) for folder in self._data_path.dropped_folders())
         return {log_id for log_id in ids if log_id is not None}
 
-    def _recover_log(self, topic: str, told: Told, moved: set[str]) -> None:
+    def _recover_log(self, topic: str, told: RecoveredChanges, moved: set[str]) -> None:
         checkpoint = told.checkpoints.get(topic)
         # Its deletion was not told any more.
         is_moved = checkpoint is not None and checkpoint.log_id in moved
@@ -134,13 +134,13 @@ class StoreRecovery:
         if state.unsynced_files:
             self._store.log_written(topic_log, 0)
 
-    def _look_for_lost_folders(self, told: Told, moved: set[str]) -> None:
+    def _look_for_lost_folders(self, told: RecoveredChanges, moved: set[str]) -> None:
         for topic, checkpoint in told.checkpoints.items():
             if topic not in self._logs and checkpoint.sequence and checkpoint.log_id not in moved:
                 text = f"the log is missing: it had messages up to {checkpoint.sequence}"
                 self._damage.append(Damage(topic, "", 0, 0, checkpoint.sequence, "", text))
 
-    def _settle_node(self, told: Told) -> None:
+    def _settle_node(self, told: RecoveredChanges) -> None:
         """node.json and the journal name each other's place when one is lost; if they disagree, neither is believed."""
         data_path = self._data_path
         condition = data_path.node_condition
@@ -161,7 +161,7 @@ class StoreRecovery:
         self._damage.append(Damage("", NODE_JSON, 0, 0, 0, str(kept) if kept else "", text))
         self._tell_node(told)
 
-    def _tell_node(self, told: Told) -> None:
+    def _tell_node(self, told: RecoveredChanges) -> None:
         data_path = self._data_path
         if (told.node, told.ids_reserved) != (data_path.node, data_path.ids_reserved):
             self._journal.record_quietly([node_change(data_path.node, data_path.ids_reserved)])

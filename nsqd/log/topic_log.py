@@ -193,7 +193,7 @@ class DiskLog:
     def _refuses(self, size: int) -> str | None:
         """Why this batch, and all that follow it in this turn, cannot be taken.
 
-        Were a later one taken, it would get the place that the journal was told is a deferred one's.
+        Accepting a later one would give it the sequences that the journal was promised for a deferred one.
         """
         if self._refusal is None:
             broken = self._error is not None and not self._may_try_again()
@@ -409,7 +409,7 @@ class DiskLog:
         self._passed = passed
 
     def _is_active_unwanted(self, timestamp: int) -> bool:
-        """Whether the active segment is worth to be let go, should everything in it be finished."""
+        """Whether to drop the active segment once everything in it is finished."""
         active = self._segments.active
         if active is None or not active.size or self._buffers:
             return False
@@ -693,7 +693,7 @@ class DiskLog:
             receipt.settle(text)
 
     def _sync_has_failed(self, text: str) -> None:
-        """What was written and not synced stays: it can be read, and may have been delivered. Who waits is told."""
+        """What was written and not synced stays: it can be read, and may have been delivered. Publishers that wait receive the error."""
         self._sync_failed = True
         self._break(text)
         waiting, self._unsynced_receipts = self._unsynced_receipts, []

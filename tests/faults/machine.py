@@ -352,7 +352,7 @@ class Machine:
         broker, store, turn = self.broker, self.store, self._turn
         while True:
             turn.progress_made.clear()
-            if not (broker.changed or broker.lighter or broker.shape_unsaved):
+            if not (broker.changed or broker.to_release or broker.shape_unsaved):
                 yield turn.progress_made
             yield PROGRESS_INTERVAL
             if broker.shape_unsaved:

@@ -90,7 +90,7 @@ class Cluster:
         made = self.node.broker.topic(topic)
         if made.learning:
             made.learned(())
-            del self.node.broker.unasked[made]  # or `Lookup` would ask over a real socket
+            del self.node.broker.undiscovered[made]  # or `Lookup` would ask over a real socket
         for channel in channels:
             made.channel(channel)
         self.node.turn()

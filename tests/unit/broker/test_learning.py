@@ -30,13 +30,13 @@ def test_where_nobody_can_be_asked_a_topic_is_learned_at_once() -> None:
     node = Node()
     topic = node.broker.topic("t")
     assert not topic.learning
-    assert not node.broker.unasked
+    assert not node.broker.undiscovered
 
 
 def test_a_new_topic_is_to_be_asked_for(node: Node) -> None:
     topic = node.broker.topic("t")
     assert topic.learning
-    assert list(node.broker.unasked) == [topic]
+    assert list(node.broker.undiscovered) == [topic]
 
 
 def test_publishes_are_answered_meanwhile_and_no_channel_misses_them(node: Node) -> None:
@@ -73,7 +73,7 @@ def test_a_paused_topic_stays_paused(node: Node) -> None:
 def test_deleting_the_topic_ends_it(node: Node) -> None:
     node.broker.topic("t")
     node.broker.delete_topic("t")
-    assert not node.broker.unasked
+    assert not node.broker.undiscovered
 
 
 def test_a_topic_that_has_learned_does_not_ask_again(node: Node) -> None:
@@ -93,7 +93,7 @@ def test_a_crash_meanwhile_loses_nothing(node: Node) -> None:
     node.broker.restore(replay(node.store.journal), dict(node.store.logs))
     topic = node.broker.topic("t")
     assert topic.learning
-    assert list(node.broker.unasked) == [topic]
+    assert list(node.broker.undiscovered) == [topic]
     assert topic.depth == 2
     learned(node, "d")
     assert [(channel.depth, channel.deferred_count) for channel in node.topic().channels] == [(1, 1)] * 2
