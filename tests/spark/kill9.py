@@ -34,7 +34,7 @@ from nsqpipe.tables import Format
 from pyspark_nsqtable.iceberg_catalogs import open_catalog
 from pyspark_nsqtable.places import parse_place
 from tests.support import iceberg
-from tests.support.process import ROOT, Nsqd, eventually
+from tests.support.process import ROOT, Nsqd
 from tests.support.s3 import S3Server
 from tests.support.spark import KEPT, address
 
@@ -347,7 +347,7 @@ def run(
                     spark.wait_for_commit(spark.commits())
             publisher.stop()
             result.acknowledged = publisher.acknowledged
-            eventually(lambda: len(landing.landed()) >= result.acknowledged, timeout=PATIENCE)
+            wait_for_rows(landing, result.acknowledged)
             looker.stop()
         finally:
             looker.stop_asked.set()
@@ -355,6 +355,19 @@ def run(
             spark.kill()
         result.landed = landing.landed()
     return result
+
+
+def wait_for_rows(landing: Landing, count: int) -> None:
+    """Return when so many have landed. Raise if none more has come for as long as a start may take."""
+    landed, deadline = len(landing.landed()), time.monotonic() + PATIENCE
+    while landed < count:
+        time.sleep(1)
+        before, landed = landed, len(landing.landed())
+        if landed > before:
+            deadline = time.monotonic() + PATIENCE
+        assert time.monotonic() < deadline, (
+            f"{landed:,} rows of {count:,}, and no more come: {landing.spark.log[-4000:]}"
+        )
 
 
 def main() -> int:
