@@ -18,29 +18,31 @@ from common.budget import Budget
 from common.daemon import tune_garbage_collection, version_line, wait_for_signal
 from common.net import bind, close_listener, format_listener
 from common.startup import StartupError
-from nsqadmin import api_v2, live, monitoring, series_file
-from nsqadmin.access import Access, read_policy
-from nsqadmin.activity import ActivityLog
-from nsqadmin.app import App
+from nsqadmin.actions.audit import ActivityLog
+from nsqadmin.actions.execution import Executor
+from nsqadmin.actions.notify import Notifier
+from nsqadmin.cluster import series_file
+from nsqadmin.cluster.view import open_saved
 from nsqadmin.compat import api, config, graphite
 from nsqadmin.compat.config import Settings
-from nsqadmin.execution import Executor
-from nsqadmin.live import Hub
+from nsqadmin.http import api_v2, metrics
+from nsqadmin.http.app import App
+from nsqadmin.http.live import hub as live
+from nsqadmin.http.live.hub import Hub
+from nsqadmin.http.login import Access, read_policy
 from nsqadmin.messages import endpoints
 from nsqadmin.messages.masking import BadMask, Masking, parse_masks
 from nsqadmin.messages.service import Messages
-from nsqadmin.notify import Notifier
 from nsqadmin.pages import handlers as pages
-from nsqadmin.queries import Queries
 from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.services import Services
-from nsqadmin.upstream import opened
-from nsqadmin.view import open_saved
+from nsqadmin.upstream.client import opened
+from nsqadmin.upstream.queries import Queries
 
 if TYPE_CHECKING:
-    from nsqadmin.authz import Policy
+    from nsqadmin.access.policy import Policy
     from nsqadmin.options import Options
-    from nsqadmin.upstream import Upstream
+    from nsqadmin.upstream.client import Upstream
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +116,7 @@ async def _live_services(
 def _app(services: Services) -> App:
     options = services.options
     routes = [
-        *monitoring.routes(services),
+        *metrics.routes(services),
         *config.routes(services.settings),
         *graphite.routes(options),
         *api_v2.routes(services),

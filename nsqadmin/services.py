@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nsqadmin.authz import Policy
+    from nsqadmin.access.policy import Policy
+    from nsqadmin.actions.execution import Executor
+    from nsqadmin.cluster.view import View
     from nsqadmin.compat.config import Settings
-    from nsqadmin.execution import Executor
-    from nsqadmin.live import Hub
+    from nsqadmin.http.live.hub import Hub
     from nsqadmin.messages.service import Messages
     from nsqadmin.options import Options
-    from nsqadmin.queries import Queries
     from nsqadmin.sampling.sampler import Sampler
-    from nsqadmin.view import View
+    from nsqadmin.upstream.queries import Queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

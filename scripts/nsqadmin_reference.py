@@ -10,13 +10,14 @@ from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from nsqadmin import actions, model
+from nsqadmin.actions import plan as actions
+from nsqadmin.cluster import model
 from nsqadmin.messages import model as messages
 
 ABOUT: Final = """\
 # Records of nsqadmin's API
 
-<!-- Written by scripts/make-reference from nsqadmin/model.py and its like. Change their comments, not this page. -->
+<!-- Written by scripts/make-reference from nsqadmin/cluster/model.py and its like. Change their comments, not this page. -->
 
 What the answers of [`/api/v2`](nsqadmin-api.md#ours-looking) are made of, field by field.
 Times are seconds since 1970, durations seconds, rates per second, and `null` is unknown, never zero.

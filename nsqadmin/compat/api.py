@@ -12,10 +12,8 @@ from urllib.parse import quote_plus
 from common.http_api import HttpError
 from common.web import run_trio
 from common.wire.names import is_valid_name
-from nsqadmin.actions import Action, Kind, Receipt
-from nsqadmin.answers import body_of, caller_of, identity_of, json_answer, require
-from nsqadmin.app import Route
-from nsqadmin.authz import Right
+from nsqadmin.access.policy import Right
+from nsqadmin.actions.plan import Action, Kind, Receipt
 from nsqadmin.compat.documents import (
     channel_document,
     counter_document,
@@ -23,15 +21,17 @@ from nsqadmin.compat.documents import (
     nodes_document,
     topic_document,
 )
-from nsqadmin.queries import Found, TotalFailure
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import body_of, caller_of, identity_of, json_answer, require
+from nsqadmin.upstream.queries import Found, TotalFailure
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.discovery import Announced
-    from nsqadmin.execution import Executor
-    from nsqadmin.queries import Queries
+    from nsqadmin.actions.execution import Executor
+    from nsqadmin.upstream.discovery import Announced
+    from nsqadmin.upstream.queries import Queries
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,15 @@ from common import logs
 from common.http_api import HttpError
 from common.option_kinds import STRING
 from common.options import change, format_value, table_of
-from nsqadmin.answers import body_of, identity_of, raw_json, text_answer
-from nsqadmin.app import Route
-from nsqadmin.authz import Right, is_within, networks
+from nsqadmin.access.policy import Right, is_within, networks
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import body_of, identity_of, raw_json, text_answer
 
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.authz import Identity
+    from nsqadmin.access.policy import Identity
     from nsqadmin.options import Options
 
 

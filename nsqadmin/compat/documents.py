@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from nsqadmin.discovery import Announced
+from nsqadmin.upstream.discovery import Announced
 
 Json = dict[str, Any]
 Stats = Sequence[tuple[Announced, Sequence[Mapping[str, Any]]]]  # each node's topics

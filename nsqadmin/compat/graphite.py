@@ -15,8 +15,8 @@ from common.http_api import HttpError
 from common.options import seconds
 from common.passwords import mask_passwords
 from common.web import run_trio
-from nsqadmin.answers import json_answer, remote_of
-from nsqadmin.app import Route
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import json_answer, remote_of
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from nsqadmin.model import (
+from nsqadmin.cluster.model import (
     Channel,
     Evidence,
     Finding,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Final
 
-from nsqadmin.actions import Kind
+from nsqadmin.actions.plan import Kind
+from nsqadmin.cluster.model import Channel, Client, Evidence, Finding, Metric, Paused, Severity
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.words import counted, name_of, number, one_of, rate, say
-from nsqadmin.model import Channel, Client, Evidence, Finding, Metric, Paused, Severity
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+from nsqadmin.cluster.model import TAIL_PREFIX, Finding, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, Trends
 from nsqadmin.diagnosis.channels import about_channel
 from nsqadmin.diagnosis.nodes import about_lookupd, about_node
 from nsqadmin.diagnosis.topics import about_topic
-from nsqadmin.model import TAIL_PREFIX, Finding, Severity, Snapshot, Topic
 
 _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
 

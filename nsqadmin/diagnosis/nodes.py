@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from nsqadmin.cluster.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
-from nsqadmin.model import Evidence, Finding, Health, Lookupd, Node, Severity, Snapshot
 
 _RULE: Final = "D16"
 _SKEW: Final = 10.0  # seconds

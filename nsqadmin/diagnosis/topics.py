@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Final
 
-from nsqadmin.actions import Kind
+from nsqadmin.actions.plan import Kind
+from nsqadmin.cluster.model import Finding, Metric, Paused, Severity, Snapshot, Topic
 from nsqadmin.diagnosis.case import Case, first_that_speaks
 from nsqadmin.diagnosis.words import counted, number, rate, say
-from nsqadmin.model import Finding, Metric, Paused, Severity, Snapshot, Topic
 
 _MINUTE: Final = 60.0
 _HOUR: Final = 60 * _MINUTE

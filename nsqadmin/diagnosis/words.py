@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqadmin.model import Client, Evidence
+from nsqadmin.cluster.model import Client, Evidence
 
 TOO_MANY_NODES = (
     "Only the nodes that were known before and those listed first are shown. If there really are so many, raise "

@@ -15,22 +15,22 @@ from starlette.responses import Response
 
 from common.http_api import HttpError
 from common.web import run_trio
-from nsqadmin.answers import body_of, caller_of, json_answer, number_argument, require
-from nsqadmin.app import Route
-from nsqadmin.authz import Right
-from nsqadmin.events_stream import EventStream, event
+from nsqadmin.access.policy import Right
+from nsqadmin.cluster.recording import to_json
+from nsqadmin.http.app import Route
+from nsqadmin.http.live.event_stream import EventStream, event
+from nsqadmin.http.responses import body_of, caller_of, json_answer, number_argument, require
 from nsqadmin.messages.filters import BadFilter, Filter, parse_filter
 from nsqadmin.messages.model import Message, Page, message_json, page_json
 from nsqadmin.messages.publishing import MOST as MOST_PUBLISHED
 from nsqadmin.messages.reading import MOST
 from nsqadmin.messages.tail import LONGEST, CannotTail, Tail, nodes_to_tail, sample_rate
-from nsqadmin.recording import to_json
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from nsqadmin.cluster.view import View
     from nsqadmin.messages.service import Messages
-    from nsqadmin.view import View
 
 MOST_SHOWN: Final = 32 * 1024  # bytes of a body on a page; the rest is downloaded
 MOST_BODY: Final = 16 << 20  # of what is published at once

@@ -6,7 +6,7 @@ from base64 import b64encode
 from dataclasses import dataclass
 from typing import Any
 
-from nsqadmin.recording import to_json
+from nsqadmin.cluster.recording import to_json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ import trio
 from common.wire.names import is_valid_name
 from nsqadmin.messages.model import NodeLog, Published, ReplayPlan, ReplayReceipt
 from nsqadmin.messages.reading import Unreadable
-from nsqadmin.upstream import UpstreamError
+from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.messages.reading import Reader
-    from nsqadmin.model import Snapshot
-    from nsqadmin.upstream import Upstream
+    from nsqadmin.upstream.client import Upstream
 
 MOST: Final = 10_000  # messages that are published at once by hand
 MOST_REPLAYED: Final = 100_000  # more is work for a program that can go on where it was

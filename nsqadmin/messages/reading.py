@@ -12,17 +12,17 @@ from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin import sliced_json
-from nsqadmin.authz import Right
+from nsqadmin.access.policy import Right
 from nsqadmin.messages.filters import Filter
 from nsqadmin.messages.model import Gap, Message, NodeLog, Page
-from nsqadmin.upstream import UpstreamError
+from nsqadmin.upstream import sliced_json
+from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
-    from nsqadmin.authz import Identity
+    from nsqadmin.access.policy import Identity
+    from nsqadmin.cluster.model import Node, Snapshot
     from nsqadmin.messages.masking import Masking
-    from nsqadmin.model import Node, Snapshot
-    from nsqadmin.upstream import Upstream
+    from nsqadmin.upstream.client import Upstream
 
 MOST: Final = 1000  # messages of a page
 MOST_SCANNED: Final = 20_000  # that are looked at for one page with a filter

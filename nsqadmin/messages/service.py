@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 
 from common.http_api import HttpError
 from common.web import run_trio
-from nsqadmin.authz import Right
+from nsqadmin.access.policy import Right
+from nsqadmin.cluster.model import Activity
 from nsqadmin.messages.publishing import CannotPublish, Publisher, node_to_publish_at
 from nsqadmin.messages.reading import Reader
-from nsqadmin.model import Activity
 
 if TYPE_CHECKING:
-    from nsqadmin.activity import ActivityLog
-    from nsqadmin.answers import Caller
-    from nsqadmin.authz import Identity
+    from nsqadmin.access.policy import Identity
+    from nsqadmin.actions.audit import ActivityLog
+    from nsqadmin.cluster.view import View
+    from nsqadmin.http.responses import Caller
     from nsqadmin.messages.filters import Filter
     from nsqadmin.messages.masking import Masking
     from nsqadmin.messages.model import NodeLog, Page, Published, ReplayPlan, ReplayReceipt
-    from nsqadmin.upstream import Upstream
-    from nsqadmin.view import View
+    from nsqadmin.upstream.client import Upstream
 
 
 class Messages:

@@ -18,11 +18,11 @@ from common.wire import commands
 from common.wire.frames import BadFrame, FrameReader, FrameType
 from common.wire.message import decode_message
 from common.wire.names import is_ephemeral
+from nsqadmin.cluster.model import TAIL_PREFIX
 from nsqadmin.messages.model import Message
-from nsqadmin.model import TAIL_PREFIX
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Node, Snapshot
+    from nsqadmin.cluster.model import Node, Snapshot
 
 LONGEST: Final = 60.0  # seconds
 MOST_A_SECOND: Final = 50  # messages that are shown

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from common.http_api import HttpError
-from nsqadmin.actions import Action, BadAction, Danger, Kind, Plan, Receipt, Step, plan
-from nsqadmin.answers import caller_of, identity_of, lists_of
-from nsqadmin.app import Route
+from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Plan, Receipt, Step, plan
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import caller_of, identity_of, lists_of
 from nsqadmin.pages.details import curl
 from nsqadmin.pages.painter import Failure
 from nsqadmin.pages.rights import ACTION_WORDS
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from nsqadmin.execution import Executor
-    from nsqadmin.model import Snapshot
+    from nsqadmin.actions.execution import Executor
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup, escape
 
-from nsqadmin import strict_json
+from nsqadmin.upstream import strict_json
 
 if TYPE_CHECKING:
     from nsqadmin.messages.model import Message

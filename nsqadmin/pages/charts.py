@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from nsqadmin.cluster.pipeline import BYTES, MESSAGES, SIZES
 from nsqadmin.pages import numbers
-from nsqadmin.pipeline import BYTES, MESSAGES, SIZES
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Metric, Series
-    from nsqadmin.pipeline import Counted
+    from nsqadmin.cluster.model import Metric, Series
+    from nsqadmin.cluster.pipeline import Counted
 
 WIDTH: Final = 480
 HEIGHT: Final = 128

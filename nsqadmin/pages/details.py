@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from nsqadmin.actions import Action, Kind, node_target
-from nsqadmin.model import Channel, ChannelNode, Client, Finding, Node, Producer, Severity, Snapshot, Topic, TopicNode
+from nsqadmin.actions.plan import Action, Kind, node_target
+from nsqadmin.cluster.model import (
+    Channel,
+    ChannelNode,
+    Client,
+    Finding,
+    Node,
+    Producer,
+    Severity,
+    Snapshot,
+    Topic,
+    TopicNode,
+)
 from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.pages.links import Links
-    from nsqadmin.pages.standing import Standing
+    from nsqadmin.pages.status import Standing
 
 MOST_ROWS: Final = 500
 SLOW_SHARE: Final = 0.3  # of what its peers finish, with its hands full

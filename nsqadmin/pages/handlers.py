@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from common.options import seconds
 from common.passwords import without_credentials
-from nsqadmin.answers import identity_of, json_answer
-from nsqadmin.app import Route
-from nsqadmin.authz import Right
-from nsqadmin.model import (
+from nsqadmin.access.policy import Right
+from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Activity,
     Metric,
@@ -21,16 +19,18 @@ from nsqadmin.model import (
     node_series,
     topic_series,
 )
+from nsqadmin.cluster.pipeline_file import PipelineResults
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of, json_answer
 from nsqadmin.pages import charts, details, filters, jump, overview, topics
 from nsqadmin.pages.actions import ActionPages
 from nsqadmin.pages.charts import Line
 from nsqadmin.pages.graphite import TIMEFRAMES, Graphite
-from nsqadmin.pages.kept import KeptPages
 from nsqadmin.pages.messages import MessagePages
+from nsqadmin.pages.page_cache import KeptPages
 from nsqadmin.pages.painter import Failure, Painter, span_of, word_of
 from nsqadmin.pages.readers import landing
-from nsqadmin.pages.standing import Standing
-from nsqadmin.pipeline_file import PipelineResults
+from nsqadmin.pages.status import Standing
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Snapshot
+    from nsqadmin.cluster.model import Snapshot
     from nsqadmin.pages.links import Links
 
 MOST: Final = 30

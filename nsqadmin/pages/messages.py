@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from common.http_api import HttpError
-from nsqadmin.answers import caller_of, form_of, identity_of
-from nsqadmin.app import Route
-from nsqadmin.authz import Right
+from nsqadmin.access.policy import Right
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import caller_of, form_of, identity_of
 from nsqadmin.messages.endpoints import MOST_BODY, bodies_of
 from nsqadmin.messages.filters import BadFilter, parse_filter
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from nsqadmin.cluster.model import Channel, Snapshot, Topic
     from nsqadmin.messages.model import NodeLog, Page, ReplayPlan
     from nsqadmin.messages.service import Messages
-    from nsqadmin.model import Channel, Snapshot, Topic
     from nsqadmin.pages.painter import Painter
     from nsqadmin.services import Services
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from nsqadmin.model import Channel, Finding, Health, Metric, Series, Severity, Snapshot
+from nsqadmin.cluster.model import Channel, Finding, Health, Metric, Series, Severity, Snapshot
 from nsqadmin.pages import numbers
 from nsqadmin.pages.charts import spark
 from nsqadmin.pages.topics import trouble

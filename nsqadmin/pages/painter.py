@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.responses import HTMLResponse, Response
 
 from common.version import suite_version
-from nsqadmin.answers import identity_of, text_answer
-from nsqadmin.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
+from nsqadmin.cluster.model import Activity, Finding, Lookupd, Severity, Snapshot, Span
+from nsqadmin.http.responses import identity_of, text_answer
 from nsqadmin.pages import rendering
 from nsqadmin.pages.glossary import GLOSSARY
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.rights import ACTION_WORDS, right_of
-from nsqadmin.pages.standing import HEALTH, Standing, State, seen_by
+from nsqadmin.pages.status import HEALTH, Standing, State, seen_by
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from nsqadmin.authz import Identity
+    from nsqadmin.access.policy import Identity
     from nsqadmin.services import Services
 
 _FOR_EVER: Final = "public, max-age=31536000, immutable"

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nsqadmin.cluster.readers import Danger, Outlook, is_silent, outlook, worst
 from nsqadmin.pages import numbers
-from nsqadmin.pages.standing import State
-from nsqadmin.readers import Danger, Outlook, is_silent, outlook, worst
+from nsqadmin.pages.status import State
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Reader, ReaderNode, Topic, Untold
+    from nsqadmin.cluster.model import Reader, ReaderNode, Topic, Untold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Channel, Latency
+    from nsqadmin.cluster.model import Channel, Latency
     from nsqadmin.pages.links import Links
 
 TYPES: Final[Mapping[str, str]] = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from nsqadmin.actions import Action, Kind
-from nsqadmin.authz import Right
+from nsqadmin.access.policy import Right
+from nsqadmin.actions.plan import Action, Kind
 
 ACTION_WORDS: Final = {
     Kind.CREATE_TOPIC: "Create topic…",

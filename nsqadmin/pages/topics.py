@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from nsqadmin.model import Channel, Paused, Snapshot, Topic
+from nsqadmin.cluster.model import Channel, Paused, Snapshot, Topic
 
 if TYPE_CHECKING:
     from nsqadmin.pages.filters import Filter
-    from nsqadmin.pages.standing import Standing, State
+    from nsqadmin.pages.status import Standing, State
 
 T = TypeVar("T")
 

@@ -11,10 +11,18 @@ from urllib.parse import quote_plus
 import trio
 
 from common.options import seconds
-from nsqadmin.discovery import MOST_NAMES, Announced, merged_nodes, names_in, producers_in, read_info, unwrapped
-from nsqadmin.sampling.asked import NO_ANSWER, AskedLookupd, AskedNode, Round
-from nsqadmin.sampling.cluster import Directory
-from nsqadmin.upstream import Upstream, UpstreamError
+from nsqadmin.cluster.merge import Directory
+from nsqadmin.sampling.polling import NO_ANSWER, AskedLookupd, AskedNode, Round
+from nsqadmin.upstream.client import Upstream, UpstreamError
+from nsqadmin.upstream.discovery import (
+    MOST_NAMES,
+    Announced,
+    merged_nodes,
+    names_in,
+    producers_in,
+    read_info,
+    unwrapped,
+)
 
 if TYPE_CHECKING:
     from nsqadmin.options import Options

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Snapshot
+    from nsqadmin.cluster.model import Snapshot
 
 _LOOKED_FOR: Final = 60.0  # seconds that a topic counts as looked at
 _MOST_LOOKED: Final = 20  # topics whose clients are asked for one by one

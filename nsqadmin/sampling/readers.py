@@ -9,15 +9,15 @@ from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin.answered import NotUnderstood
-from nsqadmin.readers import NodeReaders, joined, read_readers
-from nsqadmin.sampling.asked import Round
-from nsqadmin.upstream import UpstreamError
+from nsqadmin.cluster.node_stats import NotUnderstood
+from nsqadmin.cluster.readers import NodeReaders, joined, read_readers
+from nsqadmin.sampling.polling import Round
+from nsqadmin.upstream.client import UpstreamError
 
 if TYPE_CHECKING:
-    from nsqadmin.model import Topic
-    from nsqadmin.sampling.asked import AskedNode
-    from nsqadmin.upstream import Upstream
+    from nsqadmin.cluster.model import Topic
+    from nsqadmin.sampling.polling import AskedNode
+    from nsqadmin.upstream.client import Upstream
 
 NO_LOG: Final = "it keeps no log that could be read: it is a Go nsqd, or older than ours"
 _AT_ONCE: Final = 16

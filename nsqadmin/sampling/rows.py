@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from nsqadmin.model import (
+from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Channel,
     Node,
@@ -18,12 +18,12 @@ from nsqadmin.model import (
     node_series,
     topic_series,
 )
-from nsqadmin.series import row_of
+from nsqadmin.cluster.series import row_of
 
 if TYPE_CHECKING:
     from array import array
 
-    from nsqadmin.model import Finding
+    from nsqadmin.cluster.model import Finding
 
     KeyedRow = tuple[str, array[float]]
 

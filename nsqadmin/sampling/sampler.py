@@ -16,24 +16,24 @@ import trio
 from common.options import seconds
 from common.wakeup import Wakeup
 from common.web import run_trio
+from nsqadmin.cluster.events import events_between
+from nsqadmin.cluster.merge import Merger, totals_of
+from nsqadmin.cluster.model import NOTHING_YET, Activity, Series, Snapshot, Span
+from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.model import NOTHING_YET, Activity, Series, Snapshot, Span
-from nsqadmin.sampling.asked import PATIENCE, Round
 from nsqadmin.sampling.census import Census
-from nsqadmin.sampling.cluster import Merger, totals_of
-from nsqadmin.sampling.drawing import drawn_lookupd, drawn_nodes, producers_of, unanswered_by
-from nsqadmin.sampling.events import events_between
 from nsqadmin.sampling.interest import Interest
+from nsqadmin.sampling.node_view import drawn_lookupd, drawn_nodes, producers_of, unanswered_by
+from nsqadmin.sampling.polling import PATIENCE, Round
 from nsqadmin.sampling.readers import ReaderSurvey
 from nsqadmin.sampling.rows import Rows
 from nsqadmin.sampling.stats import Stats
 from nsqadmin.sampling.work import Work
-from nsqadmin.series import SeriesStore
 
 if TYPE_CHECKING:
-    from nsqadmin.activity import ActivityLog
+    from nsqadmin.actions.audit import ActivityLog
     from nsqadmin.options import Options
-    from nsqadmin.upstream import Upstream
+    from nsqadmin.upstream.client import Upstream
 
 _SHARE: Final = 8  # the work of a sweep is at most this part of the time: 12.5 % of a core
 

@@ -11,15 +11,15 @@ from urllib.parse import quote_plus
 
 import trio
 
-from nsqadmin.answered import stats_in_slices
-from nsqadmin.discovery import unwrapped
-from nsqadmin.model import Health
-from nsqadmin.sampling.asked import AskedNode, Round
-from nsqadmin.unpacking import megabytes
-from nsqadmin.upstream import Upstream, UpstreamError
+from nsqadmin.cluster.model import Health
+from nsqadmin.cluster.node_stats import stats_in_slices
+from nsqadmin.sampling.polling import AskedNode, Round
+from nsqadmin.upstream.client import Upstream, UpstreamError
+from nsqadmin.upstream.discovery import unwrapped
+from nsqadmin.upstream.unpacking import megabytes
 
 if TYPE_CHECKING:
-    from nsqadmin.upstream import Document
+    from nsqadmin.upstream.client import Document
 
 _AT_ONCE: Final = 16  # nodes that are asked at the same time
 _BAD_REQUEST: Final = 400

@@ -115,7 +115,7 @@ def admin(cluster: Cluster) -> Iterator[Nsqadmin]:
 @pytest.fixture(scope="session")
 def snapshot_admin(needs: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
     """What `tests.support.demo` has invented: looks the same each time."""
-    from nsqadmin.recording import encode
+    from nsqadmin.cluster.recording import encode
 
     file = tmp_path_factory.mktemp("snapshot") / "demo.json"
     file.write_bytes(encode(demo()))

@@ -29,8 +29,8 @@ PATIENCE = 5  # as many times longer where it has
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqadmin]:
     """10,000 channels."""
-    from nsqadmin.model import Recording
-    from nsqadmin.recording import encode
+    from nsqadmin.cluster.model import Recording
+    from nsqadmin.cluster.recording import encode
 
     topics = [
         topic(

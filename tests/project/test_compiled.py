@@ -56,7 +56,7 @@ def test_what_is_compiled_exists(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # What takes all that it is given at once.
 EAGER = {"all", "any", "deque", "dict", "dict.fromkeys", "extend", "join", "list", "max", "min", "set", "sorted", "sum"}
-EAGER |= {"tuple", "update"}
+EAGER |= {"frozenset", "tuple", "update"}
 
 
 def test_no_generator_expression_is_compiled_into_a_list_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from nsqadmin.model import Topic
+from nsqadmin.cluster.model import Topic
 from tests.shell.test_admin_sampler import FakeNode, run, sampled
 
 READER = {

@@ -12,15 +12,15 @@ import pytest
 import trio
 import trio.testing
 
-from nsqadmin.activity import ActivityLog
-from nsqadmin.discovery import Announced
-from nsqadmin.model import Health, Snapshot
+from nsqadmin.actions.audit import ActivityLog
+from nsqadmin.cluster.model import Health, Snapshot
 from nsqadmin.options import Options
-from nsqadmin.sampling.asked import PATIENCE, AskedNode
+from nsqadmin.sampling.polling import PATIENCE, AskedNode
 from nsqadmin.sampling.sampler import Sampler
 from nsqadmin.sampling.stats import Stats
-from nsqadmin.slices import Slices, at_once
-from nsqadmin.upstream import Document, Upstream, opened
+from nsqadmin.upstream.client import Document, Upstream, opened
+from nsqadmin.upstream.discovery import Announced
+from nsqadmin.upstream.slices import Slices, at_once
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ import pytest
 import trio
 import trio.testing
 
-from nsqadmin import series_file
-from nsqadmin.model import CLUSTER_SERIES, Span
-from nsqadmin.series import SeriesStore, row_of
+from nsqadmin.cluster import series_file
+from nsqadmin.cluster.model import CLUSTER_SERIES, Span
+from nsqadmin.cluster.series import SeriesStore, row_of
 
 
 def filled() -> SeriesStore:

@@ -14,8 +14,8 @@ import trio
 
 from common.recipients import host_and_port
 from nsqadmin.options import Options
-from nsqadmin.token import NOT_LISTED, NOT_SECURE, NOT_VERIFIED, Token, Way
-from nsqadmin.upstream import Document, Upstream, UpstreamError, opened
+from nsqadmin.upstream.client import Document, Upstream, UpstreamError, opened
+from nsqadmin.upstream.token import NOT_LISTED, NOT_SECURE, NOT_VERIFIED, Token, Way
 from tests.support.certificates import Certificates, make_certificates
 
 SECRET = "Bearer the-token"
@@ -266,7 +266,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def test_a_node_that_speaks_tls_only_is_asked_in_plain_once_and_without_the_token(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsqadmin.token.is_loopback", lambda address: False)  # as if it were far away
+    monkeypatch.setattr("nsqadmin.upstream.token.is_loopback", lambda address: False)  # as if it were far away
 
     async def test() -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -292,7 +292,7 @@ def test_a_certificate_of_somebody_else_keeps_the_token_here(
     tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The name resolves to another machine now, or somebody in the network answers in its place."""
-    monkeypatch.setattr("nsqadmin.token.is_loopback", lambda address: False)
+    monkeypatch.setattr("nsqadmin.upstream.token.is_loopback", lambda address: False)
 
     async def test() -> None:
         resolver = Resolver()

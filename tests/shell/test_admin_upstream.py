@@ -7,7 +7,7 @@ import gzip
 import trio
 
 from nsqadmin.options import Options
-from nsqadmin.upstream import opened
+from nsqadmin.upstream.client import opened
 from tests.shell.test_admin_token import Node, answer, listening
 
 

@@ -9,7 +9,7 @@ import math
 import sys
 from pathlib import Path
 
-from nsqadmin.model import (
+from nsqadmin.cluster.model import (
     CLUSTER_SERIES,
     Activity,
     Channel,
@@ -41,7 +41,7 @@ from nsqadmin.model import (
     node_series,
     topic_series,
 )
-from nsqadmin.recording import encode
+from nsqadmin.cluster.recording import encode
 from tests.support.picture import NOW, channel, channel_node, client, node, topic
 
 N1, N2, N3 = "nsqd-1.example:4151", "nsqd-2.example:4151", "10.0.3.17:4151"

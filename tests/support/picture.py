@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nsqadmin.model import (
+from nsqadmin.cluster.model import (
     Channel,
     ChannelNode,
     Client,

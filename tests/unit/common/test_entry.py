@@ -26,6 +26,6 @@ def test_a_missing_extra_is_named_in_one_line(program: str, hidden: str, extra: 
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug() -> None:
-    code = "import sys; sys.modules['nsqadmin.app'] = None; from nsqadmin.cli import main; main()"
+    code = "import sys; sys.modules['nsqadmin.http.app'] = None; from nsqadmin.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     assert "ModuleNotFoundError" in done.stderr

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.actions import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
-from nsqadmin.model import Health, Producer, Severity, Snapshot, TopicNode
+from nsqadmin.actions.plan import Action, BadAction, Danger, Kind, Receipt, Step, lookupd_calls, node_calls, plan
+from nsqadmin.cluster.model import Health, Producer, Severity, Snapshot, TopicNode
 from tests.support import picture
 
 TWO = (TopicNode(node="n1:4151", depth=5), TopicNode(node="n2:4151"))

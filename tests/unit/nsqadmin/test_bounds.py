@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from bench.admin_nodes import Nsqd
-from nsqadmin import sliced_json
-from nsqadmin.answered import NotUnderstood, read_stats
+from nsqadmin.cluster.model import Health, Lookupd, Node, Snapshot
+from nsqadmin.cluster.node_stats import NotUnderstood, read_stats
 from nsqadmin.diagnosis.nodes import about_lookupd, about_node
-from nsqadmin.discovery import merged_nodes, names_in, producers_in
-from nsqadmin.model import Health, Lookupd, Node, Snapshot
 from nsqadmin.options import Options
-from nsqadmin.slices import at_once
-from nsqadmin.unpacking import Body, TooLarge
+from nsqadmin.upstream import sliced_json
+from nsqadmin.upstream.discovery import merged_nodes, names_in, producers_in
+from nsqadmin.upstream.slices import at_once
+from nsqadmin.upstream.unpacking import Body, TooLarge
 
 MOST = Options(lookupd_http_address=("127.0.0.1:1",)).max_answer_size
 SNAPSHOT = Snapshot(index=1, taken_at=0.0, interval=5.0, has_lookupds=True)

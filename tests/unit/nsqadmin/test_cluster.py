@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.answered import NodeAnswer, NotUnderstood, read_stats
-from nsqadmin.discovery import Announced, merged_nodes, producers_in, read_info
-from nsqadmin.model import Latency, Paused, Percentile, Rates
-from nsqadmin.sampling.cluster import Directory, Merger, drain_time, merged_latency, version_key
-from nsqadmin.slices import at_once
+from nsqadmin.cluster.merge import Directory, Merger, drain_time, merged_latency, version_key
+from nsqadmin.cluster.model import Latency, Paused, Percentile, Rates
+from nsqadmin.cluster.node_stats import NodeAnswer, NotUnderstood, read_stats
+from nsqadmin.upstream.discovery import Announced, merged_nodes, producers_in, read_info
+from nsqadmin.upstream.slices import at_once
 
 
 def producers(document: Any) -> list[Announced]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.diagnosis.findings import diagnose
-from nsqadmin.model import (
+from nsqadmin.cluster.model import (
     Channel,
     Finding,
     Health,
@@ -20,6 +19,7 @@ from nsqadmin.model import (
     Snapshot,
     TopicNode,
 )
+from nsqadmin.diagnosis.findings import diagnose
 from tests.support import picture
 from tests.support.picture import NOW, channel, channel_node, client, node, snapshot, topic
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqadmin.model import NOTHING_YET, Totals
+from nsqadmin.cluster.model import NOTHING_YET, Totals
 from nsqadmin.sampling.interest import Interest
 from tests.support.picture import channel, channel_node, snapshot, topic
 

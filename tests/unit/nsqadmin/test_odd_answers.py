@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.answered import NotUnderstood, read_stats
+from nsqadmin.cluster.merge import Directory, Merger, totals_of
+from nsqadmin.cluster.node_stats import NotUnderstood, read_stats
 from nsqadmin.compat.documents import channel_document, counter_document, node_document, topic_document
-from nsqadmin.discovery import Announced, info_in, producers_in, topics_in
 from nsqadmin.pages import numbers
-from nsqadmin.sampling.cluster import Directory, Merger, totals_of
-from nsqadmin.slices import at_once
+from nsqadmin.upstream.discovery import Announced, info_in, producers_in, topics_in
+from nsqadmin.upstream.slices import at_once
 
 NODE = Announced("host", "127.0.0.1", 4150, 4151, region="r", zone="z")
 LATENCY = {"count": 5, "percentiles": [{"quantile": 0.99, "value": 5000}]}

@@ -10,13 +10,13 @@ from typing import Any, Self, cast
 import pytest
 import trio
 
-from nsqadmin.authz import Identity
+from nsqadmin.access.policy import Identity
 from nsqadmin.messages.masking import Masking
 from nsqadmin.messages.model import Page, page_json
 from nsqadmin.messages.reading import Reader
 from nsqadmin.pages import numbers
-from nsqadmin.slices import Slices
-from nsqadmin.upstream import Streamed, Upstream
+from nsqadmin.upstream.client import Streamed, Upstream
+from nsqadmin.upstream.slices import Slices
 from tests.support.picture import channel, channel_node, node, snapshot, topic
 from tests.unit.nsqadmin.test_odd_answers import ODD, places, with_odd
 

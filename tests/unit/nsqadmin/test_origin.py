@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.origin import why_foreign
+from nsqadmin.access.origin import why_foreign
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from nsqadmin.cluster.pipeline import BYTES, MESSAGES, SIZES, parse
+from nsqadmin.cluster.pipeline_file import PipelineResults
 from nsqadmin.pages.charts import counts
-from nsqadmin.pipeline import BYTES, MESSAGES, SIZES, parse
-from nsqadmin.pipeline_file import PipelineResults
 
 
 def window(start: str, messages: int, **more: Any) -> dict[str, Any]:

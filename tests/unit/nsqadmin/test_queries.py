@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from nsqadmin.options import Options
-from nsqadmin.queries import Found, Queries, TotalFailure
-from nsqadmin.slices import Slices, at_once
-from nsqadmin.upstream import Document, Upstream, UpstreamError
+from nsqadmin.upstream.client import Document, Upstream, UpstreamError
+from nsqadmin.upstream.queries import Found, Queries, TotalFailure
+from nsqadmin.upstream.slices import Slices, at_once
 
 T = TypeVar("T")
 

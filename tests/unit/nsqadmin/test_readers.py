@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.answered import NotUnderstood
-from nsqadmin.model import ReaderNode, Untold
-from nsqadmin.readers import (
+from nsqadmin.cluster.model import ReaderNode, Untold
+from nsqadmin.cluster.node_stats import NotUnderstood
+from nsqadmin.cluster.readers import (
     Danger,
     NodeReaders,
     Outlook,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from nsqadmin.model import Activity, Finding, Recording, Series, Severity
-from nsqadmin.recording import NotASnapshot, decode, encode
+from nsqadmin.cluster.model import Activity, Finding, Recording, Series, Severity
+from nsqadmin.cluster.recording import NotASnapshot, decode, encode
 from tests.support import picture
 
 

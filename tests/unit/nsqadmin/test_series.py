@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from nsqadmin.model import CLUSTER_SERIES, Metric, Span, channel_series
-from nsqadmin.series import SeriesStore, row_of
+from nsqadmin.cluster.model import CLUSTER_SERIES, Metric, Span, channel_series
+from nsqadmin.cluster.series import SeriesStore, row_of
 
 KEY = channel_series("t", "c")
 START = 1_700_000_040.0  # at the beginning of a minute

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqadmin import sliced_json
-from nsqadmin.sliced_json import WINDOW
+from nsqadmin.upstream import sliced_json
+from nsqadmin.upstream.sliced_json import WINDOW
 
 _documents = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

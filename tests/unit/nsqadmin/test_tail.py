@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nsqadmin.cluster.model import Health, TopicNode
 from nsqadmin.messages.tail import CannotTail, nodes_to_tail, sample_rate
-from nsqadmin.model import Health, TopicNode
 from tests.support.picture import channel, channel_node, node, snapshot, topic
 
 NODES = (node("n1:4151"), node("n2:4151"))

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nsqadmin.model import Metric, Series
+from nsqadmin.cluster.model import Metric, Series
 from nsqadmin.pages.charts import LAST, LEAST_LEFT, LETTER, Line, area, chart, nice_top, path, spark
 
 IN = Line(metric=Metric.INCOMING, label="in", colour="c1", key="cluster/incoming")

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from nsqadmin.cells import cells_of
-from nsqadmin.model import Reader, ReaderNode, Topic, Untold
+from nsqadmin.cluster.model import Reader, ReaderNode, Topic, Untold
+from nsqadmin.http.live.cells import cells_of
 from nsqadmin.pages.readers import landing
-from nsqadmin.pages.standing import State
+from nsqadmin.pages.status import State
 from tests.support.picture import NOW, channel, snapshot, topic
 
 

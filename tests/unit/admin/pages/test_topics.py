@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from nsqadmin.model import Finding, Rates, Severity, Snapshot
+from nsqadmin.cluster.model import Finding, Rates, Severity, Snapshot
 from nsqadmin.pages.filters import parse
-from nsqadmin.pages.standing import Standing
+from nsqadmin.pages.status import Standing
 from nsqadmin.pages.topics import MOST_CHANNELS, PER_PAGE, TopicsPage, topics_page
 from tests.support.picture import channel, channel_node, snapshot, topic
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from nsqadmin.authz import Identity, Right, Role
-from nsqadmin.model import Finding, Health, Latency, Lookupd, Paused, Percentile, Producer, Rates, Severity
+from nsqadmin.access.policy import Identity, Right, Role
+from nsqadmin.cluster.model import Finding, Health, Latency, Lookupd, Paused, Percentile, Producer, Rates, Severity
 from nsqadmin.pages.details import channel_details, client_rows, consumers_page, lookup_page, no_history, topic_details
 from nsqadmin.pages.jump import find
 from nsqadmin.pages.links import Links
 from nsqadmin.pages.overview import overview, verdict
 from nsqadmin.pages.rendering import Static, breakable, drain, latency
-from nsqadmin.pages.standing import Standing, seen_by
+from nsqadmin.pages.status import Standing, seen_by
 from tests.support.picture import channel, channel_node, client, node, snapshot, topic
 
 LINKS = Links("/nsq")

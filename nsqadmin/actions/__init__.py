@@ -1,0 +1,1 @@
+"""What people change: planned, confirmed, done on every node, written down."""

@@ -1,0 +1,195 @@
+"""Does what an action says: finds out anew who has the topic, asks them, and says of each what became of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from time import time
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from common.web import run_trio
+from nsqadmin.actions.plan import Action, Call, Kind, Receipt, Step, lookupd_calls, node_calls, node_target, nodes_meant
+from nsqadmin.cluster.model import Activity
+from nsqadmin.upstream.client import UpstreamError
+from nsqadmin.upstream.queries import LOOKUPD, TotalFailure
+
+if TYPE_CHECKING:
+    from nsqadmin.actions.audit import ActivityLog
+    from nsqadmin.actions.notify import Notifier
+    from nsqadmin.http.responses import Caller
+    from nsqadmin.upstream.queries import Queries
+
+log = logging.getLogger(__name__)
+
+_CREATIONS: Final = frozenset((Kind.CREATE_TOPIC, Kind.CREATE_CHANNEL))
+# NSQ tells of these also where they could not be begun.
+_ALWAYS_TOLD: Final = frozenset(
+    (
+        Kind.EMPTY_TOPIC,
+        Kind.EMPTY_CHANNEL,
+        Kind.PAUSE_TOPIC,
+        Kind.PAUSE_CHANNEL,
+        Kind.UNPAUSE_TOPIC,
+        Kind.UNPAUSE_CHANNEL,
+    )
+)
+_IN_LOG: Final = {
+    Kind.REMOVE_FROM_NODE: "tombstone node for topic",
+    Kind.CREATE_TOPIC: "create topic/channel",
+    Kind.CREATE_CHANNEL: "create topic/channel",
+    Kind.DELETE_TOPIC: "delete topic",
+    Kind.DELETE_CHANNEL: "delete channel",
+}
+
+
+class Executor:
+    def __init__(self, queries: Queries, activity: ActivityLog, notifier: Notifier) -> None:
+        self._queries = queries
+        self._activity = activity
+        self._notifier = notifier
+
+    async def execute(self, action: Action, caller: Caller) -> Receipt:
+        """For asyncio. The action has been checked, and the caller may do it. Once begun it is done, whoever leaves."""
+        return await run_trio(self.perform, action, caller)
+
+    async def perform(self, action: Action, caller: Caller) -> Receipt:
+        """The same on trio."""
+        began, at = trio.current_time(), time()
+        with trio.CancelScope(shield=True):  # each question has its own deadline
+            steps, failure, errors = await self._done(action)
+        receipt = Receipt(
+            action=action,
+            at=at,
+            took=trio.current_time() - began,
+            steps=tuple(steps),
+            failure=failure,
+            discovery_errors=tuple(errors),
+        )
+        self._tell(receipt, caller)
+        return receipt
+
+    def refused(self, action: Action, caller: Caller, reason: str) -> None:
+        """For the audit log."""
+        self._activity.done(_activity(action, caller, f"refused to {_words(action)}: {reason}", "refused", at=time()))
+
+    async def _done(self, action: Action) -> tuple[list[Step], str, list[str]]:
+        """The steps that were tried, why it could not be begun or gone on with, and what discovery said."""
+        steps: list[Step] = []
+        try:
+            if action.kind is Kind.REMOVE_FROM_NODE:
+                await self._at_lookupds(action, steps)
+                return steps, await self._remove(action, steps), []
+            if action.kind in _CREATIONS:
+                return steps, *await self._create(action, steps)
+            found = await self._queries.topic_producers(action.topic)
+            if not action.nodes:  # a deletion on some nodes leaves the directory alone
+                await self._at_lookupds(action, steps)
+            meant = nodes_meant(action, [it.address for it in found.value])
+            await self._at_nodes(node_calls(action, meant), steps)
+            return steps, "", list(found.errors)
+        except TotalFailure as error:
+            return steps, str(error), []
+
+    async def _create(self, action: Action, steps: list[Step]) -> tuple[str, list[str]]:
+        await self._at_lookupds(action, steps)
+        producers: list[str] = []
+        errors: list[str] = []
+        if action.kind is Kind.CREATE_CHANNEL:
+            if self._queries.has_lookupds:
+                found = await self._queries.topic_producers(action.topic)
+                producers, errors = [it.address for it in found.value], list(found.errors)
+            elif not action.nodes:
+                raise TotalFailure(f"failed to query any {LOOKUPD}: ")
+            # A node makes a channel only in a topic that it has.
+            without = [it for it in action.nodes if it not in producers]
+            await self._at_nodes(node_calls(replace(action, kind=Kind.CREATE_TOPIC, channel=""), without), steps)
+        await self._at_nodes(node_calls(action, nodes_meant(action, producers)), steps)
+        return "", errors
+
+    async def _remove(self, action: Action, steps: list[Step]) -> str:
+        """Where the node says that it is, and not where somebody says. A failure's text is the whole answer, as in NSQ."""
+        address = action.nodes[0]
+        try:
+            there = (await self._queries.info(address)).address
+        except UpstreamError as error:
+            steps.append(Step(address=address, is_lookupd=False, target=node_target(action), error=str(error)))
+            return f"failed to query any nsqd: {error}"
+        await self._at_nodes(node_calls(action, [there]), steps)
+        return ""
+
+    async def _at_lookupds(self, action: Action, steps: list[Step]) -> None:
+        for call in lookupd_calls(action, self._queries.lookupds):
+            steps.append(await self._called(call))  # noqa: PERF401 # what was done stays known when a later one fails
+
+    async def _at_nodes(self, calls: Sequence[Call], steps: list[Step]) -> None:
+        """All at once: a node that hangs keeps nobody waiting but itself."""
+        made: dict[int, Step] = {}
+
+        async def make(number: int) -> None:
+            made[number] = await self._called(calls[number])
+
+        async with trio.open_nursery() as nursery:
+            for number in range(len(calls)):
+                nursery.start_soon(make, number)
+        steps += [made[number] for number in range(len(calls))]
+
+    async def _called(self, call: Call) -> Step:
+        error = await self._queries.post(call.address, call.target, is_lookupd=call.is_lookupd)
+        return Step(address=call.address, is_lookupd=call.is_lookupd, target=call.target, error=error)
+
+    # Who is told
+
+    def _tell(self, receipt: Receipt, caller: Caller) -> None:
+        action = receipt.action
+        errors = [*receipt.discovery_errors, *(step.error for step in receipt.steps if step.error)]
+        what = _IN_LOG.get(action.kind, f"{action.kind.partition('_')[0]} topic/channel")
+        if receipt.failure:
+            log.error("failed to %s - %s", what, receipt.failure)
+        elif errors:
+            log.warning("failed to %s - %s", what, "\n".join(errors))
+        failed = [step.address for step in receipt.steps if step.error]
+        text = _words(action) + (f"; failed on {', '.join(dict.fromkeys(failed))}" if failed else "")
+        nodes = tuple(dict.fromkeys(step.address for step in receipt.steps))
+        self._activity.done(
+            _activity(action, caller, text, receipt.result, at=receipt.at, took=receipt.took, nodes=nodes)
+        )
+        if not receipt.failure or action.kind in _ALWAYS_TOLD:
+            self._notifier.action(action, caller)
+
+
+def _words(action: Action) -> str:
+    words = f"{action.kind.replace('_', ' ')} {action.name}"
+    if action.kind is Kind.REMOVE_FROM_NODE:
+        words = f"remove {action.topic} from node {action.nodes[0]}"
+    elif action.kind is Kind.FORGET_READER:
+        words = f"forget that {action.reader} reads {action.topic}"
+    elif action.place:
+        words += f" to {action.place}"
+    return words
+
+
+def _activity(
+    action: Action,
+    caller: Caller,
+    text: str,
+    result: str,
+    *,
+    at: float,
+    took: float | None = None,
+    nodes: tuple[str, ...] = (),
+) -> Activity:
+    return Activity(
+        at=at,
+        what=action.kind.value,
+        text=text,
+        user=caller.identity.user or caller.basic_user,
+        remote=caller.remote,
+        topic=action.topic,
+        channel=action.channel,
+        nodes=nodes or action.nodes,
+        result=result,
+        took=took,
+    )

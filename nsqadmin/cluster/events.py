@@ -1,0 +1,107 @@
+"""What has happened between two pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nsqadmin.cluster.model import TAIL_PREFIX, Activity, Channel, Paused, Snapshot, Topic
+
+
+def events_between(before: Snapshot, now: Snapshot, *, restarted: frozenset[str] = frozenset()) -> list[Activity]:
+    """In order of time, which is all one. Nothing happened before the first picture."""
+    if not before.index:
+        return []
+    events = [*_nodes(before, now, restarted), *_lookupds(before, now)]
+    # When a node comes or goes, so do its topics: that is one event and not thousands.
+    if _reachable(before) == _reachable(now):
+        events += _topics(before, now)
+    return events
+
+
+def _reachable(snapshot: Snapshot) -> set[str]:
+    return {node.address for node in snapshot.nodes if node.is_reachable}
+
+
+def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterator[Activity]:
+    at = now.taken_at
+    known = {node.address: node for node in before.nodes}
+    for node in now.nodes:
+        old = known.get(node.address)
+        if old is None:
+            yield Activity(at=at, what="node_appeared", text=f"nsqd {node.address} has appeared", nodes=(node.address,))
+        elif old.is_reachable and not node.is_reachable:
+            text = f"nsqd {node.address} does not answer any more: {node.error or node.health}"
+            yield Activity(at=at, what="node_down", text=text, nodes=(node.address,))
+        elif node.is_reachable and not old.is_reachable:
+            yield Activity(at=at, what="node_up", text=f"nsqd {node.address} answers again", nodes=(node.address,))
+        if node.address in restarted:
+            text = f"nsqd {node.address} has been restarted"
+            yield Activity(at=at, what="nsqd_restarted", text=text, nodes=(node.address,))
+    for address in known.keys() - {node.address for node in now.nodes}:
+        yield Activity(at=at, what="node_gone", text=f"nsqd {address} is gone", nodes=(address,))
+
+
+def _lookupds(before: Snapshot, now: Snapshot) -> Iterator[Activity]:
+    known = {it.address: it for it in before.lookupds}
+    for lookupd in now.lookupds:
+        old = known.get(lookupd.address)
+        if old is None or old.is_reachable == lookupd.is_reachable:
+            continue
+        word, text = (
+            ("lookupd_up", "answers again") if lookupd.is_reachable else ("lookupd_down", "does not answer any more")
+        )
+        yield Activity(
+            at=now.taken_at, what=word, text=f"nsqlookupd {lookupd.address} {text}", nodes=(lookupd.address,)
+        )
+
+
+def _topics(before: Snapshot, now: Snapshot) -> Iterator[Activity]:
+    at = now.taken_at
+    known = {topic.name: topic for topic in before.topics if not topic.is_inactive}
+    there = {topic.name: topic for topic in now.topics if not topic.is_inactive}
+    for name, topic in there.items():
+        old = known.get(name)
+        if old is None:
+            yield Activity(at=at, what="topic_appeared", text=f"topic {name} has appeared", topic=name)
+        elif old is not topic:
+            yield from _channels(old, topic, at)
+    for name in known.keys() - there.keys():
+        yield Activity(at=at, what="topic_vanished", text=f"topic {name} is gone", topic=name)
+
+
+def _channels(before: Topic, now: Topic, at: float) -> Iterator[Activity]:
+    if before.paused is not now.paused:
+        yield _paused(at, f"topic {now.name}", now.paused, topic=now.name)
+    known = {channel.name: channel for channel in before.channels}
+    for channel in now.channels:
+        if channel.name.startswith(TAIL_PREFIX):
+            continue
+        old = known.get(channel.name)
+        what = f"channel {now.name}/{channel.name}"
+        if old is None:
+            yield Activity(
+                at=at, what="channel_appeared", text=f"{what} has appeared", topic=now.name, channel=channel.name
+            )
+        else:
+            yield from _channel(old, channel, at, what)
+    for name in known.keys() - {channel.name for channel in now.channels}:
+        if not name.startswith(TAIL_PREFIX):
+            text = f"channel {now.name}/{name} is gone"
+            yield Activity(at=at, what="channel_vanished", text=text, topic=now.name, channel=name)
+
+
+def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Activity]:
+    if before.paused is not now.paused:
+        yield _paused(at, what, now.paused, topic=now.topic, channel=now.name)
+    if before.client_count and not now.client_count:
+        text = f"the last consumer of {what} has left"
+        yield Activity(at=at, what="consumers_gone", text=text, topic=now.topic, channel=now.name)
+    elif now.client_count and not before.client_count:
+        text = f"{what} has consumers again"
+        yield Activity(at=at, what="consumers_back", text=text, topic=now.topic, channel=now.name)
+
+
+def _paused(at: float, what: str, state: Paused, *, topic: str, channel: str = "") -> Activity:
+    words = {Paused.YES: ("paused", "is paused"), Paused.PARTLY: ("paused", "is paused on some nodes")}
+    word, text = words.get(state, ("unpaused", "is not paused any more"))
+    return Activity(at=at, what=word, text=f"{what} {text}", topic=topic, channel=channel)

@@ -1,0 +1,425 @@
+"""What one nsqd has answered to /stats and /info, read into the model, with rates against its answer before.
+
+Foreign and older nodes leave fields out or send null: what is not there is zero or empty. A topic whose part of the
+answer is the same as before is not read again, which makes idle topics cost next to nothing.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from nsqadmin.cluster.model import (
+    UNKNOWN_RATES,
+    ChannelNode,
+    Client,
+    Latency,
+    Memory,
+    Percentile,
+    Producer,
+    Rates,
+    TopicNode,
+)
+from nsqadmin.upstream.slices import Slices, at_once
+
+Json = Mapping[str, Any]
+
+_PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
+_MOST: Final = 1 << 64  # no count is as high
+_END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
+# Bounds on one answer, several times what the largest node has. Each entry takes about a kilobyte while it is shown.
+_MOST_TOPICS: Final = 50_000
+_MOST_CHANNELS: Final = 200_000
+_MOST_CLIENTS: Final = 100_000  # also the bound on producers and their counts
+_LONGEST_NAME: Final = 4096  # characters; NSQ's own have 64
+_MOST_PERCENTILES: Final = 100
+_LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+_OF_CLIENTS: Final = (
+    "state",
+    "ready_count",
+    "in_flight_count",
+    "message_count",
+    "finish_count",
+    "requeue_count",
+    "connect_ts",
+    "sample_rate",
+)
+_STILL: Final = Rates(incoming=0.0, finished=0.0, requeued=0.0, timed_out=0.0)
+_SILENT: Final = Rates(incoming=0.0, bytes=0.0)
+
+
+class NotUnderstood(ValueError):
+    """The answer is not what a node says."""
+
+
+class TooMuch(NotUnderstood):
+    """The answer has more topics, channels, clients or producers than one node may have here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelPart:
+    row: ChannelNode
+    rates: Rates
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPart:
+    """A topic on one node. `said` is its part of the answer, packed: it is only compared, and there are many."""
+
+    row: TopicNode
+    rates: Rates
+    channels: Mapping[str, ChannelPart]
+    said: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """All that one node has said. `at` is our monotonic clock."""
+
+    at: float
+    topics: Mapping[str, TopicPart]
+    producers: tuple[Producer, ...] | None
+    has_clients: bool
+    version: str = ""
+    own_health: str = ""
+    start_time: float | None = None
+    memory: Memory | None = None
+    restarted: bool = False
+
+
+def read_stats(
+    node: str,
+    document: Any,
+    *,
+    at: float,
+    before: NodeAnswer | None = None,
+    has_clients: bool = True,
+    has_history: bool = False,
+) -> NodeAnswer:
+    """Raises NotUnderstood."""
+    return at_once(
+        stats_in_slices(node, document, at=at, before=before, has_clients=has_clients, has_history=has_history)
+    )
+
+
+def stats_in_slices(
+    node: str,
+    document: Any,
+    *,
+    at: float,
+    before: NodeAnswer | None = None,
+    has_clients: bool = True,
+    has_history: bool = False,
+) -> Slices[NodeAnswer]:
+    """Read the answer, with a pause after each topic, channel and producer. Raises NotUnderstood."""
+    if not isinstance(document, dict):
+        raise NotUnderstood(f"expected an object, got {type(document).__name__}")
+    if isinstance(document.get("data"), dict) and "topics" not in document:
+        document = document["data"]  # the envelope of NSQ before 1.0
+    start_time = _time(document.get("start_time")) or None
+    restarted = before is not None and start_time != before.start_time
+    basis = None if before is None or restarted else before
+    seconds = at - basis.at if basis is not None else 0.0
+    try:
+        reader = _TopicReader(node, basis, seconds, has_clients, has_history)
+        topics = {}
+        for raw in document.get("topics") or ():
+            topics[_name(raw, "topic_name")] = yield from reader.read(raw)
+        producers = (yield from _producers(node, document.get("producers"), basis, seconds)) if has_clients else None
+        memory = _memory(document.get("memory"))
+    except NotUnderstood:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        raise NotUnderstood(f"cannot be read: {error!r}") from error
+    return NodeAnswer(
+        at=at,
+        topics=topics,
+        producers=producers,
+        has_clients=has_clients,
+        version=_text(document.get("version")),
+        own_health=_text(document.get("health")),
+        start_time=start_time,
+        memory=memory,
+        restarted=restarted,
+    )
+
+
+@dataclass(slots=True)
+class _TopicReader:
+    node: str
+    basis: NodeAnswer | None  # what rates are counted from
+    seconds: float  # since then
+    has_clients: bool
+    has_history: bool
+    _topics: int = 0
+    _channels: int = 0
+    _clients: int = 0
+
+    def read(self, raw: dict[str, Any]) -> Slices[TopicPart]:
+        self._topics += 1
+        _check_count(self._topics, _MOST_TOPICS, "topics")
+        yield
+        before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
+        said = marshal.dumps(raw, _PLAIN)
+        if before is not None and before.said == said and before.row.has_log == self.has_history:
+            return _unchanged(before)
+        row = TopicNode(
+            node=self.node,
+            depth=raw.get("depth") or 0,
+            backend_depth=raw.get("backend_depth") or 0,
+            message_count=raw.get("message_count") or 0,
+            message_bytes=raw.get("message_bytes") or 0,
+            paused=bool(raw.get("paused")),
+            latency=read_latency(raw.get("e2e_processing_latency")),
+            has_log=self.has_history,
+        )
+        _check_numbers(
+            row.depth,
+            row.backend_depth,
+            row.message_count,
+            row.message_bytes,
+            *(raw.get(it) or 0 for it in _LOCALITIES),
+        )
+        known = before.channels if before is not None else {}
+        channels = {}
+        for it in raw.get("channels") or ():
+            name = _name(it, "channel_name")
+            channels[name] = self._channel(it, known.get(name))
+            yield
+        rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
+        return TopicPart(row, rates, channels, said)
+
+    def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
+        self._channels += 1
+        self._clients += len(raw.get("clients") or ())
+        _check_count(self._channels, _MOST_CHANNELS, "channels")
+        _check_count(self._clients, _MOST_CLIENTS, "clients")
+        old = before.row if before is not None else None
+        count = raw.get("client_count")
+        # A node that was not asked for clients says null; where there are none there is nothing to ask for.
+        is_told = self.has_clients or raw.get("clients") is not None or count == 0
+        clients = _clients(self.node, raw.get("clients"), old, self.seconds) if is_told else None
+        row = ChannelNode(
+            node=self.node,
+            depth=raw.get("depth") or 0,
+            backend_depth=raw.get("backend_depth") or 0,
+            in_flight_count=raw.get("in_flight_count") or 0,
+            deferred_count=raw.get("deferred_count") or 0,
+            message_count=raw.get("message_count") or 0,
+            requeue_count=raw.get("requeue_count") or 0,
+            timeout_count=raw.get("timeout_count") or 0,
+            client_count=len(clients or ()) if count is None else count,
+            zone_local_count=raw.get("zone_local_msg_count") or 0,
+            region_local_count=raw.get("region_local_msg_count") or 0,
+            global_count=raw.get("global_msg_count") or 0,
+            paused=bool(raw.get("paused")),
+            latency=read_latency(raw.get("e2e_processing_latency")),
+            clients=clients,
+        )
+        _check_numbers(
+            row.depth,
+            row.backend_depth,
+            row.in_flight_count,
+            row.deferred_count,
+            row.message_count,
+            row.requeue_count,
+            row.timeout_count,
+            row.client_count,
+            row.zone_local_count,
+            row.region_local_count,
+            row.global_count,
+        )
+        return ChannelPart(row, _channel_rates(row, old, self.seconds))
+
+
+def _name(raw: Json, key: str) -> str:
+    """Whatever it is: what is no name of NSQ's is shown all the same."""
+    name = raw[key]
+    if not isinstance(name, str):
+        raise TypeError(f"{key} is no text")
+    if len(name) > _LONGEST_NAME:
+        raise ValueError(f"a {key} of {len(name):,} characters")
+    return name
+
+
+def _check_count(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise TooMuch(f"its answer has more than {most:,} {what}")
+
+
+def _text(value: Any) -> str:
+    return str(value or "")[:_LONGEST_NAME]
+
+
+def _check_numbers(*counts: float) -> None:
+    """TypeError or ValueError for what cannot be counted with: better here, where it is one node's trouble,
+    than in the picture of all."""
+    if not max(map(abs, counts)) < _MOST:
+        raise ValueError("a number is too high")
+
+
+def _time(value: Any) -> float:
+    """Seconds since 1970; 0 for what is no time."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
+        return float(value)
+    return 0.0
+
+
+def _unchanged(before: TopicPart) -> TopicPart:
+    """The very same object when it was still already: who compares by identity need not look inside."""
+    channels = before.channels.values()
+    if before.rates is _SILENT and all(part.rates is _STILL for part in channels):
+        return before
+    still = {name: ChannelPart(_at_rest(part.row), _STILL) for name, part in before.channels.items()}
+    return TopicPart(before.row, _SILENT, still, before.said)
+
+
+def _at_rest(row: ChannelNode) -> ChannelNode:
+    if not row.clients:
+        return row
+    return replace(row, clients=tuple(replace(it, finish_rate=0.0, requeue_rate=0.0) for it in row.clients))
+
+
+def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Rates:
+    if before is None or seconds <= 0:
+        return UNKNOWN_RATES
+    messages, size = now.message_count - before.message_count, now.message_bytes - before.message_bytes
+    if messages < 0 or size < 0:  # it was deleted and made again
+        return UNKNOWN_RATES
+    return Rates(incoming=messages / seconds, bytes=size / seconds) if messages else _SILENT
+
+
+def _channel_rates(now: ChannelNode, before: ChannelNode | None, seconds: float) -> Rates:
+    if before is None or seconds <= 0:
+        return UNKNOWN_RATES
+    incoming = now.message_count - before.message_count
+    requeued, timed_out = now.requeue_count - before.requeue_count, now.timeout_count - before.timeout_count
+    if incoming < 0 or requeued < 0 or timed_out < 0:
+        return UNKNOWN_RATES
+    # What came in and is not there any more. Emptying looks like finishing; a message that moves while nsqd counts
+    # may be seen twice or not at all, so a little below zero is zero.
+    finished = max(incoming + _held(before) - _held(now), 0)
+    if not (incoming or finished or requeued or timed_out):
+        return _STILL
+    return Rates(
+        incoming=incoming / seconds,
+        finished=finished / seconds,
+        requeued=requeued / seconds,
+        timed_out=timed_out / seconds,
+    )
+
+
+def _held(row: ChannelNode) -> int:
+    return row.depth + row.in_flight_count + row.deferred_count
+
+
+# Who is connected
+
+
+def _clients(node: str, raw: Any, before: ChannelNode | None, seconds: float) -> tuple[Client, ...]:
+    known = {(it.remote_address, it.connect_time): it for it in before.clients or ()} if before is not None else {}
+    return tuple(_with_rates(read_client(node, it), known, seconds) for it in raw or ())
+
+
+def _with_rates(client: Client, known: Mapping[tuple[str, float], Client], seconds: float) -> Client:
+    before = known.get((client.remote_address, client.connect_time))
+    if before is None or seconds <= 0:
+        return client
+    finished, requeued = client.finish_count - before.finish_count, client.requeue_count - before.requeue_count
+    return replace(client, finish_rate=max(finished, 0) / seconds, requeue_rate=max(requeued, 0) / seconds)
+
+
+def read_client(node: str, raw: Json) -> Client:
+    counts = [raw.get(name) or 0 for name in _OF_CLIENTS]
+    _check_numbers(*counts)
+    return Client(
+        node=node,
+        client_id=str(raw.get("client_id") or raw.get("name") or ""),
+        hostname=str(raw.get("hostname") or ""),
+        remote_address=str(raw.get("remote_address") or ""),
+        user_agent=str(raw.get("user_agent") or ""),
+        version=str(raw.get("version") or ""),
+        state=raw.get("state") or 0,
+        ready_count=raw.get("ready_count") or 0,
+        in_flight_count=raw.get("in_flight_count") or 0,
+        message_count=raw.get("message_count") or 0,
+        finish_count=raw.get("finish_count") or 0,
+        requeue_count=raw.get("requeue_count") or 0,
+        connect_time=_time(raw.get("connect_ts")),
+        sample_rate=raw.get("sample_rate") or 0,
+        deflate=bool(raw.get("deflate")),
+        snappy=bool(raw.get("snappy")),
+        authed=bool(raw.get("authed")),
+        auth_identity=str(raw.get("auth_identity") or ""),
+        auth_identity_url=str(raw.get("auth_identity_url") or ""),
+        region=str(raw.get("topology_region") or ""),
+        zone=str(raw.get("topology_zone") or ""),
+        tls=bool(raw.get("tls")),
+        tls_version=str(raw.get("tls_version") or ""),
+        tls_cipher_suite=str(raw.get("tls_cipher_suite") or ""),
+        tls_negotiated_protocol=str(raw.get("tls_negotiated_protocol") or ""),
+        tls_negotiated_protocol_is_mutual=bool(raw.get("tls_negotiated_protocol_is_mutual")),
+    )
+
+
+def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) -> Slices[tuple[Producer, ...]]:
+    known = {(it.remote_address, it.connect_time): it for it in (basis.producers if basis is not None else None) or ()}
+    producers, counts = [], 0
+    for it in raw or ():
+        counts += 1 + len(it.get("pub_counts") or ())
+        _check_count(counts, _MOST_CLIENTS, "producers")
+        producers.append(_producer(node, it, known, seconds))
+        yield
+    return tuple(producers)
+
+
+def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer], seconds: float) -> Producer:
+    remote, connected = str(raw.get("remote_address") or ""), _time(raw.get("connect_ts"))
+    before = known.get((remote, connected))
+    counted = {topic: count for topic, count, _ in before.counts} if before is not None else {}
+    counts = []
+    for it in raw.get("pub_counts") or ():
+        topic, count = str(it["topic"]), int(it["count"])
+        _check_numbers(count)
+        rate = max(count - counted.get(topic, 0), 0) / seconds if before is not None and seconds > 0 else None
+        counts.append((topic, count, rate))
+    return Producer(
+        node=node,
+        client_id=str(raw.get("client_id") or ""),
+        hostname=str(raw.get("hostname") or ""),
+        remote_address=remote,
+        user_agent=str(raw.get("user_agent") or ""),
+        connect_time=connected,
+        counts=tuple(counts),
+    )
+
+
+# Small parts
+
+
+def read_latency(raw: Any) -> Latency | None:
+    """Null where a foreign node sends null. A percentile that was merged already has its own average."""
+    if not isinstance(raw, dict):
+        return None
+    count = raw.get("count") or 0
+    _check_numbers(count)
+    percentiles = []
+    _check_count(len(raw.get("percentiles") or ()), _MOST_PERCENTILES, "percentiles")
+    for it in raw.get("percentiles") or ():
+        value, quantile = it.get("value") or 0, it["quantile"]
+        _check_numbers(value, quantile)
+        percentiles.append(
+            Percentile(quantile=float(quantile), average=float(value), minimum=float(value), maximum=float(value))
+        )
+    return Latency(count=count, percentiles=tuple(percentiles)) if percentiles else None
+
+
+def _memory(raw: Any) -> Memory | None:
+    if not isinstance(raw, dict):
+        return None
+    counts = [raw.get(name) or 0 for name in ("heap_in_use_bytes", "heap_objects", "gc_total_runs")]
+    _check_numbers(*counts)
+    in_use, objects, collections = map(int, counts)
+    return Memory(heap_in_use=in_use, heap_objects=objects, collections=collections)

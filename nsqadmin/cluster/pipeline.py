@@ -1,0 +1,60 @@
+"""What `nsqpipe aggregate --results` writes, as series for the pages of topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from nsqadmin.cluster.model import Series
+
+FORMAT: Final = 1
+MESSAGES, BYTES = "rate", "bytes_rate"
+SIZES: Final = ("size_p50", "size_p95", "size_p99")
+LONGEST: Final = 1440  # windows in a chart
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One topic's windows."""
+
+    window: float  # seconds
+    updated: float  # since 1970
+    series: Series
+
+
+def parse(text: str) -> dict[str, Counted]:
+    """Raises ValueError, KeyError, TypeError or AttributeError when it is not what nsqpipe writes."""
+    found = json.loads(text)
+    if found["v"] != FORMAT:
+        raise ValueError(f"expected results of version {FORMAT}, not {found['v']!r}")
+    window, updated = float(found["window_seconds"]), _moment(found["updated"])
+    if window <= 0:
+        raise ValueError(f"a window of {window:g} seconds")
+    return {
+        topic: Counted(window, updated, _series(windows, window))
+        for topic, windows in found["topics"].items()
+        if windows
+    }
+
+
+def _series(windows: Iterable[Mapping[str, Any]], length: float) -> Series:
+    """Equally spaced: a window in which nothing came is not in the file."""
+    by_start = {_moment(window["start"]): window for window in windows}
+    last = max(by_start)
+    first = max(min(by_start), last - (LONGEST - 1) * length)
+    starts = [first + at * length for at in range(round((last - first) / length) + 1)]
+    there = [by_start.get(start) for start in starts]
+    values: dict[str, tuple[float | None, ...]] = {
+        MESSAGES: tuple(0.0 if it is None else float(it["rate"]) for it in there),
+        BYTES: tuple(0.0 if it is None else float(it["bytes"]) / length for it in there),
+    }
+    for name in SIZES:
+        values[name] = tuple(None if it is None or it.get(name) is None else float(it[name]) for it in there)
+    return Series(end=last + length, step=length, values=values)
+
+
+def _moment(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,1 @@
+"""The web server: routes, answers, logins, the API and live updates."""

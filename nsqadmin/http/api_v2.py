@@ -1,0 +1,285 @@
+"""`/api/v2/*`: the picture as JSON, and what can be done, for pages with a script and for programs.
+
+It answers from the last sample; `?fresh=1` asks the nodes first. A change is POST, and says what became of it at each
+node.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.responses import Response
+
+from common.http_api import HttpError
+from nsqadmin.access.policy import Right
+from nsqadmin.actions.plan import Action, BadAction, Kind, checked, plan
+from nsqadmin.cluster.model import (
+    CLUSTER_SERIES,
+    Activity,
+    Snapshot,
+    Span,
+    channel_series,
+    topic_series,
+)
+from nsqadmin.cluster.recording import encode, to_json
+from nsqadmin.cluster.view import recorded
+from nsqadmin.http.app import Route
+from nsqadmin.http.live.hub import health_of
+from nsqadmin.http.responses import caller_of, identity_of, json_answer, number_argument, object_of, require
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsqadmin.access.policy import Identity
+    from nsqadmin.services import Services
+
+_MOST_SERIES: Final = 500  # topics and channels whose charts are in a saved snapshot
+_MOST_ACTIVITY: Final = 2000
+
+
+def routes(services: Services) -> list[Route]:
+    questions, changes = _Questions(services), _Changes(services)
+    return [
+        Route("GET", "/api/v2/health", questions.health),
+        Route("GET", "/api/v2/me", questions.me),
+        Route("GET", "/api/v2/snapshot", questions.snapshot),
+        Route("GET", "/api/v2/topics", questions.topics),
+        Route("GET", "/api/v2/topics/{topic}", questions.topic),
+        Route("GET", "/api/v2/topics/{topic}/{channel}", questions.channel),
+        Route("GET", "/api/v2/nodes", questions.nodes),
+        Route("GET", "/api/v2/diagnose", questions.diagnose),
+        Route("GET", "/api/v2/diagnose/{topic}", questions.diagnose),
+        Route("GET", "/api/v2/diagnose/{topic}/{channel}", questions.diagnose),
+        Route("GET", "/api/v2/series", questions.series),
+        Route("GET", "/api/v2/activity", questions.activity),
+        Route("POST", "/api/v2/plan", changes.plan),
+        Route("POST", "/api/v2/actions", changes.execute),
+    ]
+
+
+class _Questions:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._view = services.view
+
+    async def health(self, request: Request) -> Response:
+        snapshot = await self._snapshot(request)
+        return json_answer(
+            {
+                **health_of(snapshot),
+                "index": snapshot.index,
+                "taken_at": snapshot.taken_at,
+                "interval": snapshot.interval,
+                "totals": to_json(snapshot.totals),
+                "unanswered": to_json(snapshot.unanswered),
+            }
+        )
+
+    async def me(self, request: Request) -> Response:
+        identity = identity_of(request)
+        return json_answer(
+            {
+                "user": identity.user,
+                "groups": list(identity.groups),
+                "open": self._services.policy.is_open and not self._services.options.auth_file,
+                "rights": {right.value: identity.why_not(right) or True for right in Right},
+            }
+        )
+
+    async def snapshot(self, request: Request) -> Response:
+        """All of it, as `--snapshot` reads it."""
+        recording = recorded(self._view, _interesting_keys)
+        identity = identity_of(request)
+        seen = replace(
+            recording,
+            snapshot=_visible(recording.snapshot, identity),
+            series={key: it for key, it in recording.series.items() if _sees_series(identity, key)},
+            activity=tuple(it for it in recording.activity if not it.topic or identity.sees(it.topic)),
+        )
+        return Response(
+            encode(seen),
+            headers={"content-disposition": 'attachment; filename="nsqadmin-snapshot.json"'},
+            media_type="application/json",
+        )
+
+    async def topics(self, request: Request) -> Response:
+        snapshot = _visible(await self._snapshot(request), identity_of(request))
+        return json_answer({"taken_at": snapshot.taken_at, "topics": to_json(snapshot.topics)})
+
+    async def topic(self, request: Request) -> Response:
+        name = str(request.path_params["topic"])
+        require(request, Right.VIEW, name)
+        topic = (await self._snapshot(request, name)).topic(name)
+        if topic is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return json_answer(to_json(topic))
+
+    async def channel(self, request: Request) -> Response:
+        name = str(request.path_params["topic"])
+        require(request, Right.VIEW, name)
+        channel = (await self._snapshot(request, name)).channel(name, str(request.path_params["channel"]))
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return json_answer(to_json(channel))
+
+    async def nodes(self, request: Request) -> Response:
+        snapshot = _visible(await self._snapshot(request), identity_of(request))
+        return json_answer({"nodes": to_json(snapshot.nodes), "lookupds": to_json(snapshot.lookupds)})
+
+    async def diagnose(self, request: Request) -> Response:
+        """All findings, those of a topic with its channels', or those of one channel."""
+        identity = identity_of(request)
+        topic, channel = (str(request.path_params.get(name, "")) for name in ("topic", "channel"))
+        if topic:
+            require(request, Right.VIEW, topic)
+        snapshot = await self._snapshot(request, topic)
+        if (topic and snapshot.topic(topic) is None) or (channel and snapshot.channel(topic, channel) is None):
+            raise HttpError(404, "CHANNEL_NOT_FOUND" if snapshot.topic(topic) is not None else "TOPIC_NOT_FOUND")
+        findings = [
+            it
+            for it in snapshot.findings
+            if (not topic or it.topic == topic)
+            and (not channel or it.channel == channel)
+            and (not it.topic or identity.sees(it.topic))
+        ]
+        return json_answer({"taken_at": snapshot.taken_at, "findings": to_json(findings)})
+
+    async def series(self, request: Request) -> Response:
+        key = request.query_params.get("key", CLUSTER_SERIES)
+        if not _sees_series(identity_of(request), key):
+            raise HttpError(403, "FORBIDDEN")
+        try:
+            span = Span(request.query_params.get("span", Span.MINUTES))
+        except ValueError:
+            raise HttpError(400, "INVALID_ARG_SPAN", details={"reason": f"one of {', '.join(Span)}"}) from None
+        series = self._view.series(key, span)
+        if series is None:
+            raise HttpError(404, "SERIES_NOT_FOUND")
+        return json_answer({"key": key, "span": span.value, **to_json(series)})
+
+    async def activity(self, request: Request) -> Response:
+        """The newest first. `format=ndjson` for files, `kind=action|event`, `topic=`, `user=`."""
+        identity = identity_of(request)
+        wanted = [it for it in self._view.activity() if _is_wanted(it, request, identity)]
+        wanted = wanted[: number_argument(request, "limit", 200, least=1, most=_MOST_ACTIVITY)]
+        if request.query_params.get("format") == "ndjson":
+            lines = "".join(json.dumps(to_json(it), ensure_ascii=False) + "\n" for it in wanted)
+            return Response(lines, media_type="application/x-ndjson")
+        return json_answer({"activity": to_json(wanted)})
+
+    async def _snapshot(self, request: Request, topic: str = "") -> Snapshot:
+        if request.query_params.get("fresh") == "1":
+            return await self._view.refreshed(topic)
+        if topic:
+            self._view.look_at(topic)
+        return self._view.snapshot
+
+
+class _Changes:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def plan(self, request: Request) -> Response:
+        """What it would do, in the newest picture there is."""
+        action = await self._action(request)
+        snapshot = await self._services.view.refreshed(action.topic)
+        try:
+            made = plan(snapshot, action)
+        except BadAction as error:
+            raise _refused(error) from error
+        return json_answer(to_json(made))
+
+    async def execute(self, request: Request) -> Response:
+        """A receipt, also where something failed: 200 says that it was tried."""
+        action = await self._action(request)
+        executor = self._services.executor
+        if executor is None:
+            raise HttpError(403, "FORBIDDEN")
+        receipt = await executor.execute(action, caller_of(request))
+        return json_answer({**to_json(receipt), "result": receipt.result})
+
+    async def _action(self, request: Request) -> Action:
+        """As asked for in the body, when the one who asks may do it. Nodes have to be known ones."""
+        action = action_of(await object_of(request))
+        identity = identity_of(request)
+        if reason := identity.why_not(action.right, action.topic):
+            if self._services.executor is not None:
+                self._services.executor.refused(action, caller_of(request), reason)
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+        for node in action.nodes:
+            if self._services.view.snapshot.node(node) is None:
+                raise HttpError(404, "NODE_NOT_FOUND", details={"reason": node})
+        return action
+
+
+def action_of(body: dict[str, Any]) -> Action:
+    """`{"kind":"pause_channel","topic":"t","channel":"c","nodes":["n1:4151"],"place":""}`. Raises 400."""
+    try:
+        kind = Kind(body.get("kind", ""))
+    except ValueError:
+        raise HttpError(400, "INVALID_ACTION", details={"reason": f"kind: one of {', '.join(Kind)}"}) from None
+    words = {name: body.get(name) or "" for name in ("topic", "channel", "place", "reader", "into")}
+    nodes = body.get("nodes") or []
+    if not all(isinstance(it, str) for it in words.values()):
+        raise HttpError(400, "INVALID_BODY", details={"reason": "topic, channel, place, reader and into are strings"})
+    if not isinstance(nodes, list) or not all(isinstance(it, str) for it in nodes):
+        raise HttpError(400, "INVALID_BODY", details={"reason": "nodes is a list of strings"})
+    try:
+        return checked(Action(kind=kind, nodes=tuple(nodes), **words))
+    except BadAction as error:
+        raise _refused(error) from error
+
+
+def _refused(error: BadAction) -> HttpError:
+    code = str(error)
+    return HttpError(404 if code.endswith("NOT_FOUND") else 400, code)
+
+
+# Who sees what
+
+
+def _visible(snapshot: Snapshot, identity: Identity) -> Snapshot:
+    if all(identity.sees(topic.name) for topic in snapshot.topics):
+        return snapshot
+    return replace(
+        snapshot,
+        topics=tuple(it for it in snapshot.topics if identity.sees(it.name)),
+        nodes=tuple(it.seen_by(identity.sees) for it in snapshot.nodes),
+        findings=tuple(it for it in snapshot.findings if not it.topic or identity.sees(it.topic)),
+        producers=(),
+        _by_name={},
+        _by_address={},
+    )
+
+
+def _sees_series(identity: Identity, key: str) -> bool:
+    word, _, name = key.partition("@")[0].partition(":")
+    if word in ("topic", "channel"):
+        return identity.sees(name.partition("/")[0])
+    return identity.may(Right.VIEW)
+
+
+def _is_wanted(it: Activity, request: Request, identity: Identity) -> bool:
+    wanted = request.query_params
+    if it.topic and not identity.sees(it.topic):
+        return False
+    if (kind := wanted.get("kind")) and (kind == "action") != it.is_action:
+        return False
+    return all(
+        not wanted.get(name) or wanted[name] == getattr(it, name) for name in ("topic", "channel", "user", "what")
+    )
+
+
+def _interesting_keys(snapshot: Snapshot) -> list[str]:
+    """The cluster, its nodes, and the topics and channels that are in trouble or big."""
+    keys = [CLUSTER_SERIES, *(f"node:{node.address}" for node in snapshot.nodes)]
+    wrong = {it.topic for it in snapshot.findings if it.topic}
+    ordered = sorted(snapshot.topics, key=lambda it: (it.name not in wrong, -it.total_depth))
+    for topic in ordered:
+        if len(keys) >= _MOST_SERIES:
+            break
+        keys.append(topic_series(topic.name))
+        keys += [channel_series(topic.name, channel.name) for channel in topic.channels]
+    return keys

@@ -1,0 +1,249 @@
+"""The numbers of a page, each under the key that an element of the page shows (`data-k`): what is sent live."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from nsqadmin.cluster.model import Channel, Lookupd, Node, Severity, Snapshot, Topic
+
+Value = float | int | str | None
+Cells = dict[str, Value]
+
+SCOPES: Final = ("overview", "topics", "nodes", "consumers", "lookup", "counter")
+_WITH_NAME: Final = ("topic", "channel", "node")
+_TOP: Final = 40  # topics of the overview: more are never in its lists
+
+
+class BadScope(ValueError):
+    """There is no such page."""
+
+
+def checked_scope(scope: str) -> str:
+    """Raises BadScope."""
+    word, colon, name = scope.partition(":")
+    if scope in SCOPES or (word in _WITH_NAME and colon and name and (word != "channel" or "/" in name)):
+        return scope
+    raise BadScope(f"expected one of {', '.join(SCOPES)}, topic:T, channel:T/C or node:ADDRESS")
+
+
+def topic_of(scope: str) -> str:
+    """The topic that the page is about; empty where it is not about one."""
+    word, _, name = scope.partition(":")
+    return name.partition("/")[0] if word in ("topic", "channel") else ""
+
+
+def topic_of_cell(key: str) -> str:
+    """The topic whose number it is; empty where it is no topic's."""
+    return key.split("/", 2)[1].partition("@")[0] if key.startswith("topics/") else ""
+
+
+def cells_of(snapshot: Snapshot, scope: str) -> Cells:
+    """All of a page's. What is not there any more has no cells."""
+    cells: Cells = dict(_cluster(snapshot))
+    word, _, name = scope.partition(":")
+    match word:
+        case "overview":
+            for topic in _top(snapshot):
+                cells.update(_topic(topic))
+            cells.update(_all_nodes(snapshot))
+        case "topics" | "consumers" | "counter" | "lookup":
+            for topic in snapshot.topics:
+                cells.update(_topic(topic))
+            if word == "lookup":
+                cells.update(_all_nodes(snapshot))
+        case "nodes":
+            cells.update(_all_nodes(snapshot))
+        case "topic":
+            if (found := snapshot.topic(name)) is not None:
+                cells.update(_topic(found, with_nodes=True))
+        case "channel":
+            topic_name, _, channel_name = name.partition("/")
+            if (channel := snapshot.channel(topic_name, channel_name)) is not None:
+                cells.update(_channel(channel, with_nodes=True))
+                cells.update(_clients(channel))
+        case "node":
+            cells.update(_one_node(snapshot, name))
+    return cells
+
+
+def difference(before: Mapping[str, Value], now: Mapping[str, Value]) -> Cells:
+    """What has changed; null for what is gone."""
+    missing = object()
+    changed: Cells = {key: value for key, value in now.items() if before.get(key, missing) != value}
+    changed.update((key, None) for key in before if key not in now)
+    return changed
+
+
+def _top(snapshot: Snapshot) -> Iterable[Topic]:
+    """Whatever the overview may list: what is in trouble, and the biggest by depth and by rate."""
+    wrong = {finding.topic for finding in snapshot.findings if finding.severity is not Severity.INFO}
+    by_depth = sorted(snapshot.topics, key=lambda it: -it.total_depth)[:_TOP]
+    by_rate = sorted(snapshot.topics, key=lambda it: -(it.rates.incoming or 0.0))[:_TOP]
+    named = [topic for name in sorted(wrong) if name and (topic := snapshot.topic(name)) is not None]
+    return {topic.name: topic for topic in (*named[: 5 * _TOP], *by_depth, *by_rate)}.values()
+
+
+def _cluster(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
+    totals = snapshot.totals
+    wrong = [finding.severity for finding in snapshot.findings]
+    yield "cluster/topics", totals.topic_count
+    yield "cluster/channels", totals.channel_count
+    yield "cluster/clients", totals.client_count
+    yield "cluster/depth", totals.depth
+    yield "cluster/in_flight", totals.in_flight_count
+    yield "cluster/deferred", totals.deferred_count
+    yield "cluster/incoming", _rounded(totals.rates.incoming)
+    yield "cluster/finished", _rounded(totals.rates.finished)
+    yield "cluster/requeued", _rounded(totals.rates.requeued)
+    yield "cluster/timed_out", _rounded(totals.rates.timed_out)
+    yield "cluster/problems", wrong.count(Severity.PROBLEM)
+    yield "cluster/warnings", wrong.count(Severity.WARNING)
+    yield "cluster/nodes_up", sum(node.is_reachable for node in snapshot.nodes)
+    yield "cluster/nodes", len(snapshot.nodes)
+    yield "cluster/lookupds_up", sum(it.is_reachable for it in snapshot.lookupds)
+    yield "cluster/lookupds", len(snapshot.lookupds)
+    yield "cluster/published", sum(topic.message_count for topic in snapshot.topics)
+    yield "cluster/delivered", sum(it.message_count for topic in snapshot.topics for it in topic.channels)
+
+
+def _topic(topic: Topic, *, with_nodes: bool = False) -> Iterator[tuple[str, Value]]:
+    key = f"topics/{topic.name}"
+    worst = topic.worst_channel
+    yield f"{key}/depth", topic.depth
+    yield f"{key}/memory_depth", topic.memory_depth
+    yield f"{key}/backend_depth", topic.backend_depth
+    yield f"{key}/total_depth", topic.total_depth
+    yield f"{key}/message_count", topic.message_count
+    yield f"{key}/incoming", _rounded(topic.rates.incoming)
+    yield f"{key}/bytes", _rounded(topic.rates.bytes)
+    yield f"{key}/paused", topic.paused.value
+    yield f"{key}/channels", len(topic.channels)
+    yield f"{key}/nodes", len(topic.nodes)
+    yield f"{key}/worst_channel", worst.name if worst is not None and worst.depth else None
+    for channel in topic.channels:
+        yield from _channel(channel, with_nodes=False)
+    if with_nodes:
+        for row in topic.nodes:
+            of_node = f"{key}@{row.node}"
+            yield f"{of_node}/depth", row.depth
+            yield f"{of_node}/memory_depth", row.memory_depth
+            yield f"{of_node}/backend_depth", row.backend_depth
+            yield f"{of_node}/message_count", row.message_count
+            yield f"{of_node}/paused", "yes" if row.paused else "no"
+        yield from _readers(topic)
+
+
+def _readers(topic: Topic) -> Iterator[tuple[str, Value]]:
+    yield f"topics/{topic.name}/readers", len(topic.readers) if topic.readers is not None else None
+    for reader in topic.readers or ():
+        key = f"topics/{topic.name}/reader/{reader.name}/{reader.into}"
+        yield f"{key}/behind", reader.behind
+        yield f"{key}/behind_time", _whole(reader.behind_time)
+        for row in reader.nodes:
+            yield f"{key}@{row.node}/behind", row.behind
+            yield f"{key}@{row.node}/behind_time", _whole(row.behind_time if row.behind else 0.0)
+
+
+def _channel(channel: Channel, *, with_nodes: bool) -> Iterator[tuple[str, Value]]:
+    key = f"topics/{channel.topic}/{channel.name}"
+    rates = channel.rates
+    yield f"{key}/depth", channel.depth
+    yield f"{key}/memory_depth", channel.memory_depth
+    yield f"{key}/backend_depth", channel.backend_depth
+    yield f"{key}/in_flight", channel.in_flight_count
+    yield f"{key}/deferred", channel.deferred_count
+    yield f"{key}/ready", channel.ready_count
+    yield f"{key}/clients", channel.client_count
+    yield f"{key}/message_count", channel.message_count
+    yield f"{key}/requeue_count", channel.requeue_count
+    yield f"{key}/timeout_count", channel.timeout_count
+    yield f"{key}/incoming", _rounded(rates.incoming)
+    yield f"{key}/finished", _rounded(rates.finished)
+    yield f"{key}/requeued", _rounded(rates.requeued)
+    yield f"{key}/timed_out", _rounded(rates.timed_out)
+    yield f"{key}/net_rate", _rounded(channel.net_rate)
+    yield f"{key}/drain_time", _whole(channel.drain_time)
+    yield f"{key}/oldest_age", _whole(channel.oldest_age)
+    yield f"{key}/utilisation", _rounded(channel.utilisation)
+    yield f"{key}/paused", channel.paused.value
+    if with_nodes:
+        for row in channel.nodes:
+            of_node = f"{key}@{row.node}"
+            yield f"{of_node}/depth", row.depth
+            yield f"{of_node}/memory_depth", row.memory_depth
+            yield f"{of_node}/backend_depth", row.backend_depth
+            yield f"{of_node}/in_flight", row.in_flight_count
+            yield f"{of_node}/deferred", row.deferred_count
+            yield f"{of_node}/requeue_count", row.requeue_count
+            yield f"{of_node}/timeout_count", row.timeout_count
+            yield f"{of_node}/message_count", row.message_count
+            yield f"{of_node}/clients", row.client_count
+            yield f"{of_node}/paused", "yes" if row.paused else "no"
+
+
+def _clients(channel: Channel) -> Iterator[tuple[str, Value]]:
+    for client in channel.clients or ():
+        key = f"topics/{channel.topic}/{channel.name}/clients/{client.node}/{client.remote_address}"
+        yield f"{key}/ready", client.ready_count
+        yield f"{key}/in_flight", client.in_flight_count
+        yield f"{key}/finish_count", client.finish_count
+        yield f"{key}/requeue_count", client.requeue_count
+        yield f"{key}/message_count", client.message_count
+        yield f"{key}/finish_rate", _rounded(client.finish_rate)
+        yield f"{key}/requeue_rate", _rounded(client.requeue_rate)
+
+
+def _all_nodes(snapshot: Snapshot) -> Iterator[tuple[str, Value]]:
+    for node in snapshot.nodes:
+        yield from _node(node)
+    for lookupd in snapshot.lookupds:
+        yield from _lookupd(lookupd)
+
+
+def _node(node: Node) -> Iterator[tuple[str, Value]]:
+    key = f"nodes/{node.address}"
+    yield f"{key}/health", node.health.value
+    yield f"{key}/topics", node.topic_count if node.is_reachable else None
+    yield f"{key}/channels", node.channel_count if node.is_reachable else None
+    yield f"{key}/clients", node.client_count if node.is_reachable else None
+    yield f"{key}/depth", node.depth if node.is_reachable else None
+    yield f"{key}/in_flight", node.in_flight_count if node.is_reachable else None
+    yield f"{key}/message_count", node.message_count if node.is_reachable else None
+    yield f"{key}/incoming", _rounded(node.rates.incoming)
+    yield f"{key}/finished", _rounded(node.rates.finished)
+    yield f"{key}/heap", node.memory.heap_in_use if node.memory is not None else None
+
+
+def _lookupd(lookupd: Lookupd) -> Iterator[tuple[str, Value]]:
+    key = f"lookupds/{lookupd.address}"
+    yield f"{key}/health", lookupd.health.value
+    yield f"{key}/topics", len(lookupd.topics)
+    yield f"{key}/nodes", len(lookupd.nodes)
+
+
+def _one_node(snapshot: Snapshot, address: str) -> Iterator[tuple[str, Value]]:
+    if (node := snapshot.node(address)) is None:
+        return
+    yield from _node(node)
+    for topic in snapshot.topics:
+        for row in topic.nodes:
+            if row.node == address:
+                yield f"topics/{topic.name}@{address}/depth", row.depth
+                yield f"topics/{topic.name}@{address}/message_count", row.message_count
+        for channel in topic.channels:
+            for it in channel.nodes:
+                if it.node == address:
+                    key = f"topics/{topic.name}/{channel.name}@{address}"
+                    yield f"{key}/depth", it.depth
+                    yield f"{key}/in_flight", it.in_flight_count
+                    yield f"{key}/clients", it.client_count
+
+
+def _rounded(value: float | None) -> float | None:
+    """Three figures are all that is shown, and what is not shown is no change worth sending."""
+    return None if value is None else float(f"{value:.3g}")
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)

@@ -1,0 +1,246 @@
+"""Server-sent events: one difference for each sample and page, made once and sent to everybody who looks at it.
+
+Who takes events too slowly gets the whole page's numbers again instead of what he missed, so that nobody's backlog grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from common.http_api import HttpError
+from nsqadmin.access.policy import Right
+from nsqadmin.cluster.model import Activity, Severity, Snapshot
+from nsqadmin.cluster.recording import to_json
+from nsqadmin.http.app import Route
+from nsqadmin.http.live.cells import BadScope, Cells, cells_of, checked_scope, difference, topic_of, topic_of_cell
+from nsqadmin.http.live.event_stream import EventStream, event
+from nsqadmin.http.responses import identity_of, json_answer, refusal
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from nsqadmin.access.policy import Identity
+    from nsqadmin.cluster.view import View
+
+MOST_VIEWERS: Final = 200  # streams; beyond, browsers fetch their page now and then
+HEARTBEAT: Final = 15.0  # seconds
+_BEHIND: Final = 8  # events that wait for one viewer
+_RETRY: Final = b"retry: 3000\n\n"
+_TRY_AGAIN: Final = "30"  # seconds; who is refused by then may have a place
+
+
+class Viewer:
+    """One stream. `only`: the topics whose rows the page shows; empty: all."""
+
+    def __init__(self, scope: str, identity: Identity, only: frozenset[str] = frozenset()) -> None:
+        self.scope = scope
+        self.only = only
+        self._identity = identity
+        self._events: deque[bytes] = deque()
+        self._arrived = asyncio.Event()
+        self.is_behind = True  # nothing has been sent yet: the first event is the whole
+        self.is_closed = False
+
+    @property
+    def sees_everything(self) -> bool:
+        """What is made for all will do for him."""
+        return not self.only and any("*" in role.topics and Right.VIEW in role.can for role in self._identity.roles)
+
+    def may_see(self, topic: str) -> bool:
+        return not topic or ((not self.only or topic in self.only) and self._identity.sees(topic))
+
+    def push(self, piece: bytes) -> None:
+        if len(self._events) >= _BEHIND:
+            self._events.clear()
+            self.is_behind = True
+        if not self.is_behind:
+            self._events.append(piece)
+        self._arrived.set()
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._arrived.set()
+
+    async def events(self, whole: Callable[[], bytes]) -> AsyncIterator[bytes]:
+        """What is to be sent, with a sign of life now and then."""
+        yield _RETRY
+        while not self.is_closed:
+            if self.is_behind:
+                self.is_behind = False
+                yield whole()
+            while self._events:
+                yield self._events.popleft()
+            self._arrived.clear()
+            try:
+                await asyncio.wait_for(self._arrived.wait(), HEARTBEAT)
+            except TimeoutError:
+                yield b": still there\n\n"
+
+
+class Hub:
+    """All streams, by page."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._viewers: dict[str, set[Viewer]] = {}
+        self._shown: dict[str, Cells] = {}  # by page: what its viewers know
+        self._health: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._viewers.values()))
+
+    def close(self) -> None:
+        """All streams end: we stop."""
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                viewer.close()
+
+    # What happens
+
+    def sampled(self, snapshot: Snapshot) -> None:
+        """For the sampler: a new picture."""
+        health = health_of(snapshot)
+        if health != self._health:
+            self._health = health
+            self._to_all(event("health", {**health, "index": snapshot.index}))
+        for scope, viewers in self._viewers.items():
+            if not viewers:
+                continue
+            cells = cells_of(snapshot, scope)
+            changed = difference(self._shown.get(scope, {}), cells)
+            self._shown[scope] = cells
+            for_all = _cells_event(snapshot, changed)
+            for viewer in viewers:
+                viewer.push(for_all if viewer.sees_everything else _cells_event(snapshot, _visible(changed, viewer)))
+        for scope in [scope for scope, viewers in self._viewers.items() if not viewers]:
+            del self._viewers[scope]
+            self._shown.pop(scope, None)
+
+    def happened(self, activity: Activity) -> None:
+        told = event("activity", to_json(activity))
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                if viewer.may_see(activity.topic):
+                    viewer.push(told)
+
+    def _to_all(self, piece: bytes) -> None:
+        for viewers in self._viewers.values():
+            for viewer in viewers:
+                viewer.push(piece)
+
+    # Who looks
+
+    @property
+    def is_full(self) -> bool:
+        return len(self) >= MOST_VIEWERS
+
+    def join(self, viewer: Viewer) -> None:
+        self._viewers.setdefault(viewer.scope, set()).add(viewer)
+
+    def leave(self, viewer: Viewer) -> None:
+        viewer.close()
+        self._viewers.get(viewer.scope, set()).discard(viewer)
+
+    def whole(self, viewer: Viewer) -> bytes:
+        """All numbers of his page, and the cluster's health. What comes after it is counted from the same picture."""
+        snapshot = self._view.snapshot
+        if viewer.scope not in self._shown:
+            self._shown[viewer.scope] = cells_of(snapshot, viewer.scope)
+        health = event("health", {**health_of(snapshot), "index": snapshot.index})
+        return health + _cells_event(snapshot, _visible(self._shown[viewer.scope], viewer))
+
+
+def _visible(cells: Cells, viewer: Viewer) -> Cells:
+    if viewer.sees_everything:
+        return cells
+    return {key: value for key, value in cells.items() if viewer.may_see(topic_of_cell(key))}
+
+
+def health_of(snapshot: Snapshot) -> dict[str, Any]:
+    severities = [finding.severity for finding in snapshot.findings]
+    problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
+    return {"verdict": verdict(problems, warnings), "problems": problems, "warnings": warnings}
+
+
+def verdict(problems: int, warnings: int) -> str:
+    """`2 problems, 1 warning`."""
+    parts = [
+        f"{count} {word}{'' if count == 1 else 's'}"
+        for count, word in ((problems, "problem"), (warnings, "warning"))
+        if count
+    ]
+    return ", ".join(parts) or "all is well"
+
+
+def _cells_event(snapshot: Snapshot, changed: Cells) -> bytes:
+    return event("cells", {"index": snapshot.index, "t": snapshot.taken_at, "set": changed})
+
+
+# Over HTTP
+
+
+def routes(hub: Hub, view: View) -> list[Route]:
+    endpoints = _Endpoints(hub, view)
+    return [
+        Route("GET", "/events", endpoints.events, logged=False),
+        Route("GET", "/api/v2/cells", endpoints.cells, logged=False),
+    ]
+
+
+class _Endpoints:
+    def __init__(self, hub: Hub, view: View) -> None:
+        self._hub = hub
+        self._view = view
+
+    async def events(self, request: Request) -> Response:
+        viewer = self._viewer(request)
+        if self._hub.is_full:
+            refused = refusal(HttpError(503, "TOO_MANY_VIEWERS"))
+            refused.headers["retry-after"] = _TRY_AGAIN
+            return refused
+        self._hub.join(viewer)
+        return EventStream(lambda: self._watched(viewer), close=lambda: self._hub.leave(viewer))
+
+    async def _watched(self, viewer: Viewer) -> AsyncIterator[bytes]:
+        async for piece in viewer.events(lambda: self._hub.whole(viewer)):
+            look_at(self._view, viewer.scope)
+            yield piece
+
+    async def cells(self, request: Request) -> Response:
+        viewer = self._viewer(request)
+        snapshot = self._view.snapshot
+        self._look(viewer)
+        return json_answer(
+            {
+                **health_of(snapshot),
+                "index": snapshot.index,
+                "t": snapshot.taken_at,
+                "set": _visible(cells_of(snapshot, viewer.scope), viewer),
+            }
+        )
+
+    def _viewer(self, request: Request) -> Viewer:
+        try:
+            scope = checked_scope(request.query_params.get("scope", "overview"))
+        except BadScope as error:
+            raise HttpError(400, "INVALID_ARG_SCOPE", details={"reason": str(error)}) from error
+        identity = identity_of(request)
+        if reason := identity.why_not(Right.VIEW, topic_of(scope)):
+            raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+        only = frozenset(it for it in request.query_params.get("only", "").split(",") if it)
+        return Viewer(scope, identity, only)
+
+    def _look(self, viewer: Viewer) -> None:
+        look_at(self._view, viewer.scope)
+
+
+def look_at(view: View, scope: str) -> None:
+    """What is looked at is asked for with its clients."""
+    if topic := topic_of(scope):
+        view.look_at(topic)
+    elif scope == "consumers":
+        view.look_at()

@@ -1,0 +1,95 @@
+"""Where the words come from by which somebody is known: a proxy's headers, or HTTP Basic against the file of users."""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64decode
+from binascii import Error as NotBase64
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from common.startup import StartupError
+from nsqadmin.access.policy import BadRoles, Identity, Policy, Role, is_within, networks, parse_roles
+from nsqadmin.accounts import Accounts, read_accounts
+from nsqadmin.http.app import LoginNeeded
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from nsqadmin.options import Options
+
+_AT_ONCE: Final = 2  # passwords that are hashed at the same time: each takes a core and 16 MiB
+
+
+class Access:
+    """The doorkeeper of `App`. `policy()` is asked each time, so that rights may be read anew."""
+
+    def __init__(self, options: Options, policy: Callable[[], Policy]) -> None:
+        self._header = options.acl_http_header
+        self._groups_header = options.acl_groups_header
+        self._proxies = networks(options.trusted_proxy)
+        self._accounts = Accounts(read_accounts(options.auth_file)) if options.auth_file else None
+        self._policy = policy
+        self._hashing = asyncio.Semaphore(_AT_ONCE)
+
+    async def identify(self, request: Request) -> Identity:
+        user, password = _basic(request)
+        request.state.basic_user = user
+        if self._accounts is None:
+            return self._as_the_proxy_says(request)
+        if not user or not await self._is_right(self._accounts, user, password):
+            raise LoginNeeded
+        return self._policy().identity(user)
+
+    async def _is_right(self, accounts: Accounts, user: str, password: str) -> bool:
+        if accounts.known(user, password):
+            return True
+        async with self._hashing:
+            return await asyncio.to_thread(accounts.check, user, password)
+
+    def _as_the_proxy_says(self, request: Request) -> Identity:
+        if not self._is_believed(request):
+            return self._policy().identity("")
+        groups = request.headers.get(self._groups_header, "") if self._groups_header else ""
+        user = request.headers.get(self._header, "") if self._header else ""
+        return self._policy().identity(user, (it.strip() for it in groups.split(",") if it.strip()))
+
+    def _is_believed(self, request: Request) -> bool:
+        client = request.scope.get("client")
+        # Over a unix socket it is whoever may open that file.
+        return not self._proxies or client is None or is_within(client[0], self._proxies)
+
+
+def read_policy(options: Options) -> Policy:
+    """Raises StartupError."""
+    roles: tuple[Role, ...] = ()
+    if options.roles_file:
+        try:
+            with open(options.roles_file, encoding="utf-8") as file:
+                roles = parse_roles(file.read())
+        except (OSError, UnicodeError, BadRoles) as error:
+            raise StartupError(f"failed to read --roles-file ({options.roles_file}) - {error}") from error
+    return Policy(
+        roles=roles,
+        admin_users=options.admin_user,
+        refusal=_refusal(options),
+        can_publish=options.enable_publish,
+    )
+
+
+def _refusal(options: Options) -> str:
+    if options.snapshot:
+        return "this is a snapshot: nothing can be changed"
+    return "nsqadmin is read-only (--read-only)" if options.read_only else ""
+
+
+def _basic(request: Request) -> tuple[str, str]:
+    """User and password as HTTP Basic says them; empty where it does not."""
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return "", ""
+    try:
+        user, _, password = b64decode(encoded, validate=True).decode("utf-8").partition(":")
+    except (NotBase64, ValueError):
+        return "", ""
+    return user, password

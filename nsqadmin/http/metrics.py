@@ -1,0 +1,149 @@
+"""What monitoring asks of nsqadmin: is it there, is it ready, and the numbers of the cluster for Prometheus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from common.prometheus import CONTENT_TYPE, Metric, Sample, counter, exposition, gauge
+from common.version import NSQ_VERSION, suite_version
+from nsqadmin.cluster.model import Severity
+from nsqadmin.http.app import Route
+from nsqadmin.http.responses import identity_of, text_answer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from starlette.requests import Request
+
+    from nsqadmin.cluster.model import Snapshot, Topic
+    from nsqadmin.services import Services
+
+
+def routes(services: Services) -> list[Route]:
+    monitoring = _Monitoring(services)
+    return [
+        Route("GET", "/ping", monitoring.ping, public=True),
+        Route("GET", "/healthz", monitoring.healthz, logged=False, public=True),
+        Route("GET", "/metrics", monitoring.metrics, logged=False),
+    ]
+
+
+class _Monitoring:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def ping(self, request: Request) -> Response:
+        return text_answer("OK", v1=False)
+
+    async def healthz(self, request: Request) -> Response:
+        """Ready means that there is a picture to show."""
+        if self._services.view.snapshot.index:
+            return text_answer("OK", v1=False)
+        return text_answer("nothing has been asked yet", status=503, v1=False)
+
+    async def metrics(self, request: Request) -> Response:
+        identity = identity_of(request)
+        snapshot = self._services.view.snapshot
+        topics = [topic for topic in snapshot.topics if identity.sees(topic.name)]
+        hub, sampler = self._services.hub, self._services.sampler
+        own = [
+            gauge("nsqadmin_viewers", "Browsers that are sent live numbers.", len(hub)),
+            gauge(
+                "nsqadmin_busy_share",
+                "Part of the time that the last sample took to work on.",
+                sampler.busy_share if sampler is not None else 0.0,
+            ),
+        ]
+        body = exposition(
+            [*own, *cluster_metrics(snapshot), *topic_metrics(topics), *condition_metrics(snapshot, identity.sees)]
+        )
+        return Response(body, headers={"content-type": CONTENT_TYPE.decode()})
+
+
+def cluster_metrics(snapshot: Snapshot) -> list[Metric]:
+    severities = [finding.severity for finding in snapshot.findings]
+    return [
+        gauge(
+            "nsqadmin_build_info",
+            "Always 1; the labels say what runs.",
+            1,
+            {"version": NSQ_VERSION, "release": suite_version()},
+        ),
+        counter("nsqadmin_samples_total", "Samples of the cluster since the start.", snapshot.index),
+        gauge("nsqadmin_sample_timestamp_seconds", "When the last sample was taken.", snapshot.taken_at),
+        gauge("nsqadmin_sample_interval_seconds", "Time until the next one.", snapshot.interval),
+        gauge("nsq_problems", "Findings that are problems.", severities.count(Severity.PROBLEM)),
+        gauge("nsq_warnings", "Findings that are warnings.", severities.count(Severity.WARNING)),
+        _many(
+            "nsq_node_up",
+            "Whether the node answered in the last sample.",
+            [
+                *((node.is_reachable, {"node": node.address, "kind": "nsqd"}) for node in snapshot.nodes),
+                *((it.is_reachable, {"node": it.address, "kind": "nsqlookupd"}) for it in snapshot.lookupds),
+            ],
+        ),
+    ]
+
+
+def topic_metrics(topics: Sequence[Topic]) -> list[Metric]:
+    """Sums over all nodes; what is unknown has no sample."""
+    of_topics = [(it, {"topic": it.name}) for it in topics if not it.is_inactive]
+    of_channels = [
+        (channel, {"topic": topic.name, "channel": channel.name}) for topic in topics for channel in topic.channels
+    ]
+    return [
+        _many("nsq_topic_depth", "Messages that no channel has got yet.", [(it.depth, at) for it, at in of_topics]),
+        _many(
+            "nsq_topic_messages", "Messages since the nodes' start.", [(it.message_count, at) for it, at in of_topics]
+        ),
+        _many("nsq_channel_depth", "Messages that wait.", [(it.depth, at) for it, at in of_channels]),
+        _many("nsq_channel_in_flight", "Messages being handled.", [(it.in_flight_count, at) for it, at in of_channels]),
+        _many(
+            "nsq_channel_deferred",
+            "Messages that wait for their time.",
+            [(it.deferred_count, at) for it, at in of_channels],
+        ),
+        _many("nsq_channel_clients", "Connected consumers.", [(it.client_count, at) for it, at in of_channels]),
+        _many(
+            "nsq_channel_oldest_age_seconds",
+            "How long the next message has waited, about.",
+            [(it.oldest_age, at) for it, at in of_channels if it.oldest_age is not None],
+        ),
+        _many(
+            "nsq_channel_drain_seconds",
+            "Time until the channel is empty, if it goes on as it does.",
+            [(it.drain_time, at) for it, at in of_channels if it.drain_time is not None],
+        ),
+    ]
+
+
+def condition_metrics(snapshot: Snapshot, sees: Callable[[str], bool]) -> list[Metric]:
+    """What diagnosis has found, by rule."""
+    of_channels = {
+        (it.rule, it.topic, it.channel): it for it in snapshot.findings if it.topic and it.channel and sees(it.topic)
+    }
+    of_topics = {(it.rule, it.topic): it for it in snapshot.findings if it.topic and not it.channel and sees(it.topic)}
+    return [
+        _many(
+            "nsq_channel_condition",
+            "1 where the rule speaks.",
+            [
+                (1, {"rule": rule, "topic": topic, "channel": channel, "severity": it.severity.value})
+                for (rule, topic, channel), it in of_channels.items()
+            ],
+        ),
+        _many(
+            "nsq_topic_condition",
+            "1 where the rule speaks.",
+            [
+                (1, {"rule": rule, "topic": topic, "severity": it.severity.value})
+                for (rule, topic), it in of_topics.items()
+            ],
+        ),
+    ]
+
+
+def _many(name: str, help: str, samples: Iterable[tuple[float, Mapping[str, str]]]) -> Metric:
+    return Metric(name, "gauge", help, tuple(Sample(float(value), labels) for value, labels in samples))

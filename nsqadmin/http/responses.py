@@ -1,0 +1,139 @@
+"""Answers in NSQ's manner over Starlette, and what handlers read of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+from urllib.parse import parse_qsl
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from common import nsq_json
+from common.http_api import ClientGone, HttpError
+from common.net import format_name
+from nsqadmin.access.policy import Identity, Right
+
+MOST_BODY: Final = 1024 * 1024  # of a request; NSQ's own limit for /config
+
+_V1: Final = {"x-nsq-content-type": "nsq; version=1.0"}
+
+
+def json_answer(value: object, *, status: int = 200) -> Response:
+    return Response(nsq_json.dumps(value), status, _V1, "application/json; charset=utf-8")
+
+
+def text_answer(text: str, *, status: int = 200, v1: bool = True) -> Response:
+    return Response(text, status, _V1 if v1 else {}, "text/plain; charset=utf-8")
+
+
+def refusal(error: HttpError) -> Response:
+    return json_answer({"message": error.code, **(error.details or {})}, status=error.status)
+
+
+def raw_json(body: bytes) -> Response:
+    return Response(body, 200, _V1, "application/json; charset=utf-8")
+
+
+# Who asks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks for an action, for the audit log and for who is notified."""
+
+    identity: Identity
+    remote: str
+    basic_user: str = ""  # of HTTP Basic, which NSQ puts into notifications
+    user_agent: str = ""
+    url: str = ""
+
+
+def identity_of(request: Request) -> Identity:
+    """As the application has found out before it called the handler."""
+    return cast(Identity, request.state.identity)
+
+
+def caller_of(request: Request) -> Caller:
+    headers = request.headers
+    secure = request.url.scheme == "https" or headers.get("x-scheme") == "https"
+    query = f"?{request.url.query}" if request.url.query else ""
+    raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
+    return Caller(
+        identity=identity_of(request),
+        remote=remote_of(request),
+        basic_user=request.state.basic_user,
+        user_agent=headers.get("user-agent", ""),
+        url=f"{'https' if secure else 'http'}://{headers.get('host', '')}{raw_path.decode('latin-1')}{query}",
+    )
+
+
+def remote_of(request: Request) -> str:
+    client = request.scope.get("client")
+    return format_name(tuple(client)) if client else "@"
+
+
+def require(request: Request, right: Right, topic: str = "") -> Identity:
+    """The one who asks, when he may. Raises 403, with NSQ's word and the reason."""
+    identity = identity_of(request)
+    if reason := identity.why_not(right, topic):
+        raise HttpError(403, "FORBIDDEN", details={"reason": reason})
+    return identity
+
+
+# What they send
+
+
+async def body_of(request: Request, *, limit: int = MOST_BODY) -> bytes:
+    """Raises 413 for more than `limit`, and ClientGone when the peer leaves meanwhile."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.stream():
+            pieces.append(piece)
+            size += len(piece)
+            if size > limit:
+                raise HttpError(413, "INVALID_VALUE")
+    except ClientDisconnect as error:
+        raise ClientGone from error
+    return b"".join(pieces)
+
+
+async def form_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, str]:
+    """An HTML form as browsers send it when nothing else is said; the first value of each name."""
+    return {name: values[0] for name, values in (await lists_of(request, limit=limit)).items()}
+
+
+async def lists_of(request: Request, *, limit: int = MOST_BODY) -> dict[str, list[str]]:
+    """The same, with all values of each name."""
+    try:
+        pairs = parse_qsl((await body_of(request, limit=limit)).decode(), keep_blank_values=True, max_num_fields=10_000)
+    except ValueError:
+        raise HttpError(400, "INVALID_BODY") from None
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        values.setdefault(name, []).append(value)
+    return values
+
+
+async def object_of(request: Request) -> dict[str, Any]:
+    """A JSON object; 400 otherwise."""
+    try:
+        value = nsq_json.loads(await body_of(request))
+    except nsq_json.JsonError as error:
+        raise HttpError(400, "INVALID_BODY", details={"reason": str(error)}) from None
+    if not isinstance(value, dict):
+        raise HttpError(400, "INVALID_BODY", details={"reason": "expected a JSON object"})
+    return value
+
+
+def number_argument(request: Request, name: str, default: int, *, least: int, most: int) -> int:
+    """A whole number of the query; 400 for anything else."""
+    text = request.query_params.get(name)
+    if text is None or text == "":
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= most):
+        raise HttpError(
+            400, f"INVALID_ARG_{name.upper()}", details={"reason": f"expected a number from {least} to {most}"}
+        )
+    return int(text)

@@ -1,0 +1,59 @@
+"""Pages are made once for each sample, however many look at them: all who see the same get the same bytes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from starlette.responses import HTMLResponse, Response
+
+from nsqadmin.http.responses import identity_of
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from starlette.requests import Request
+
+    from nsqadmin.http.app import Handler
+    from nsqadmin.services import Services
+
+MOST_BYTES: Final = 16 << 20  # of all pages together; what does not fit is made each time
+
+
+class KeptPages:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._index = -1
+        self._pages: dict[Hashable, bytes] = {}
+        self._bytes = 0
+
+    def __call__(self, make: Handler) -> Handler:
+        """The handler of a page that depends on the picture, who asks and the address alone."""
+
+        async def page(request: Request) -> Response:
+            if not self._may_be_kept(request):
+                return await make(request)
+            self._begin(self._services.view.snapshot.index)
+            key = request.url.path, request.url.query, identity_of(request), self._services.options
+            if (kept := self._pages.get(key)) is not None:
+                return HTMLResponse(kept)
+            index = self._index
+            response = await make(request)
+            if response.status_code == 200 and index == self._services.view.snapshot.index:
+                self._keep(key, bytes(response.body))
+            return response
+
+        return page
+
+    def _may_be_kept(self, request: Request) -> bool:
+        """Not what was asked for anew, nor messages."""
+        return request.query_params.get("fresh") != "1" and request.query_params.get("tab") != "messages"
+
+    def _begin(self, index: int) -> None:
+        """With a new picture all pages are old."""
+        if index != self._index:
+            self._index, self._pages, self._bytes = index, {}, 0
+
+    def _keep(self, key: Hashable, body: bytes) -> None:
+        if self._bytes + len(body) <= MOST_BYTES:
+            self._bytes += len(body)
+            self._pages[key] = body

@@ -1,0 +1,103 @@
+"""How topics, channels and nodes stand: the findings about each, and the one word that is shown in lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from nsqadmin.cluster.model import Channel, Finding, Health, Paused, Severity, Snapshot, Topic
+from nsqadmin.pages import numbers
+
+if TYPE_CHECKING:
+    from nsqadmin.access.policy import Identity
+
+_ORDER: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """`word` is read, `kind` chooses colour and icon: ok, info, warning, problem, muted."""
+
+    word: str
+    kind: str
+
+
+OK: Final = State("OK", "ok")
+PAUSED: Final = State("Paused", "warning")
+PARTLY_PAUSED: Final = State("Partly paused", "warning")
+INACTIVE: Final = State("Inactive", "muted")
+PROBLEM: Final = State("Problem", "problem")
+WARNING: Final = State("Warning", "warning")
+
+HEALTH: Final = {
+    Health.OK: State("OK", "ok"),
+    Health.SLOW: State("Slow", "warning"),
+    Health.DOWN: State("Down", "problem"),
+    Health.NEVER: State("Never reached", "problem"),
+}
+
+
+class Standing:
+    """Who is in trouble, looked up by name."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        self._about: dict[tuple[str, str, str], list[Finding]] = {}
+        for finding in findings:
+            self._about.setdefault((finding.topic, finding.channel, finding.node), []).append(finding)
+
+    def about(self, topic: str = "", channel: str = "", node: str = "") -> tuple[Finding, ...]:
+        return tuple(self._about.get((topic, channel, node), ()))
+
+    def severity(self, topic: str = "", channel: str = "", node: str = "") -> Severity | None:
+        findings = self._about.get((topic, channel, node), ())
+        return min((it.severity for it in findings), key=_ORDER.__getitem__, default=None)
+
+    def channel(self, channel: Channel) -> State:
+        return self._state(self.severity(channel.topic, channel.name), channel.paused)
+
+    def topic(self, topic: Topic) -> State:
+        if topic.is_inactive:
+            return INACTIVE
+        return self._state(self.severity(topic.name), topic.paused)
+
+    def whole_topic(self, topic: Topic) -> State:
+        """The topic's own state; where that is fine, how many of its channels' are not."""
+        own = self.topic(topic)
+        if own.kind != "ok":
+            return own
+        kinds = [self.channel(channel).kind for channel in topic.channels]
+        for kind in ("problem", "warning"):
+            if number := kinds.count(kind):
+                return State(numbers.several(number, kind), kind)
+        return own
+
+    @staticmethod
+    def _state(severity: Severity | None, paused: Paused) -> State:
+        if paused is Paused.YES:
+            return PAUSED
+        if severity is Severity.PROBLEM:
+            return PROBLEM
+        if paused is Paused.PARTLY:
+            return PARTLY_PAUSED
+        return WARNING if severity is Severity.WARNING else OK
+
+
+def seen_by(snapshot: Snapshot, identity: Identity) -> Snapshot:
+    """The part of the picture that somebody may see; nearly always the whole."""
+    if all(identity.sees(topic.name) for topic in snapshot.topics):
+        return snapshot
+    return replace(
+        snapshot,
+        topics=tuple(it for it in snapshot.topics if identity.sees(it.name)),
+        nodes=tuple(it.seen_by(identity.sees) for it in snapshot.nodes),
+        findings=tuple(it for it in snapshot.findings if not it.topic or identity.sees(it.topic)),
+        producers=None
+        if snapshot.producers is None
+        else tuple(
+            replace(it, counts=tuple(count for count in it.counts if identity.sees(count[0])))
+            for it in snapshot.producers
+        ),
+        _by_name={},
+        _by_address={},
+    )

@@ -1,0 +1,153 @@
+"""Nodes and nsqlookupds as they are shown, from how they answered and what they said last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from nsqadmin.cluster.merge import is_out_of_date, node_order, version_key
+from nsqadmin.cluster.model import Health, Lookupd, Node, Producer, Rates, Unanswered
+from nsqadmin.diagnosis.words import TOO_MANY_NODES
+from nsqadmin.upstream.client import explained
+
+if TYPE_CHECKING:
+    from nsqadmin.cluster.node_stats import NodeAnswer
+    from nsqadmin.sampling.polling import AskedLookupd, AskedNode
+
+
+def drawn_nodes(asked: Mapping[str, AskedNode], *, has_lookupds: bool) -> tuple[Node, ...]:
+    newest = max((version_key(it.announced.version) for it in asked.values()), default=(0, 0, 0))
+    nodes = (
+        _node(address, it, out_of_date=has_lookupds and is_out_of_date(it.announced.version, newest))
+        for address, it in asked.items()
+    )
+    return tuple(sorted(nodes, key=node_order))
+
+
+def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
+    announced, answer = asked.announced, asked.answer
+    node = Node(
+        address=address,
+        hostname=announced.hostname,
+        broadcast_address=announced.broadcast_address,
+        tcp_port=announced.tcp_port,
+        http_port=announced.http_port,
+        version=announced.version or (answer.version if answer is not None else ""),
+        region=announced.region,
+        zone=announced.zone,
+        health=asked.health,
+        since=asked.since,
+        answered_in=asked.answered_in,
+        error=str(asked.error) if asked.error is not None else "",
+        explanation=_explanation(address, asked),
+        not_read=asked.error.not_read if asked.error is not None else "",
+        token_withheld=asked.withheld,
+        has_history=bool(asked.has_history),
+        lookupds=tuple(announced.sources),
+        remote_addresses=tuple(announced.remote_addresses),
+        tombstones=tuple(sorted(topic for topic, is_tombstoned in announced.topics.items() if is_tombstoned)),
+        out_of_date=out_of_date,
+        clock_skew=asked.clock_skew,
+    )
+    if answer is None or not node.is_reachable:
+        return node
+    return replace(
+        node,
+        own_health=answer.own_health,
+        start_time=answer.start_time,
+        memory=answer.memory,
+        **_numbers(answer),
+    )
+
+
+def _explanation(address: str, asked: AskedNode) -> str:
+    if asked.left_at is not None and asked.error is not None:
+        return "It was stopped, or has died: every nsqlookupd that answers has lost it, too. " + explained(
+            address, asked.error
+        )
+    if asked.error is not None:
+        return explained(address, asked.error)
+    if asked.health is Health.SLOW:
+        return "It takes more than a second to answer: it is overloaded, or the way to it is."
+    return ""
+
+
+def _numbers(answer: NodeAnswer) -> dict[str, Any]:
+    """Sums over all that a node has."""
+    topics = answer.topics.values()
+    channels = [part for topic in topics for part in topic.channels.values()]
+    return {
+        "topic_count": len(topics),
+        "channel_count": len(channels),
+        "client_count": sum(it.row.client_count for it in channels),
+        "depth": sum(it.row.depth for it in topics) + sum(it.row.depth for it in channels),
+        "in_flight_count": sum(it.row.in_flight_count for it in channels),
+        "message_count": sum(it.row.message_count for it in topics),
+        "rates": Rates(
+            incoming=_sum(it.rates.incoming for it in topics),
+            finished=_sum(it.rates.finished for it in channels),
+            requeued=_sum(it.rates.requeued for it in channels),
+            timed_out=_sum(it.rates.timed_out for it in channels),
+            bytes=_sum(it.rates.bytes for it in topics),
+        ),
+    }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def drawn_lookupd(address: str, asked: AskedLookupd) -> Lookupd:
+    explanation = ""
+    if asked.error is not None:
+        explanation = explained(address, asked.error)
+    elif asked.health is Health.SLOW:
+        explanation = "It takes more than a second to answer."
+    return Lookupd(
+        address=address,
+        health=asked.health,
+        since=asked.since,
+        answered_in=asked.answered_in,
+        error=str(asked.error) if asked.error is not None else "",
+        explanation=explanation,
+        not_read=asked.error.not_read if asked.error is not None else "",
+        nodes_left_out=asked.nodes_left_out,
+        topics_left_out=asked.topics_left_out,
+        version=asked.version,
+        topics=tuple(asked.topics),
+        nodes=tuple(it.address for it in asked.producers),
+    )
+
+
+def producers_of(answers: Sequence[NodeAnswer]) -> tuple[Producer, ...] | None:
+    """None: some node was not asked for them."""
+    if any(answer.producers is None for answer in answers):
+        return None
+    return tuple(producer for answer in answers for producer in answer.producers or ())
+
+
+def unanswered_by(nodes: Sequence[Node], lookupds: Sequence[Lookupd]) -> Iterator[Unanswered]:
+    everybody: list[Node | Lookupd] = [*lookupds, *nodes]
+    for it in everybody:
+        if not it.is_reachable:
+            what = "nsqd" if isinstance(it, Node) else "nsqlookupd"
+            if it.not_read:
+                verdict = f"is not read: {it.not_read}"
+            else:
+                verdict = "has never answered" if it.health is Health.NEVER else "does not answer"
+            yield Unanswered(
+                what=f"{what} {it.address} {verdict}",
+                where=it.address,
+                advice=it.explanation,
+                raw=it.error,
+            )
+    for lookupd in lookupds:
+        if lookupd.nodes_left_out:
+            yield Unanswered(
+                what=f"{lookupd.nodes_left_out:,} nodes that nsqlookupd {lookupd.address} lists are not asked",
+                where=lookupd.address,
+                advice=TOO_MANY_NODES,
+                raw="",
+            )

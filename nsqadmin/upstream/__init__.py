@@ -1,0 +1,1 @@
+"""Asking nodes and nsqlookupd, and reading what they answer, which may be hostile."""

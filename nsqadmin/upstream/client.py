@@ -1,0 +1,488 @@
+"""Questions to nsqd and nsqlookupd over HTTP, with the errors spelled as NSQ's client spells them.
+
+One client for all of them, on trio: connections are kept, each question has its own deadline, and an nsqd that speaks
+TLS only is asked again where it says that it does.
+
+Anybody can register as a node, so answers are bounded: by their size once unpacked, by the memory that they would take
+once parsed, and by how many large ones are held at once. Unpacking and parsing pause every few milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
+from functools import partial
+from http import HTTPStatus
+from math import inf
+from time import thread_time
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+import httpx
+import trio
+
+from common.options import seconds
+from common.recipients import host_and_port
+from common.startup import StartupError
+from common.wire.quoting import quote
+from nsqadmin.upstream import sliced_json
+from nsqadmin.upstream.token import Token, Way
+from nsqadmin.upstream.unpacking import Body, TooLarge
+
+if TYPE_CHECKING:
+    from nsqadmin.options import Options
+    from nsqadmin.upstream.slices import Slices
+
+_HEADERS: Final = {
+    "accept": "application/vnd.nsq; version=1.0",
+    "accept-encoding": "gzip",
+    "user-agent": "nsqadmin",
+}
+_FORBIDDEN: Final = 403
+_OK: Final = 200
+_REFUSED: Final = frozenset((401, _FORBIDDEN))
+_TO_GET: Final = frozenset((301, 302, 303))
+_REDIRECTS: Final = _TO_GET | {307, 308}
+_MOST_REDIRECTS: Final = 10  # as in Go
+_MOST_OF_A_REFUSAL: Final = 64 * 1024  # bytes
+_LARGE: Final = 1 << 20  # bytes; a longer answer waits for a place among the large ones
+_MOST_LARGE: Final = 2  # large answers that are held at once, until they are parsed
+_OF_LOOKUPD: Final = 4  # an nsqlookupd may answer so many times as much as a node
+_MOST_SECURE: Final = 10_000  # nodes whose HTTPS port is remembered
+_REDIRECTED: Final = "it sent the question elsewhere"
+# What asking raises, besides what is our own fault.
+_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
+_SLICE: Final = 0.002  # seconds of processor time, after which other tasks run
+
+T = TypeVar("T")
+
+
+class UpstreamError(Exception):
+    """There is no answer, or it is a refusal. The message is NSQ's; `status` is 0 where there was none.
+
+    `withheld` says why the question was sent without the token, `not_read` why an answer that came was not read.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        body: bytes = b"",
+        timed_out: bool = False,
+        withheld: str = "",
+        not_read: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = body
+        self.timed_out = timed_out
+        self.withheld = withheld
+        self.not_read = not_read
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: int
+    body: Body
+    date: str
+    reason: str
+    location: str
+    withheld: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """An answer that is JSON. `made_at` is by the node's clock; `size` and `weight`, its memory, are in bytes."""
+
+    value: Any
+    size: int
+    weight: int
+    made_at: float | None
+    withheld: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer that is still coming."""
+
+    status: int
+    pieces: AsyncIterator[bytes]
+
+
+class Upstream:
+    def __init__(self, options: Options) -> None:
+        self.spent = 0.0  # seconds of processor time on unpacking and parsing answers
+        self._timeout = seconds(options.http_client_request_timeout)
+        self._connect_timeout = seconds(options.http_client_connect_timeout)
+        self._most = options.max_answer_size
+        self._token = Token(options)
+        self._https_ports: dict[str, int] = {}  # by address, of those that speak TLS only
+        self._large = trio.CapacityLimiter(_MOST_LARGE)
+        self._turn = trio.Lock()
+        self._client = httpx.AsyncClient(
+            verify=client_context(options),
+            trust_env=False,
+            follow_redirects=False,
+            headers=_HEADERS,
+            timeout=httpx.Timeout(self._timeout, connect=self._connect_timeout),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=90),
+        )
+
+    async def get(self, address: str, target: str) -> bytes:
+        """The body of an nsqd's answer that is 200. Raises UpstreamError."""
+        return await self._ask("GET", address, target, b"", is_lookupd=False)
+
+    async def get_json(self, address: str, target: str, *, is_lookupd: bool = False) -> Any:
+        return (await self.get_document(address, target, is_lookupd=is_lookupd)).value
+
+    async def get_document(self, address: str, target: str, *, is_lookupd: bool = False) -> Document:
+        async with self._place(is_lookupd=is_lookupd) as place:
+            answer = await self._answered("GET", address, target, b"", place, is_lookupd=is_lookupd)
+            value = await self._read(address, answer.body)
+        body = answer.body
+        return Document(value, len(body.data), body.weight, _date_of(answer.date), answer.withheld)
+
+    async def post(self, address: str, target: str, body: bytes = b"", *, is_lookupd: bool = False) -> bytes:
+        return await self._ask("POST", address, target, body, is_lookupd=is_lookupd)
+
+    @asynccontextmanager
+    async def stream(
+        self, address: str, target: str, *, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Streamed]:
+        """A GET to an nsqd whose body is read piece by piece; only its beginning has a deadline."""
+        url = self._url(address, target)
+        try:
+            with trio.fail_after(self._timeout):
+                way = await self._way_to(url, address, is_lookupd=False)
+                response = await self._client.send(self._request("GET", way, b"", headers), stream=True)
+        except _FAILURES as error:
+            raise _failed("GET", url, error) from error
+        try:
+            yield Streamed(response.status_code, self._pieces_of(response))
+        except (httpx.HTTPError, ValueError, TooLarge) as error:
+            raise _failed("GET", url, error) from error
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await response.aclose()
+
+    async def in_slices(self, work: Slices[T]) -> T:
+        """Do the work, and let other tasks run where it pauses. Its processor time is added to `spent`.
+
+        Only one slice of all such work runs in a turn of the loop, so turns stay short however many answers come.
+        """
+        while True:
+            async with self._turn:
+                began = now = thread_time()
+                try:
+                    while now - began < _SLICE:
+                        next(work)
+                        now = thread_time()
+                except StopIteration as end:
+                    result: T = end.value
+                    return result
+                finally:
+                    self.spent += thread_time() - began
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    # One question
+
+    async def _ask(self, method: str, address: str, target: str, body: bytes, *, is_lookupd: bool) -> bytes:
+        async with self._place(is_lookupd=is_lookupd) as place:
+            answer = await self._answered(method, address, target, body, place, is_lookupd=is_lookupd)
+            return bytes(answer.body.data)
+
+    def _place(self, *, is_lookupd: bool) -> _Place:
+        # nsqlookupd lists all nodes in one answer: somebody who registers a lot must not hide the others.
+        return _Place(self._large, most=self._most * (_OF_LOOKUPD if is_lookupd else 1))
+
+    async def _answered(
+        self, method: str, address: str, target: str, body: bytes, place: _Place, *, is_lookupd: bool
+    ) -> _Answer:
+        ask = partial(self._followed, method, address, body, place, is_lookupd=is_lookupd)
+        url = self._url(address, target)
+        try:
+            answer = await ask(url)
+        except UpstreamError:
+            self._https_ports.pop(address, None)  # it may speak plain HTTP now
+            raise
+        if answer.status == _FORBIDDEN and url.startswith("http:"):
+            self._remember_https(address, answer)
+            answer = await ask(self._url(address, target))
+        if answer.status != _OK:
+            raise _refused(answer)
+        return answer
+
+    async def _followed(
+        self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
+    ) -> _Answer:
+        """Ask, and follow redirects wherever they lead; only the first address is shown the token."""
+        with _failing(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
+            way = await self._way_to(url, address, is_lookupd=is_lookupd)
+        withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer = await self._exchange(method, url, way, body, place)
+            if answer.status not in _REDIRECTS or not answer.location:
+                return replace(answer, withheld=withheld)
+            if answer.status in _TO_GET:
+                method, body = "GET", b""
+            with _failing(method, url):
+                way = Way(httpx.URL(url).join(answer.location))
+            url, withheld = str(way.url), elsewhere
+        raise UpstreamError(f'{method.capitalize()} "{url}": stopped after {_MOST_REDIRECTS} redirects')
+
+    async def _way_to(self, url: str, address: str, *, is_lookupd: bool) -> Way:
+        whole = httpx.URL(url)
+        host, port = host_and_port(address)
+        if whole.userinfo or not whole.host or whole.host.lower() != host.lower():
+            raise ValueError(f"{address} is no address")
+        return Way(whole) if is_lookupd else await self._token.way_to(whole, (host, port))
+
+    async def _exchange(self, method: str, url: str, way: Way, body: bytes, place: _Place) -> _Answer:
+        """Ask one address. The body is kept by us: httpx's own answers are reference cycles, which keep megabytes for long."""
+        try:
+            with trio.fail_after(self._timeout) as scope:
+                response = await self._client.send(self._request(method, way, body), stream=True)
+                try:
+                    headers = response.headers
+                    content = await self._body_of(response, place, scope)
+                    return _Answer(
+                        response.status_code,
+                        content,
+                        headers.get("date", ""),
+                        response.reason_phrase,
+                        headers.get("location", ""),
+                        way.withheld,
+                    )
+                finally:
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                        await response.aclose()
+        except TooLarge as error:
+            reason = f"its answer {error}"
+            raise UpstreamError(
+                f'{method.capitalize()} "{url}": {reason}', withheld=way.withheld, not_read=reason
+            ) from error
+        except _FAILURES as error:
+            raise _failed(method, url, error, withheld=way.withheld) from error
+
+    def _request(self, method: str, way: Way, body: bytes, headers: Mapping[str, str] | None = None) -> httpx.Request:
+        extensions = {"sni_hostname": way.sni_hostname} if way.sni_hostname else {}
+        return self._client.build_request(
+            method, way.url, content=body or None, headers={**way.headers, **(headers or {})}, extensions=extensions
+        )
+
+    # Where
+
+    def _url(self, address: str, target: str) -> str:
+        port = self._https_ports.get(address)
+        if port is None:
+            return f"http://{address}{target}"
+        return f"https://{address.rpartition(':')[0]}:{port}{target}"
+
+    def _remember_https(self, address: str, answer: _Answer) -> None:
+        """Remember the HTTPS port that an nsqd with TLS only has named. Raises UpstreamError if it names none."""
+        try:
+            port = int(json.loads(answer.body.data)["https_port"])
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise _refused(answer) from error
+        if not 0 < port < 1 << 16:
+            raise _refused(answer)
+        if len(self._https_ports) >= _MOST_SECURE:
+            self._https_ports.clear()
+        self._https_ports[address] = port
+
+    # What comes back
+
+    async def _body_of(self, response: httpx.Response, place: _Place, scope: trio.CancelScope) -> Body:
+        most = place.most if response.status_code == _OK else _MOST_OF_A_REFUSAL
+        body = Body(response.headers.get("content-encoding", ""), most=most)
+        async for received in response.aiter_raw():
+            await self.in_slices(body.receive(received))
+            if len(body.data) > _LARGE and not place.is_taken:
+                await place.take(scope)
+        return body
+
+    async def _pieces_of(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """Yield the body, unpacked, in pieces so small that nobody waits for long while one is looked at."""
+        body = Body(response.headers.get("content-encoding", ""), most=self._most)
+        async for received in response.aiter_raw():
+            for _ in body.receive(received):
+                await trio.lowlevel.checkpoint()
+                yield body.take()
+
+    async def _read(self, address: str, body: Body) -> Any:
+        """Parse the body. The result can be written as JSON again: text is valid, and numbers are finite."""
+        try:
+            return await self.in_slices(sliced_json.loads(body.data))
+        except ValueError as error:
+            raise UpstreamError(f"{address} answered with no JSON: {error}") from error
+
+
+class _Place:
+    """A place among the large answers, taken when an answer turns out to be large and given back when it has been parsed."""
+
+    def __init__(self, limiter: trio.CapacityLimiter, *, most: int) -> None:
+        self.most = most  # bytes of the answer
+        self.is_taken = False
+        self._limiter = limiter
+
+    async def take(self, scope: trio.CancelScope) -> None:
+        """Wait for a place, and move the deadline by as much: the node is not to blame for the wait."""
+        left = scope.deadline - trio.current_time()
+        scope.deadline = inf
+        await self._limiter.acquire_on_behalf_of(self)
+        self.is_taken = True
+        scope.deadline = trio.current_time() + left
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        if self.is_taken:
+            self._limiter.release_on_behalf_of(self)
+
+
+@asynccontextmanager
+async def opened(options: Options) -> AsyncIterator[Upstream]:
+    upstream = Upstream(options)
+    try:
+        yield upstream
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+            await upstream.aclose()
+
+
+def _date_of(text: str) -> float | None:
+    try:
+        return parsedate_to_datetime(text).timestamp()
+    except (ValueError, TypeError):
+        return None
+
+
+def _refused(answer: _Answer) -> UpstreamError:
+    body = bytes(answer.body.data)
+    try:
+        reason = HTTPStatus(answer.status).phrase
+    except ValueError:
+        reason = answer.reason
+    text = f"got response {answer.status} {reason} {quote(body).decode('utf-8', 'replace')}"
+    return UpstreamError(text, status=answer.status, body=body, withheld=answer.withheld)
+
+
+@contextmanager
+def _failing(method: str, url: str) -> Iterator[None]:
+    """Raise what goes wrong inside as an UpstreamError."""
+    try:
+        yield
+    except _FAILURES as error:
+        raise _failed(method, url, error) from error
+
+
+def _failed(method: str, url: str, error: Exception, *, withheld: str = "") -> UpstreamError:
+    text = f'{method.capitalize()} "{url}": {_reason(url, error)}'
+    timed_out = isinstance(error, httpx.TimeoutException | trio.TooSlowError)
+    return UpstreamError(text, timed_out=timed_out, withheld=withheld)
+
+
+def _reason(url: str, error: Exception) -> str:
+    address = url.partition("://")[2].partition("/")[0]
+    if isinstance(error, httpx.ConnectTimeout):
+        return f"dial tcp {address}: i/o timeout"
+    if isinstance(error, httpx.TimeoutException | trio.TooSlowError):
+        return "net/http: timeout awaiting response headers (Client.Timeout exceeded while awaiting headers)"
+    cause = _innermost(error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"tls: failed to verify certificate: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError):
+        return f"tls: {cause.reason or cause}"
+    if isinstance(error, httpx.ConnectError) and isinstance(cause, OSError):
+        if isinstance(cause, socket.gaierror):
+            text = (cause.strerror or str(cause)).lower()
+            return f"dial tcp: lookup {address.rpartition(':')[0]}: {text}"
+        # trio writes more into the text than the C library does.
+        text = os.strerror(cause.errno).lower() if cause.errno else str(cause)
+        return f"dial tcp {address}: connect: {text}"
+    return str(error) or type(error).__name__
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """httpx wraps what httpcore wraps what trio wraps: one error for all addresses of a name."""
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+            continue
+        inner = error.__cause__ or error.__context__
+        if inner is None:
+            return error
+        error = inner
+
+
+def client_context(options: Options) -> ssl.SSLContext:
+    """StartupError, in NSQ's words, for files that cannot be used."""
+    cert, key, root = (
+        options.http_client_tls_cert,
+        options.http_client_tls_key,
+        options.http_client_tls_root_ca_file,
+    )
+    context = ssl.create_default_context() if not root else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if root:
+        _trust(context, root)
+    if cert:
+        try:
+            context.load_cert_chain(cert, key)
+        except (OSError, ValueError) as error:
+            raise StartupError(f"failed to LoadX509KeyPair {cert}, {key} - {error}") from error
+    if options.http_client_tls_insecure_skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _trust(context: ssl.SSLContext, path: str) -> None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            text = file.read()
+    except OSError as error:
+        raise StartupError(f"failed to read TLS root CA file {path} - {(error.strerror or '').lower()}") from error
+    try:
+        context.load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise StartupError(f"failed to AppendCertsFromPEM {path}") from error
+
+
+def explained(address: str, error: UpstreamError) -> str:
+    """What an error most likely means, and what to try."""
+    text = str(error)
+    host = address.rpartition(":")[0]
+    if "lookup" in text and "dial tcp" in text:
+        return (
+            f"It is announced as {address}, and this machine cannot resolve {host}: "
+            "start it with a --broadcast-address that can be resolved from here."
+        )
+    if "connection refused" in text:
+        return f"Nothing listens at {address}: it is not running, or its --broadcast-address or port is another one."
+    if "i/o timeout" in text:
+        return (
+            f"{address} does not take connections: a firewall, a machine that is gone, or a wrong --broadcast-address."
+        )
+    if error.timed_out:
+        return "It took the connection, but did not answer in time: it hangs, or is overloaded."
+    if ": tls: " in text:
+        return "TLS failed: look at --http-client-tls-root-ca-file and the certificate that it shows."
+    if error.not_read:
+        return (
+            "It was not read any further, as it could take all memory. If this node really has so much, raise "
+            "--max-answer-size or --max-cluster-size; if nobody knows it, find out who registers it with nsqlookupd."
+        )
+    if error.status in _REFUSED and error.withheld:
+        return f"It wants a token, and nsqadmin does not show it the one that it has: {error.withheld}."
+    if error.status:
+        return f"It answered, but refused (HTTP {error.status}): it may want a token or a certificate."
+    return "It could not be asked."

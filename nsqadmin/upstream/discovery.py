@@ -1,0 +1,175 @@
+"""What nsqlookupd and nsqd say about who is there, read and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from nsqadmin.cluster.node_stats import NotUnderstood, stats_in_slices
+
+if TYPE_CHECKING:
+    from nsqadmin.upstream.slices import Slices
+
+Json = Mapping[str, Any]
+
+_NO_REMOTE: Final = "N/A"
+_NAMES_AT_ONCE: Final = 5_000  # names that are checked before other tasks run
+MOST_NAMES: Final = 50_000  # topics that are taken from one nsqlookupd; each costs time at every sample
+_MOST_REMOTES: Final = 100  # registrations of one node that are shown
+_LONGEST_TEXT: Final = 4096  # characters of each text in which a node describes itself
+
+
+@dataclass(slots=True)
+class Announced:
+    """An nsqd, as it is announced. `sources` are the nsqlookupds that know it."""
+
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str = ""
+    region: str = ""
+    zone: str = ""
+    remote_address: str = ""  # as the first one said it
+    remote_addresses: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    topics: dict[str, bool] = field(default_factory=dict)  # whether a tombstone hides it
+
+    @property
+    def address(self) -> str:
+        """By which everything names it, and where it is asked."""
+        return _joined(self.broadcast_address, self.http_port)
+
+    @property
+    def tcp_key(self) -> str:
+        return _joined(self.broadcast_address, self.tcp_port)
+
+
+def read_producer(raw: Json) -> Announced:
+    """An element of `producers`, of /nodes and /lookup alike. A list of tombstones may be short: defects are not ours."""
+    topics = [str(it) for it in raw.get("topics") or ()]
+    tombstones = list(raw.get("tombstones") or ())
+    return Announced(
+        hostname=_text(raw.get("hostname")),
+        broadcast_address=_text(raw.get("broadcast_address") or raw.get("address")),
+        tcp_port=int(raw.get("tcp_port") or 0),
+        http_port=int(raw.get("http_port") or 0),
+        version=_text(raw.get("version")),
+        region=_text(raw.get("topology_region")),
+        zone=_text(raw.get("topology_zone")),
+        remote_address=_text(raw.get("remote_address")),
+        topics={topic: bool(tombstones[at]) if at < len(tombstones) else False for at, topic in enumerate(topics)},
+    )
+
+
+def read_info(raw: Json, configured: str) -> Announced:
+    """What an nsqd says of itself; where it does not, it is what we were told to ask."""
+    host, _, port = configured.rpartition(":")
+    host = host.strip("[]")
+    return Announced(
+        hostname=_text(raw.get("hostname") or host),
+        broadcast_address=_text(raw.get("broadcast_address") or host),
+        tcp_port=int(raw.get("tcp_port") or 0),
+        http_port=int(raw.get("http_port") or port) if raw.get("broadcast_address") else int(port),
+        version=_text(raw.get("version")),
+        region=_text(raw.get("topology_region")),
+        zone=_text(raw.get("topology_zone")),
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value or "")[:_LONGEST_TEXT]
+
+
+def unwrapped(document: object) -> Json:
+    """Without the envelope of NSQ before 1.0."""
+    if not isinstance(document, dict):
+        raise NotUnderstood(f"expected an object, got {type(document).__name__}")
+    data = document.get("data")
+    return data if isinstance(data, dict) and "status_code" in document else document
+
+
+def info_in(document: object, configured: str) -> Announced:
+    """Raises NotUnderstood."""
+    try:
+        return read_info(unwrapped(document), configured)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise NotUnderstood(f"cannot be read: {error!r}") from error
+
+
+def topics_in(document: object) -> Slices[list[dict[str, Any]]]:
+    """Return the topics of an answer to /stats, as they stand there. Raises NotUnderstood if they could not be shown."""
+    stats = unwrapped(document)
+    yield from stats_in_slices("", stats, at=0.0)
+    return list(stats.get("topics") or ())
+
+
+def topic_names_in(document: object) -> Slices[list[str]]:
+    """Return the names of the topics of an answer to /stats. Raises NotUnderstood."""
+    return [it["topic_name"] for it in (yield from topics_in(document))]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The nodes that an nsqlookupd lists, once for each registration. `left_out` counts the nodes beyond the bound."""
+
+    producers: list[Announced]
+    left_out: int = 0
+
+
+def producers_in(document: object, *, most: int, known: Container[str] = ()) -> Slices[Listed]:
+    """Return at most `most` nodes, and all that are `known`. Raises NotUnderstood."""
+    try:
+        return (yield from _producers_in(unwrapped(document).get("producers") or (), most, known))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise NotUnderstood(f"cannot be read: {error!r}") from error
+
+
+def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slices[Listed]:
+    taken: list[Announced] = []
+    counts: dict[str, int] = {}  # registrations, by node
+    left_out: set[str] = set()
+    names = 0
+    for it in raw:
+        yield
+        producer = read_producer(it)
+        key = producer.tcp_key
+        if key not in counts and len(counts) >= most and producer.address not in known:
+            left_out.add(key)
+        elif counts.get(key, 0) < _MOST_REMOTES:
+            counts[key] = counts.get(key, 0) + 1
+            names += len(producer.topics)
+            if names > 4 * MOST_NAMES:
+                producer.topics.clear()  # each node's own answer names its topics
+            taken.append(producer)
+    return Listed(taken, len(left_out))
+
+
+def names_in(document: object, key: str) -> Slices[list[str]]:
+    names = unwrapped(document).get(key) or []
+    if not isinstance(names, list):
+        raise NotUnderstood(f"{key}: expected a list of names")
+    for at in range(0, len(names), _NAMES_AT_ONCE):
+        if not all(isinstance(name, str) for name in names[at : at + _NAMES_AT_ONCE]):
+            raise NotUnderstood(f"{key}: expected a list of names")
+        yield
+    return names
+
+
+def merged_nodes(answers: Iterable[tuple[str, Iterable[Announced]]]) -> list[Announced]:
+    """Of several nsqlookupds: the first one's word counts, and each adds from where the node reaches it."""
+    merged: dict[str, Announced] = {}
+    for source, producers in answers:
+        for it in producers:
+            known = merged.setdefault(it.tcp_key, replace(it, remote_addresses=[], sources=[], topics=dict(it.topics)))
+            if len(known.sources) < _MOST_REMOTES:
+                known.remote_addresses.append(f"{source}/{it.remote_address or _NO_REMOTE}")
+                known.sources.append(source)
+            for topic, is_tombstoned in it.topics.items():
+                known.topics[topic] = known.topics.get(topic, False) or is_tombstoned
+    return list(merged.values())
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

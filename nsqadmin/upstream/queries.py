@@ -1,0 +1,272 @@
+"""Questions to many at once, asked anew for each request, as NSQ's nsqadmin asks them: for the old API and for actions.
+
+Who fails is named in the errors, and the others' answers count; only when nobody answers is it a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from urllib.parse import quote_plus
+
+import trio
+
+from nsqadmin.cluster.merge import is_out_of_date, version_key
+from nsqadmin.cluster.node_stats import NotUnderstood
+from nsqadmin.upstream.client import Upstream, UpstreamError
+from nsqadmin.upstream.discovery import (
+    Announced,
+    Listed,
+    info_in,
+    merged_nodes,
+    names_in,
+    producers_in,
+    topic_names_in,
+    topics_in,
+)
+
+if TYPE_CHECKING:
+    from nsqadmin.options import Options
+    from nsqadmin.upstream.slices import Slices
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_NOT_FOUND: Final = 404
+_AT_ONCE: Final = 100  # nodes that are asked at the same time for one request
+_MOST_WEIGHT: Final = 256 << 20  # bytes of memory that all answers for one request may take
+
+LOOKUPD: Final = "nsqlookupd"
+NSQD: Final = "nsqd"
+
+
+class TotalFailure(Exception):
+    """Nobody has answered, or there is nobody to ask. The message is NSQ's, with all errors."""
+
+
+@dataclass(slots=True)
+class Answers(Generic[T]):
+    """Who has answered what, in the order in which they were asked; and who has failed, in the same."""
+
+    good: list[tuple[str, T]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    value: T
+    errors: tuple[str, ...] = ()
+
+
+class Queries:
+    """On trio. `options()` is asked anew, as the list of nsqlookupds can be changed at run time."""
+
+    def __init__(self, options: Callable[[], Options], upstream: Upstream) -> None:
+        self._options = options
+        self._upstream = upstream
+
+    @property
+    def lookupds(self) -> tuple[str, ...]:
+        return self._options().lookupd_http_address
+
+    @property
+    def has_lookupds(self) -> bool:
+        return bool(self.lookupds)
+
+    # Names
+
+    async def topics(self) -> Found[list[str]]:
+        if self.has_lookupds:
+            answers = await self._ask_lookupds("/topics", partial(names_in, key="topics"))
+        else:
+            answers = await self._ask_nsqds(self._options().nsqd_http_address, "/stats?format=json", topic_names_in)
+        named = {name for _, names in answers.good for name in names}
+        return Found(sorted(named, key=_bytewise), tuple(answers.errors))
+
+    async def inactive_topics(self) -> Found[dict[str, list[str]]]:
+        """With their channels. Many are asked at once, so that a slow nsqlookupd costs its time once and not for each."""
+        found = await self.topics()
+        if not self.has_lookupds:
+            return Found({}, found.errors)
+        inactive: dict[str, list[str]] = {}
+
+        async def look(topic: str) -> None:
+            try:
+                if (await self.topic_producers(topic)).value:
+                    return
+            except TotalFailure:
+                pass
+            try:
+                target = f"/channels?topic={quote_plus(topic)}"
+                answers = await self._ask_lookupds(target, partial(names_in, key="channels"))
+            except TotalFailure:
+                answers = Answers()
+            inactive[topic] = sorted({name for _, names in answers.good for name in names})
+
+        await _in_parallel(found.value, look)
+        return Found({topic: inactive[topic] for topic in found.value if topic in inactive}, found.errors)
+
+    # Nodes
+
+    async def topic_producers(self, topic: str) -> Found[list[Announced]]:
+        """In lookupd mode TotalFailure also where nobody knows the topic; without lookupds then nobody has it."""
+        if not self.has_lookupds:
+            return await self._static_producers(topic)
+        target = f"/lookup?topic={quote_plus(topic)}"
+        answers = await self._ask_lookupds(target, self._producers_in, missing_is_fine=True)
+        merged: dict[str, Announced] = {}
+        for _, listed in answers.good:
+            for it in listed.producers:
+                merged.setdefault(it.address, it)
+        return Found(list(merged.values()), (*answers.errors, *_left_out(answers)))
+
+    async def _static_producers(self, topic: str) -> Found[list[Announced]]:
+        configured = self._options().nsqd_http_address
+        asked = f"/stats?format=json&topic={quote_plus(topic)}&include_clients=false"
+        answers = await self._ask_nsqds(configured, asked, topic_names_in)
+        having = [at for at, names in answers.good if topic in names]
+        if not having:
+            return Found([], tuple(answers.errors))
+        infos = await self._ask_infos(having)
+        return Found([it for _, it in infos.good], (*answers.errors, *infos.errors))
+
+    async def nodes(self) -> Found[list[tuple[Announced, bool]]]:
+        """Each with whether it is out of date. By hostname, then address."""
+        if self.has_lookupds:
+            answers = await self._ask_lookupds("/nodes", self._producers_in)
+            merged = merged_nodes((at, listed.producers) for at, listed in answers.good)
+            newest = max((version_key(it.version) for it in merged), default=(0, 0, 0))
+            found = [(it, is_out_of_date(it.version, newest)) for it in merged]
+            errors = (*answers.errors, *_left_out(answers))
+        else:
+            found, errors = await self._static_nodes()
+        return Found(sorted(found, key=lambda it: (it[0].hostname, it[0].address)), errors)
+
+    async def _static_nodes(self) -> tuple[list[tuple[Announced, bool]], tuple[str, ...]]:
+        infos = await self._ask_infos(self._options().nsqd_http_address)
+        there = dict(infos.good)
+        stats = await self._ask_nsqds(list(there), "/stats?format=json&include_clients=false", topic_names_in)
+        for at, names in stats.good:
+            there[at].topics = dict.fromkeys(names, False)
+        return [(it, False) for it in there.values()], (*infos.errors, *stats.errors)
+
+    # Numbers
+
+    async def stats(
+        self, nodes: Sequence[Announced], query: str
+    ) -> Found[list[tuple[Announced, list[dict[str, Any]]]]]:
+        """Each node's topics, as it says them; nodes by hostname, then address."""
+        ordered = sorted(nodes, key=lambda it: (it.hostname, it.address))
+        answers = await self._ask_nsqds([it.address for it in ordered], f"/stats?format=json{query}", topics_in)
+        by_address = {it.address: it for it in ordered}
+        return Found([(by_address[at], topics) for at, topics in answers.good], tuple(answers.errors))
+
+    # Changes
+
+    async def info(self, address: str) -> Announced:
+        """Raises UpstreamError."""
+        log.info("CI: querying nsqd http://%s/info", address)
+        try:
+            return info_in(await self._upstream.get_json(address, "/info"), address)
+        except NotUnderstood as error:
+            raise UpstreamError(f"{address}: {error}") from error
+
+    async def post(self, address: str, target: str, *, is_lookupd: bool) -> str:
+        """The error; empty when it was done."""
+        log.info("CI: querying %s http://%s%s", LOOKUPD if is_lookupd else NSQD, address, target)
+        try:
+            await self._upstream.post(address, target, is_lookupd=is_lookupd)
+        except UpstreamError as error:
+            return str(error)
+        return ""
+
+    # Many
+
+    def _producers_in(self, document: Any) -> Slices[Listed]:
+        return producers_in(document, most=self._options().max_nodes)
+
+    async def _ask_lookupds(
+        self, target: str, read: Callable[[Any], Slices[T]], *, missing_is_fine: bool = False
+    ) -> Answers[T]:
+        return await self._fan_out(LOOKUPD, self.lookupds, target, lambda document, _: read(document), missing_is_fine)
+
+    async def _ask_nsqds(self, addresses: Sequence[str], target: str, read: Callable[[Any], Slices[T]]) -> Answers[T]:
+        return await self._fan_out(NSQD, addresses, target, lambda document, _: read(document), False)
+
+    async def _ask_infos(self, addresses: Sequence[str]) -> Answers[Announced]:
+        return await self._fan_out(NSQD, addresses, "/info", _info_in, False)
+
+    async def _fan_out(
+        self,
+        kind: str,
+        addresses: Sequence[str],
+        target: str,
+        read: Callable[[Any, str], Slices[T]],
+        missing_is_fine: bool,
+    ) -> Answers[T]:
+        """Ask all addresses. An answer that `read(document, address)` does not understand is an error of that one alone.
+
+        All answers together may take _MOST_WEIGHT of memory; those that exceed it count as errors, too.
+        `missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have.
+        """
+        answered: dict[int, T] = {}
+        failed: dict[int, UpstreamError] = {}
+        left = _MOST_WEIGHT
+
+        async def ask(number: int) -> None:
+            nonlocal left
+            address = addresses[number]
+            log.info("CI: querying %s http://%s%s", kind, address, target)
+            try:
+                got = await self._upstream.get_document(address, target, is_lookupd=kind == LOOKUPD)
+                left -= got.weight
+                if left < 0:
+                    raise UpstreamError(f"{address}: its answer and those of others are too large together")
+                answered[number] = await self._upstream.in_slices(read(got.value, address))
+            except UpstreamError as error:
+                failed[number] = error
+            except NotUnderstood as error:
+                failed[number] = UpstreamError(f"{address}: {error}")
+
+        await _in_parallel(range(len(addresses)), ask, at_once=_AT_ONCE)
+        errors = [failed[number] for number in sorted(failed)]
+        if not answered:
+            text = "\n".join(str(error) for error in errors)
+            raise TotalFailure(f"failed to query any {kind}: {text}")
+        if missing_is_fine:
+            errors = [error for error in errors if error.status != _NOT_FOUND]
+        return Answers(
+            [(addresses[number], answered[number]) for number in sorted(answered)], [str(it) for it in errors]
+        )
+
+
+async def _in_parallel(items: Iterable[T], ask: Callable[[T], Awaitable[None]], *, at_once: float = inf) -> None:
+    limiter = trio.CapacityLimiter(at_once)
+
+    async def ask_in_turn(item: T) -> None:
+        async with limiter:
+            await ask(item)
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(ask_in_turn, item)
+
+
+def _info_in(document: Any, address: str) -> Slices[Announced]:
+    yield
+    return info_in(document, address)
+
+
+def _left_out(answers: Answers[Listed]) -> tuple[str, ...]:
+    return tuple(
+        f"{at} lists {listed.left_out:,} nodes more than --max-nodes" for at, listed in answers.good if listed.left_out
+    )
+
+
+def _bytewise(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
