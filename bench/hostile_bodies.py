@@ -23,7 +23,7 @@ from common.wire.commands import CommandReader
 from common.wire.faults import ProtocolError
 from common.wire.identify import decode_identify
 from common.wire.limits import Limits
-from nsqd.auth import GrantError, decode_grant_stepwise
+from nsqd.auth.grants import GrantError, decode_grant_stepwise
 from nsqd.http.mpub_body import BinaryBody, LinesBody
 
 IDENTIFY: Final = Limits().max_identify

@@ -16,7 +16,7 @@ from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
-from nsqd.protocol import ClientProtocol, ClientRules
+from nsqd.client.protocol import ClientProtocol, ClientRules
 
 BODY = b"x" * 200
 

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.disk import log_settings
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
+from nsqd.start import log_settings
 
 
 def payload_of(count: int, size: int) -> tuple[bytes, list[int]]:

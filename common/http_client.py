@@ -24,6 +24,7 @@ import httptools
 import trio
 
 from common.net import join_host_port
+from common.nsq_json import Fields, JsonError, read
 
 MOST_BYTES: Final = 16 << 20  # of an answer, where nobody says otherwise
 SMALL: Final = 64 * 1024  # bytes of an answer that are held without asking `before_large`
@@ -511,3 +512,11 @@ class _Parsed:
     def on_message_complete(self) -> None:
         self.complete = True
         self._stays_open = bool(self._parser.should_keep_alive())  # afterwards the parser does not know any more
+
+
+def https_port_in(answer: bytes) -> int | None:
+    """Return the port that a daemon of ours which serves no plain HTTP names in its refusal."""
+    try:
+        return Fields(read(answer)).integer("https_port") or None
+    except JsonError:
+        return None

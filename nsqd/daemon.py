@@ -24,22 +24,25 @@ from common.systemd import READY, STOPPING, notify
 from common.turn import in_turn
 from common.version import core_of
 from common.wire.unfinished import UnfinishedBodies
-from nsqd import auth_servers, lookup, protocol, timers
-from nsqd.disk import opened_store, recovered_broker, running_store
+from nsqd import timers
+from nsqd.auth import servers as auth_servers
+from nsqd.auth.rights_file import RightsFile
+from nsqd.client import protocol
+from nsqd.client.tcp import client_maker, limits_of, rules_of
 from nsqd.drain import Drain, drain_on_signal
 from nsqd.http import Guard, NodeInfo, Publishing, QuickRoutes, Reading, is_tunnel, make_app
 from nsqd.http.history import MOST_READERS
-from nsqd.http.memory import memory_now
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
 from nsqd.log.store import MOST_DESCRIPTORS
+from nsqd.lookup import peers as lookup
 from nsqd.options import TlsRequired
 from nsqd.readers import Readers
 from nsqd.readers_file import ReadersFile
-from nsqd.rights_file import RightsFile
-from nsqd.statsd import StatsdLines, full_prefix, packets
-from nsqd.statsd_push import push_to_statsd
-from nsqd.tcp import client_maker, limits_of, rules_of
+from nsqd.start import opened_store, recovered_broker, running_store
+from nsqd.stats.memory import memory_now
+from nsqd.stats.statsd import StatsdLines, full_prefix, packets
+from nsqd.stats.statsd_push import push_to_statsd
 from nsqd.tls import VERIFIED, tls_server
 from nsqd.turn import Turn
 

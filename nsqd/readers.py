@@ -225,3 +225,8 @@ def _expect(kind: type, value: object) -> Any:
     if not isinstance(value, kind):
         raise BadReport(f"expected {kind.__name__}, got {type(value).__name__}")
     return value
+
+
+def silence(reader: Reader, timestamp: int) -> float:
+    """For how many seconds the reader has not reported."""
+    return max(0, timestamp - reader.heard) / _NANOSECONDS

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from common.http_api import Route
-from nsqd.rights import Role
+from nsqd.auth.rights import Role
 
 
 class Scope(StrEnum):

@@ -50,15 +50,15 @@ from nsqd.http.access import (
 )
 from nsqd.http.debug import debug_routes
 from nsqd.http.history import HistoryEndpoints, Reading, find_sequence, place_argument
-from nsqd.http.memory import memory_now
-from nsqd.http.metrics import nsqd_metrics
 from nsqd.http.places import AtTime, Edge, Found, Pinned, Place
 from nsqd.http.position import next_places
 from nsqd.http.quick import OK, ping_answer
 from nsqd.http.readers import ReaderEndpoints, lags
-from nsqd.http.stats_json import stats_json
-from nsqd.http.stats_text import stats_text
 from nsqd.readers import Readers
+from nsqd.stats.json import stats_json
+from nsqd.stats.memory import memory_now
+from nsqd.stats.prometheus import nsqd_metrics
+from nsqd.stats.text import stats_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sized

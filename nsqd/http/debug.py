@@ -25,7 +25,7 @@ from common.memory import return_unused
 from common.passwords import mask_option
 from common.wire.quoting import quote
 from nsqd.http.access import OPERATE_NODE, Endpoint
-from nsqd.http.memory import memory_now
+from nsqd.stats.memory import memory_now
 
 _NOSNIFF: Final = (b"x-content-type-options", b"nosniff")
 _HTML: Final = (b"content-type", b"text/html; charset=utf-8")

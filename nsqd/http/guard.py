@@ -12,7 +12,7 @@ from common.wire.names import is_valid_name
 from nsqd.http.access import Access, Endpoint, Scope
 
 if TYPE_CHECKING:
-    from nsqd.rights import Rights
+    from nsqd.auth.rights import Rights
 
 # A publisher asks the same again and again.
 _MOST_REMEMBERED: Final = 4096

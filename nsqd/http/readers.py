@@ -88,8 +88,3 @@ def lags(readers: Readers, history: History) -> Iterator[tuple[str, Reader, int]
         past = history.find(topic)
         if past is not None:
             yield from ((topic, reader, behind(reader, past)) for reader in readers.of(topic))
-
-
-def silence(reader: Reader, timestamp: int) -> float:
-    """For how many seconds the reader has not reported."""
-    return max(0, timestamp - reader.heard) / _NANOSECONDS

@@ -12,7 +12,6 @@ from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from common.wire.unfinished import UnfinishedBodies
-from nsqd.disk import restored_broker
 from nsqd.fsck import cli as fsck
 from nsqd.log.carry import carry_forward
 from nsqd.log.files import Files
@@ -20,6 +19,7 @@ from nsqd.log.record import decode_header
 from nsqd.log.recovery import Damage
 from nsqd.log.store import Store
 from nsqd.options import Options
+from nsqd.start import restored_broker
 from nsqd.turn import Turn
 from tests.support.fake_store import tell_nobody
 from tests.support.log_settings import log_settings

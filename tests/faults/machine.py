@@ -14,7 +14,6 @@ from random import Random
 from typing import Final
 
 from common.wakeup import Wakeup
-from nsqd.disk import restored_broker
 from nsqd.log.carry import carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.cold import AnyLoad
@@ -31,6 +30,7 @@ from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
 from nsqd.options import Options
+from nsqd.start import restored_broker
 from nsqd.turn import Turn
 from tests.faults.disk import DATA_PATH, SimulatedDisk
 from tests.support.fake_store import tell_nobody

@@ -17,10 +17,10 @@ from common.handshake import TlsServer
 from common.poller import Connection
 from common.wire.commands import auth, identify, pub, rdy, sub
 from common.wire.unfinished import UnfinishedBodies
+from nsqd.client.tcp import client_maker
 from nsqd.http import QuickHttp, QuickRoutes, SecureHandler
 from nsqd.http.publishing import Publishing
 from nsqd.options import Options
-from nsqd.tcp import client_maker
 from nsqd.tls import tls_server
 from tests.support.certificates import make_certificates
 from tests.support.node import RULES, Node

@@ -14,7 +14,7 @@ import trio.testing
 
 from common.wire.lookup import MAGIC
 from nsqd.broker.topic import Topic
-from nsqd.lookup import (
+from nsqd.lookup.peers import (
     FIRST_TRY_LIMIT,
     IO_LIMIT,
     LONGEST_BACKOFF,
@@ -240,7 +240,7 @@ def test_an_outage_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
             await it.fake.last.stream.aclose()
             await trio.sleep(100)
 
-    with caplog.at_level(logging.INFO, "nsqd.lookup"):
+    with caplog.at_level(logging.INFO, "nsqd.lookup.peers"):
         test()
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"LOOKUPD({ONE}): connection closed by peer"]

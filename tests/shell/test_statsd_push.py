@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from nsqd.statsd_push import push_to_statsd
+from nsqd.stats.statsd_push import push_to_statsd
 
 
 @pytest.fixture

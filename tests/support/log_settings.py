@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from nsqd import disk
+from nsqd import start
 from nsqd.ack import Ack
 from nsqd.log.settings import LogSettings
 from nsqd.options import Options
 
 # A test's result must not depend on how full the machine's disk is.
-_DEFAULTS = disk.log_settings(Options(disk_reserve=0))
+_DEFAULTS = start.log_settings(Options(disk_reserve=0))
 
 
 def log_settings(

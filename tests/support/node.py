@@ -11,13 +11,13 @@ from common.wire.frames import FrameReader, FrameType
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
 from common.wire.limits import Limits
 from common.wire.unfinished import UnfinishedBodies
-from nsqd.auth import Grant, Question, decode_grant
+from nsqd.auth.grants import Grant, Question, decode_grant
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.turn import Announce
-from nsqd.protocol import ClientProtocol, ClientRules, NoteKind, State
-from nsqd.upgrade import UpgradedClient
+from nsqd.client.protocol import ClientProtocol, ClientRules, NoteKind, State
+from nsqd.client.upgrade import UpgradedClient
 from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.wire.commands import dpub, fin, nop, pub, req, touch
-from nsqd.protocol import _COST_OF_DEFERRAL, _COST_OF_FAILURE, _COST_OF_TOPIC, _MOST_DOUBTFUL, _STRETCH
+from nsqd.client.protocol import _COST_OF_DEFERRAL, _COST_OF_FAILURE, _COST_OF_TOPIC, _MOST_DOUBTFUL, _STRETCH
 from tests.support.node import Client, Node
 
 

@@ -7,8 +7,8 @@ from random import Random
 
 import httptools
 
-from common.http_client import _Parsed
-from nsqd.registration import Refused, channels_in, https_port_in
+from common.http_client import _Parsed, https_port_in
+from nsqd.lookup.registration import Refused, channels_in
 from tests.fuzz.fuzzing import pieces
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from nsqd.auth import GrantError, decode_grant
-from nsqd.expressions import Expression, ExpressionError
-from nsqd.rights import RightsError, parse_rights
+from nsqd.auth.expressions import Expression, ExpressionError
+from nsqd.auth.grants import GrantError, decode_grant
+from nsqd.auth.rights import RightsError, parse_rights
 
 NAMES = ("", "orders", "a" * 64, "x.y-z_1#ephemeral")
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from nsqd.auth import Grant, Question
-from nsqd.auth_servers import AT_ONCE, AuthServers, Settings
+from nsqd.auth.grants import Grant, Question
+from nsqd.auth.servers import AT_ONCE, AuthServers, Settings
 from tests.support.auth_server import EVERYTHING, Asked, AuthServer, Reply, granting
 from tests.support.certificates import Certificates, make_certificates
 

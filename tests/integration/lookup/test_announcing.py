@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from common.wire.commands import pub, sub
-from nsqd.lookup import Lookup, Place, Settings
+from nsqd.lookup.peers import Lookup, Place, Settings
 from nsqd.turn import Turn
 from tests.support.fake_lookupd import FakeLookupd
 from tests.support.fake_store import FakeStore
@@ -129,7 +129,7 @@ def test_a_socket_that_takes_no_more_delays_no_publish_and_loses_nothing() -> No
                 raise BlockingIOError
             return write(descriptor, data[:size])
 
-        with patch("nsqd.lookup.os.write", write_little):
+        with patch("nsqd.lookup.peers.os.write", write_little):
             for number in range(6):
                 it.do(client, pub(f"t{number}", b"x"))
         while len(it.lookupd.last.told) < 6:

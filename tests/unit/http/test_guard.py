@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from common.http_api import HttpApi, Request, Response, text
+from nsqd.auth.rights import Rights, Role, parse_rights
 from nsqd.http import Guard, QuickHttp, QuickRoutes
 from nsqd.http.access import OPEN, PUBLISH, READ_NODE, READ_TOPIC, Access, Endpoint, Scope
 from nsqd.http.guard import FORBIDDEN, UNKNOWN, token_of
-from nsqd.rights import Rights, Role, parse_rights
 from tests.support.asgi import ask
 from tests.unit.http.conftest import Nsqd
 from tests.unit.nsqd.test_rights import FILE, digest

@@ -16,9 +16,9 @@ from nsqd.broker.snapshot import (
     LatencySnapshot,
     TopicSnapshot,
 )
-from nsqd.http.memory import MemorySnapshot, memory_now
-from nsqd.http.stats_json import stats_json
-from nsqd.http.stats_text import stats_text
+from nsqd.stats.json import stats_json
+from nsqd.stats.memory import MemorySnapshot, memory_now
+from nsqd.stats.text import stats_text
 from tests.unit.http.conftest import Nsqd
 
 CLIENT = ClientSnapshot(

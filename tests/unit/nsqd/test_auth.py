@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nsqd.auth import GrantError, Question, decode_grant
+from nsqd.auth.grants import GrantError, Question, decode_grant
 
 
 def grant(*authorizations: object, **fields: object) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.expressions import Expression, ExpressionError
+from nsqd.auth.expressions import Expression, ExpressionError
 
 
 @pytest.mark.parametrize(

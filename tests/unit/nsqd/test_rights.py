@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from nsqd.rights import Rights, RightsError, Role, parse_rights
+from nsqd.auth.rights import Rights, RightsError, Role, parse_rights
 
 
 def digest(token: str) -> str:

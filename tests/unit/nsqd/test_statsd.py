@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nsqd.broker.latency import LatencySettings
-from nsqd.http.memory import MemorySnapshot
-from nsqd.statsd import StatsdLines, full_prefix, packets
+from nsqd.stats.memory import MemorySnapshot
+from nsqd.stats.statsd import StatsdLines, full_prefix, packets
 from tests.support.node import Node
 
 MEMORY = MemorySnapshot(heap_objects=1, heap_in_use_bytes=2, gc_total_runs=3)

@@ -17,7 +17,7 @@ from common.streams.layer import Layer
 from common.streams.snappy import SnappyLayer
 from common.streams.tls import TlsLayer
 from common.wire.frames import OK_FRAME
-from nsqd.upgrade import HANDSHAKE_TIMEOUT
+from nsqd.client.upgrade import HANDSHAKE_TIMEOUT
 from tests.support.certificates import Certificates, make_certificates
 from tests.support.node import RULES, Client, Node, frames
 

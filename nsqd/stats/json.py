@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
-    from nsqd.http.memory import MemorySnapshot
+    from nsqd.stats.memory import MemorySnapshot
 
 Object = dict[str, object]
 

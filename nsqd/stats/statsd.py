@@ -9,7 +9,7 @@ from common.wire.names import is_ephemeral
 
 if TYPE_CHECKING:
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
-    from nsqd.http.memory import MemorySnapshot
+    from nsqd.stats.memory import MemorySnapshot
 
 
 def full_prefix(prefix: str, address: str, port: int) -> str:

@@ -11,9 +11,9 @@ from common.options import MILLISECOND
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
+from nsqd.client.protocol import Ask, ClientProtocol, ClientRules, NoteKind
+from nsqd.client.upgrade import UpgradedClient
 from nsqd.options import TlsRequired
-from nsqd.protocol import Ask, ClientProtocol, ClientRules, NoteKind
-from nsqd.upgrade import UpgradedClient
 
 if TYPE_CHECKING:
     from common.handshake import TlsServer

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from common.startup import StartupError
-from nsqd.rights import Rights, RightsError, parse_rights
+from nsqd.auth.rights import Rights, RightsError, parse_rights
 
 if TYPE_CHECKING:
-    from nsqd.auth import Grant, Question
+    from nsqd.auth.grants import Grant, Question
 
 log = logging.getLogger(__name__)
 

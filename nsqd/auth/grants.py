@@ -12,7 +12,7 @@ from typing import Final, Self
 from urllib.parse import urlencode
 
 from common.nsq_json import Fields, JsonError, dumps, read
-from nsqd.expressions import Expression, ExpressionError
+from nsqd.auth.expressions import Expression, ExpressionError
 
 SUBSCRIBE: Final = "subscribe"
 PUBLISH: Final = "publish"

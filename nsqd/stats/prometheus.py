@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 from common.prometheus import Metric, Sample, gauge
 from common.version import NSQ_VERSION, suite_version
-from nsqd.http.readers import silence
+from nsqd.readers import silence
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, LatencySnapshot, TopicSnapshot
     from nsqd.broker.store import DiskSnapshot
-    from nsqd.http.memory import MemorySnapshot
     from nsqd.readers import Reader
+    from nsqd.stats.memory import MemorySnapshot
 
 _NANOSECONDS: Final = 1_000_000_000
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nsqd.broker.snapshot import BrokerSnapshot, ChannelSnapshot, ClientSnapshot, LatencySnapshot, TopicSnapshot
-    from nsqd.http.memory import MemorySnapshot
+    from nsqd.stats.memory import MemorySnapshot
 
 
 def stats_text(snapshot: BrokerSnapshot, memory: MemorySnapshot | None, *, version: str, timestamp: int) -> str:

@@ -58,7 +58,7 @@ from common.wire.identify import (
 )
 from common.wire.names import decode_name
 from common.wire.quoting import quote
-from nsqd.auth import Grant, Question
+from nsqd.auth.grants import Grant, Question
 from nsqd.broker.consumer import Closeness, Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused, Topic

@@ -19,7 +19,7 @@ from common.streams.layer import Layer, StreamError
 from common.streams.snappy import SnappyLayer
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import OK_FRAME, error_frame
-from nsqd.protocol import ClientProtocol, Transport
+from nsqd.client.protocol import ClientProtocol, Transport
 
 if TYPE_CHECKING:
     from common.handshake import Handshake, TlsServer

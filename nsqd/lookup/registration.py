@@ -111,11 +111,3 @@ def channels_in(answer: bytes) -> set[str]:
     except JsonError as error:
         raise Refused(f"answered with {answer[:100]!r}") from error
     return {name for name in names if isinstance(name, str) and is_valid_name(name) and not is_ephemeral(name)}
-
-
-def https_port_in(answer: bytes) -> int | None:
-    """The port that an nsqlookupd which serves no plain HTTP names in its refusal."""
-    try:
-        return Fields(read(answer)).integer("https_port") or None
-    except JsonError:
-        return None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from nsqd.auth import PUBLISH, SUBSCRIBE, Entry, Grant
+from nsqd.auth.grants import PUBLISH, SUBSCRIBE, Entry, Grant
 
 
 class Role(StrEnum):

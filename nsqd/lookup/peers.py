@@ -27,7 +27,7 @@ from urllib.parse import quote_plus
 
 import trio
 
-from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout
+from common.http_client import Answer, HttpClient, HttpFailed, HttpTimeout, https_port_in
 from common.net import AddressError, join_host_port, parse_address
 from common.options import SECOND
 from common.startup import StartupError
@@ -44,7 +44,7 @@ from common.wire.lookup import (
     encode_command,
     identify_body,
 )
-from nsqd.registration import Refused, Registration, Words, channels_in, https_port_in, identified
+from nsqd.lookup.registration import Refused, Registration, Words, channels_in, identified
 
 if TYPE_CHECKING:
     from nsqd.broker.broker import Broker

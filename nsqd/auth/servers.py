@@ -25,8 +25,7 @@ from common.options import SECOND
 from common.passwords import without_credentials
 from common.turn import Turn, in_turn
 from common.wakeup import Wakeup
-from nsqd.auth import Grant, GrantError, Question, decode_grant_stepwise
-from nsqd.registration import https_port_in
+from nsqd.auth.grants import Grant, GrantError, Question, decode_grant_stepwise
 from nsqd.tls import client_context
 
 if TYPE_CHECKING:
@@ -181,7 +180,7 @@ async def _decode_in_slices(body: bytes) -> Grant:
 
 async def _query(url: str, question: Question, settings: Settings, room: _Room) -> bytes:
     answer = await _fetch(url, question, settings, room)
-    if answer.status == 403 and not url.startswith("https://") and (port := https_port_in(answer.body)):
+    if answer.status == 403 and not url.startswith("https://") and (port := http_client.https_port_in(answer.body)):
         answer = await _fetch(_at_https_port(url, port), question, settings, room)
     if answer.status != 200:
         raise http_client.HttpFailed(f"answered with status {answer.status}")

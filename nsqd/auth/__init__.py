@@ -1,0 +1,1 @@
+"""Who may do what: grants of AUTH servers, and the rights file."""

@@ -1,0 +1,1 @@
+"""One TCP client: its bytes, its commands, its upgrades."""

@@ -1,0 +1,1 @@
+"""nsqlookupd: what it is told of this node, and what is learned from it."""
