@@ -313,6 +313,7 @@ class Poller(Generic[T]):
                     now = self._read(connection, event)
             except Exception:
                 self._contain(connection)
+                now = monotonic()
         if self._has_read_much:
             self._has_read_much = False
             self._read_size = read_size_after(self._read_size, too_long=monotonic() >= stop)

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from common.entry import release_signals
 from common.version import suite_version
 from nsqpipe.config_file import Values, read_config
 from nsqpipe.settings import Job, Setting, settings_of
@@ -45,6 +46,7 @@ class _OneLine(TyperGroup):
 
     def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override] # typer.Context is the public name of its base
         try:
+            release_signals()
             return super().invoke(ctx)
         except KeyboardInterrupt:  # before there was anything to stop
             typer.echo("nsqpipe: stopped", err=True)

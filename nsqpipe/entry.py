@@ -1,11 +1,10 @@
-"""The command `nsqpipe`, from its first line on: whenever a signal comes, it ends with status 0 and says that it was stopped."""
+"""The command `nsqpipe`, from its first line on: SIGINT or SIGTERM, whenever it comes, ends it with status 0 and a word."""
 
 from __future__ import annotations
 
 import signal
-import sys
 
-from common.entry import hold_signals, needs_extra, release_signals
+from common.entry import hold_signals, needs_extra
 
 
 def main() -> None:
@@ -15,8 +14,4 @@ def main() -> None:
 
     # Until there are queries to stop, SIGTERM ends a command as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        release_signals()
-        app(prog_name="nsqpipe")
-    except KeyboardInterrupt:
-        sys.stderr.write("nsqpipe: stopped\n")
+    app(prog_name="nsqpipe")  # which releases the signals as soon as it can tell of them

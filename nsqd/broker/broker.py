@@ -142,11 +142,11 @@ class Broker:
 
     # The steps of a turn
 
-    def announce(self) -> None:
+    def record_deferred(self) -> None:
         """Tells the journal which of this turn's publishes are deferred, before the logs have them."""
         deferring, self.deferring = self.deferring, {}
         for topic in deferring:
-            topic.announce(self.timestamp)
+            topic.record_deferred(self.timestamp)
 
     def seal(self, refusal: str | None = None) -> None:
         """What was published in this turn goes into the buffers of its logs.
@@ -154,7 +154,7 @@ class Broker:
         A `refusal` (the journal cannot be written) is the answer to all publishes to topics that it concerns.
         """
         if self.deferring:
-            self.announce()
+            self.record_deferred()
         unsealed, self.unsealed = self.unsealed, {}
         for topic in unsealed:
             cause = self.refusal or (None if topic.ephemeral else refusal)
@@ -171,14 +171,14 @@ class Broker:
             for topic in sealed:
                 topic.hand_over(self.now)
         while self.to_deliver:
-            restless, self.to_deliver = self.to_deliver, {}
-            for channel in restless:
+            channels, self.to_deliver = self.to_deliver, {}
+            for channel in channels:
                 channel.distribute(self.now)
 
     def drop_overflow(self) -> None:
         """When all have been served whose sockets took something: what is ephemeral keeps only what fits."""
-        crowded, self.overflowing = self.overflowing, {}
-        for channel, before in crowded.items():
+        overflowing, self.overflowing = self.overflowing, {}
+        for channel, before in overflowing.items():
             channel.drop_overflow(before)
 
     def expire(self) -> None:
@@ -197,8 +197,8 @@ class Broker:
         changed, self.changed = self.changed, {}
         for channel in changed:
             channel.record_progress()
-        lighter, self.to_release = self.to_release, {}
-        for topic in {channel.topic: None for channel in changed} | lighter:
+        to_release, self.to_release = self.to_release, {}
+        for topic in {channel.topic: None for channel in changed} | to_release:
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:

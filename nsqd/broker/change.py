@@ -1,6 +1,6 @@
 """The words of the journal: all that can change in a topic or a channel, as tuples of a word and its arguments.
 
-The type checker knows each word with its arguments, and whoever matches a change has to treat them all. The cost of keeping
+The type checker knows each word with its arguments, and every match has to cover all of them. The cost of keeping
 state on disk follows what changes, never how much is waiting. Times are wall-clock milliseconds, because they outlive the
 process. H, of a topic, is the sequence up to which channels have been given its messages.
 
@@ -45,9 +45,9 @@ ChannelChange = (
 )
 Change = TopicChange | ChannelChange
 
-_WORDS = frozenset(get_args(get_args(change)[0])[0] for change in get_args(Change))
+_SHAPES = frozenset([(get_args(get_args(change)[0])[0], len(get_args(change))) for change in get_args(Change)])
 
 
 def is_known(change: Sequence[object]) -> TypeGuard[Change]:
-    """Return whether this is a change with a word of ours: another version may have told the journal of others."""
-    return change[0] in _WORDS
+    """Return whether this is a word of ours, with as many arguments: another version may have told the journal of others."""
+    return (change[0], len(change)) in _SHAPES

@@ -175,7 +175,7 @@ class Topic:
             else:
                 receipt.settle()
 
-    def announce(self, timestamp: int) -> None:
+    def record_deferred(self, timestamp: int) -> None:
         """Tells the journal what of this turn will be deferred, and where `seal` is going to place it.
 
         Before the log has it: after a crash in between there is nothing that could be early, and when the journal cannot be

@@ -1,6 +1,6 @@
 """The end of a turn: what was decided in it is recorded, written, delivered and sent, in the one order that keeps promises.
 
-1. **Announce.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after the
+1. **Deferrals.** The journal is told which publishes are deferred, before their logs have them. Otherwise a crash after the
    logs were written would deliver them at once.
 2. **Journal.** Urgent changes are written. A client that was told of a new channel finds it after a crash, too.
 3. **Promise.** Whoever waits for these changes learns whether the journal has them.
@@ -8,7 +8,8 @@
 5. **Write.** One write for each log. Only then is there an OK.
 6. **Hand over.** Channels get what is on disk, and pass it on to consumers that have room.
 7. **Journal** again: what follows from delivering, before the frames that tell of it leave.
-8. **Flush.** Answers and messages go to the sockets. That makes room, so it may all begin again.
+8. **Tell nsqlookupd** of topics that came, went or have other channels: whoever hears of a message finds its topic.
+9. **Flush.** Answers and messages go to the sockets. That makes room, so it may all begin again.
 
 Nothing in here waits. nsqd, the models in tests, the simulation of faults and the benchmarks all end their turns here.
 """
@@ -47,7 +48,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
     while True:
         if broker.unsealed or broker.promised is not None:
             if broker.deferring:
-                broker.announce()
+                broker.record_deferred()
             disk.write_journal()
             broker.keep_promise(disk.journal_error)
             broker.seal(disk.publishing_error)
@@ -62,7 +63,7 @@ def finish_turn(broker: Broker, disk: Disk, *, announce: Announce, flush: Callab
             announce(reshaped)
         flush()
         # Sending makes room, and a client found dead may have been the last of an ephemeral channel.
-        if not broker.to_deliver and not broker.unsealed:
+        if not broker.to_deliver and not broker.unsealed and not broker.reshaped:
             break
     if broker.overflowing:
         broker.drop_overflow()

@@ -55,7 +55,7 @@ class Wakeups:
 
     def __init__(self) -> None:
         self.sync = Wakeup()
-        self.hurry = Wakeup()  # the pause between two rounds is to end
+        self.hurry = Wakeup()  # ends the pause between two rounds early
         self.flush = Wakeup()
         self.load = Wakeup()
         self.topology = Wakeup()

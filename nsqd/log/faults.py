@@ -14,11 +14,11 @@ log = logging.getLogger(__name__)
 
 
 class Fault(Enum):
-    """What can fail besides the journal, a log and reading, which are their own names among the faults."""
+    """Faults without an object of their own; the journal, a DiskLog or a Refusals stands for itself."""
 
     PLACE = auto()  # the data path is not where it was
     IDS = auto()  # a reservation of ids was not written
-    TOPOLOGY = auto()  # nor were the names of topics and channels
+    TOPOLOGY = auto()  # the names of topics and channels were not written
     DROPPING = auto()  # the folder of a deleted topic was not renamed
     REMOVAL = auto()  # a file was not removed
     RESERVE = auto()  # too little of the disk is free, and publishing stops

@@ -9,7 +9,7 @@ from nsqd.log import journal_format
 from nsqd.log.journal_format import FRAME_HEADER, MAGIC, Frame
 from nsqd.log.segment import BLOCK_SIZE, ReadAt
 
-# RecoveredChanges by the reader in the place of what cannot be read.
+# What the reader yields in the place of changes that cannot be read.
 LOST: Final = "lost"
 
 

@@ -193,7 +193,7 @@ class DiskLog:
     def _refuses(self, size: int) -> str | None:
         """Why this batch, and all that follow it in this turn, cannot be taken.
 
-        Accepting a later one would give it the sequences that the journal was promised for a deferred one.
+        Accepting a later one would give it the sequences that, as the journal was told, belong to a deferred one.
         """
         if self._refusal is None:
             broken = self._error is not None and not self._may_try_again()

@@ -187,8 +187,8 @@ class Order:
             shutil.rmtree(self._checkpoint)
             self._engine.land(self._names["orders"], self._table, self._checkpoint)
 
-    def _told(self) -> RecoveredChanges:
-        return RecoveredChanges(self._note)
+    def _told(self) -> NotedRefusals:
+        return NotedRefusals(self._note)
 
     def _note(self, refused: Refused) -> None:
         said = str(refused)
@@ -218,7 +218,7 @@ def _rows(path: Path, kind: Format) -> pa.Table:
     return DeltaTable(path).to_pyarrow_table(columns=["topic", "body"])
 
 
-class RecoveredChanges:
+class NotedRefusals:
     """A refusal within is noted, and no failure: two jobs, or one that was killed, may leave it to the next landing."""
 
     def __init__(self, note: Callable[[Refused], None]) -> None:

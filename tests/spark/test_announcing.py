@@ -63,7 +63,7 @@ def test_a_node_that_knows_no_readers_is_asked_once() -> None:
     assert due(schedule, 1e9, {A: 5, B: 5, OTHER: 5}) == [OTHER]
 
 
-# RecoveredChanges to nsqd
+# What nsqd is told
 
 
 def readers(nsqd: Nsqd, topic: str) -> list[dict[str, Any]]:

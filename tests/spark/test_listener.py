@@ -135,7 +135,7 @@ def test_one_lane_of_unknown_lag_makes_the_longest_unknown() -> None:
 # States
 
 
-class RecoveredChanges(QueryStates):
+class StatesByHand(QueryStates):
     def __init__(self) -> None:
         self.now = 100.0
         super().__init__(clock=lambda: self.now)
@@ -145,7 +145,7 @@ class RecoveredChanges(QueryStates):
 
 
 def test_a_query_from_start_to_failure_and_a_restart_that_does_not_help() -> None:
-    states = RecoveredChanges()
+    states = StatesByHand()
     states.started("land")
     assert (states.of("land").is_active, states.of("land").last_success) == (True, None)
     states.observe("land", report())
@@ -167,7 +167,7 @@ def test_a_query_from_start_to_failure_and_a_restart_that_does_not_help() -> Non
 
 
 def test_batches_add_up() -> None:
-    states = RecoveredChanges()
+    states = StatesByHand()
     broken = {"quality": {'says "no"': 2}, "nsq": {"bytes": 50}}
     late = [{"numRowsDroppedByWatermark": 4}]
     told = {"gap": 1, "missing": {"b:1": "down"}}
@@ -188,7 +188,7 @@ def looked(answers: dict[str, Any] | None, at: float, last: dict[str, Any]) -> r
 
 def test_an_idle_query_is_well_only_while_its_nodes_are_there() -> None:
     log = {"node": "n", "topic": "t", "log": "l", "first": 0, "next": 30, "bytes": 9, "last_time": 1}
-    states, last = RecoveredChanges(), report(20, 20, at=100)
+    states, last = StatesByHand(), report(20, 20, at=100)
     states.observe("land", last)
     states.now = 1000.0
     states.idle("land", looked(log | {"retention_time": 1, "retention_bytes": 0}, 1000, last))
@@ -232,7 +232,7 @@ def page_of(states: QueryStates) -> str:
 
 
 def test_the_page_has_every_metric_and_leaves_out_what_is_not_known() -> None:
-    states = RecoveredChanges()
+    states = StatesByHand()
     states.observe('"odd"', report(10, 25, observedMetrics={"quality": {"r": 2}}))
     page = page_of(states)
     assert 'nsq_query_rows_total{query="\\"odd\\""} 10\n' in page

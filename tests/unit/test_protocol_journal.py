@@ -75,5 +75,5 @@ def test_deferral_that_the_log_refuses_leaves_no_trace(monkeypatch: pytest.Monke
     log = node.store.logs["t"]
     monkeypatch.setattr(log, "refusal", lambda: FULL)
     node.broker.topics["t"].publish(b"\0\0\0\1x", [0, 5], 1000)
-    node.broker.announce()
+    node.broker.record_deferred()
     assert not any(change[0] == "defer" for change in node.store.unwritten)

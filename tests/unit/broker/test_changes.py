@@ -139,6 +139,7 @@ def test_changes_come_back_from_disk_as_tuples() -> None:
 
 def test_words_of_another_version_are_not_heeded() -> None:
     assert channel_after(("progress", "t", "c", 5, ()), ("forgive", "t", "c", 9), ("hesitate", "t")).cursor == 5
+    assert channel_after(("progress", "t", "c", 5, ()), ("progress", "t", "c", 9), ("pause", "t")).cursor == 5
 
 
 def test_that_the_channels_were_learned_survives() -> None:

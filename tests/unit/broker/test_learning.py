@@ -134,3 +134,17 @@ def test_each_turn_tells_of_the_topics_that_it_has_changed() -> None:
         change()
         end_turn()
     assert heard == [["t"], ["t"], ["t"], ["u", "v"]]
+
+
+def test_a_turn_also_tells_of_what_sending_has_changed() -> None:
+    """A client that is found dead may have been the last of an ephemeral channel, and no other turn need come for long."""
+    node = Node()
+    node.broker.topic("t").channel("c#ephemeral")
+    node.turn()
+    heard: list[str] = []
+
+    def flush() -> None:
+        node.broker.topic("t").delete_channel("c#ephemeral")
+
+    finish_turn(node.broker, node.store, announce=heard.extend, flush=flush)
+    assert heard == ["t"]
