@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ settings.load_profile("suite")
 # A JVM of a test lives for seconds, which is too short for what its best compiler gains later. Half of the rest is classes.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 os.environ.update(shared_classes.environment())
+
+# A shell that starts the suite in the background has some signals ignored, and every program of a test would inherit that.
+for number, action in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, action)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
