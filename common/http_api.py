@@ -50,6 +50,8 @@ V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 ABORT: Final = "nsq.abort"
 # In the scope of a request whose peer will not be answered once it has sent its end (`Request.wait_until_gone`).
 ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
+# In the scope of a request whose peer has sent its end, and may still get its answer.
+PEER_ENDED: Final = "nsq.peer_ended"
 # In the scope of a request whose peer has shown a certificate: the name in it (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
 
@@ -310,6 +312,9 @@ class Request:
         """Returns when the peer has closed the connection; for a handler that lets it wait, which cancels this in the end."""
         # A peer that has half-closed gets its answer, but who is to wait for long must not be served when nobody is there.
         self._scope[ENDS_WITH_PEER] = True
+        if PEER_ENDED in self._scope:  # before anybody could say that it is to wait
+            self.is_gone = True
+            return
         await self.wait_until_lost()
 
 

@@ -35,6 +35,7 @@ from common.http_api import (
     COMMON_NAME,
     CUT_SHORT,
     ENDS_WITH_PEER,
+    PEER_ENDED,
     REFUSE,
     HttpDate,
     canonical,
@@ -288,6 +289,7 @@ class _Connection(HttpToolsProtocol):
         if newest.more_body:
             cast("Scope", newest.scope)[CUT_SHORT] = True
             newest.message_event.set()
+        cast("Scope", newest.scope)[PEER_ENDED] = True
         self._ended = True
         return True
 

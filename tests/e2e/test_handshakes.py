@@ -91,6 +91,6 @@ def test_a_crowd_of_handshakes_half_of_them_garbage_disturbs_nobody(start_nsqd: 
 def waiting_for_the_collector(nsqd: Nsqd) -> int:
     """Clients that are still there; two are connected."""
     heap = nsqd.http("GET", "/debug/pprof/heap?debug=1").body.decode()
-    found = re.search(r"(\d+) nsqd\.protocol\.ClientProtocol", heap)
+    found = re.search(r"(\d+) nsqd\.client\.protocol\.ClientProtocol", heap)
     assert found is not None
     return int(found[1])
