@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,14 @@ for number, action in (
 ):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)
+
+
+@pytest.fixture(autouse=True)
+def blocked_signals_stay_as_they_are() -> Iterator[None]:
+    """Fail a test that leaves a signal blocked: all programs of later tests would be deaf to it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    yield
+    assert signal.pthread_sigmask(signal.SIG_SETMASK, before) == before
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

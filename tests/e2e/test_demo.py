@@ -63,7 +63,10 @@ class Demo:
             raise AssertionError(f"nothing like {pattern} was said:\n{self.said}") from None
 
     def ended(self) -> int:
-        status = self.process.wait(TIMEOUT)
+        try:
+            status = self.process.wait(TIMEOUT)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the demo did not end:\n{self.said}") from None
         self._reader.join(TIMEOUT)
         return status
 
@@ -119,8 +122,9 @@ def running(folder: Path) -> Iterator[Demo]:
             process.send_signal(signal.SIGINT)
             try:
                 demo.ended()
-            except subprocess.TimeoutExpired:
+            except AssertionError:
                 process.kill()
+                process.wait()
         assert process.stdout is not None
         process.stdout.close()
 
