@@ -313,8 +313,7 @@ class Request:
         # A peer that has half-closed gets its answer, but who is to wait for long must not be served when nobody is there.
         self._scope[ENDS_WITH_PEER] = True
         if PEER_ENDED in self._scope:  # before anybody could say that it is to wait
-            self.is_gone = True
-            return
+            self.abort()
         await self.wait_until_lost()
 
 

@@ -135,6 +135,17 @@ def test_wait_holds_the_answer_until_more_is_synced(nsqd: Nsqd) -> None:
     assert answers[0]["next"] == 2
 
 
+def test_who_leaves_as_soon_as_it_has_asked_is_not_waited_for(nsqd: Nsqd) -> None:
+    publish(nsqd, "left", b"a")
+    before = nsqd.descriptors
+    for _ in range(50):  # some end is seen before the waiting begins, some after it
+        with socket.create_connection(nsqd.http_address) as sock:
+            sock.sendall(b"GET /topic/log?topic=left&wait=60s HTTP/1.1\r\nHost: x\r\n\r\n")
+    eventually(lambda: nsqd.descriptors <= before)
+    until_waiting(nsqd, 0)
+    assert "ERROR" not in nsqd.log
+
+
 def test_wait_does_not_wait_for_what_is_there_already(nsqd: Nsqd) -> None:
     publish(nsqd, "there", b"a", b"b")
     began = time.monotonic()
