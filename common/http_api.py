@@ -373,9 +373,8 @@ class HttpApi(Generic[R]):
             response, logged = await self._answer(request)
         except ClientGone:
             return
-        if (
-            isinstance(response, Stream) and scope.get("http_version") == "1.0"
-        ):  # it could not tell where the answer ends
+        # HTTP/1.0 could not tell where a streamed answer ends.
+        if isinstance(response, Stream) and scope.get("http_version") == "1.0":
             await response.close()
             response = HttpError(505, "HTTP_VERSION_NOT_SUPPORTED").response
         if isinstance(response, Stream):

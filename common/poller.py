@@ -287,9 +287,8 @@ class Poller(Generic[T]):
                 self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        now = (
-            self.turn.begin()
-        )  # not `in_turn`: of all that a publish on a quiet node costs, that would be some percent
+        # Not `in_turn`, which would be some percent of all that a publish on a quiet node costs.
+        now = self.turn.begin()
         stop = now + _LONGEST_TURN
         connections = self._connections
         if self._late:

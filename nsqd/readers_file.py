@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-INTERVAL: Final = (
-    5.0  # seconds after a change; a kill loses the reports of as long, which the readers' next ones replace
-)
+# Seconds after a change; a kill loses the reports of as long, which the readers' next ones replace.
+INTERVAL: Final = 5.0
 _LAST_WRITE: Final = 5.0  # seconds that the end of the process waits for the disk
 
 

@@ -104,9 +104,8 @@ class _Reader:
         said = self._values(f"[{RUN}]", self._table(RUN), known)
         for it in known.values():
             if given := getattr(asked, it.name):
-                said[it.name] = (
-                    (*said.get(it.name, ()), *given) if it.repeats else given
-                )  # the last one of a name counts
+                # The last one of a name counts.
+                said[it.name] = (*said.get(it.name, ()), *given) if it.repeats else given
         run = replace(asked, **said)
         return replace(run, master=run.master or _LOCAL)
 

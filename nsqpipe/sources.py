@@ -20,9 +20,8 @@ class From:
     topics: tuple[str, ...]
     lookupd: tuple[str, ...] = ()
     nsqd: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(
-        default_factory=dict, repr=False
-    )  # anything else that the source knows, as its token
+    # Anything else that the source knows, as its token.
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def as_options(self) -> dict[str, str]:
         named = {"topic": self.topics, "lookupd": self.lookupd, "nsqd": self.nsqd}

@@ -38,9 +38,8 @@ class Streams:
     tables: Sequence[Table] = ()  # to be looked after
     policy: Policy | None = None
     late: Late = Late.COUNT
-    landed: Mapping[str, Table] = field(
-        default_factory=dict
-    )  # by query; tables whose logs alone know how many rows failed
+    # By query; tables whose logs alone know how many rows failed.
+    landed: Mapping[str, Table] = field(default_factory=dict)
 
     def observe(self, query: str, report: dict[str, object]) -> None:
         if query.startswith(self.prefix):

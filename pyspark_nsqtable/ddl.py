@@ -39,9 +39,8 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
 _DECIMAL: Final = ("decimal", "dec", "numeric")
 _DIGITS: Final = 38  # of a decimal, at most
 _DEEPEST: Final = 32  # types within types; a schema is written by hand
-_SPELLED: Final[dict[pa.DataType, str]] = dict(
-    zip(reversed(_SIMPLE.values()), reversed(_SIMPLE), strict=True)
-)  # of several names the first one
+# Of several names the first one.
+_SPELLED: Final[dict[pa.DataType, str]] = dict(zip(reversed(_SIMPLE.values()), reversed(_SIMPLE), strict=True))
 _END: Final = ("end", "")
 
 

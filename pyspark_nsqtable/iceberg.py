@@ -60,9 +60,8 @@ class IcebergTable:
     beside: IcebergTable | None = None
     judge: int = 0
 
-    keeps_columns: ClassVar[bool] = (
-        True  # as any reader of Parquet then reads a file alone, and pyiceberg finds a file's partition in it
-    )
+    # As any reader of Parquet then reads a file alone, and pyiceberg finds a file's partition in it.
+    keeps_columns: ClassVar[bool] = True
 
     @property
     def place(self) -> Place:

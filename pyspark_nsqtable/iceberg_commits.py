@@ -65,9 +65,8 @@ from pyspark_nsqtable.sink import BadTable
 from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by which the ends were set
-_ORDER: Final = (
-    "nsq/snapshot/order"  # the property with its sequence number, by which Iceberg orders all snapshots of a table
-)
+# The property with its sequence number, by which Iceberg orders all snapshots of a table.
+_ORDER: Final = "nsq/snapshot/order"
 _TRIES: Final = 20  # commits of others may come between a look and ours
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0

@@ -25,9 +25,8 @@ from pyspark_nsqtable.places import Place
 
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_ROWS: Final = 10_000
-UNREADABLE: Final = frozenset(
-    ("deletionVectors", "columnMapping")
-)  # features of Delta that a list of files does not tell
+# Features of Delta that a list of files does not tell.
+UNREADABLE: Final = frozenset(("deletionVectors", "columnMapping"))
 
 
 @dataclass

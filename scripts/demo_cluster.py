@@ -146,9 +146,8 @@ class Running:
                 task_status.started()
                 task_status = trio.TASK_STATUS_IGNORED
                 status = await self._process.wait()
-                if (
-                    self._stopping.is_set() or not self._is_ready
-                ):  # who never began would not begin the next time either
+                # A program that never came up would not come up the next time either.
+                if self._stopping.is_set() or not self._is_ready:
                     break
                 say(f"{self.program.name} ended ({_how(status)}) and is started again; its log: {self.log}")
                 with trio.move_on_after(RESTART_PAUSE):

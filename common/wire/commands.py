@@ -308,9 +308,8 @@ def _hold_nothing(size: int) -> None:
 
 _FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
 MOST_FINISHES: Final = 512  # in one command
-_REST: Final = (
-    63  # of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB
-)
+# Of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB.
+_REST: Final = 63
 _SHORT_RUN: Final = 16  # where the pattern stops being quicker than the columns, as measured
 _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 

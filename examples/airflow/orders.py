@@ -14,9 +14,8 @@ from pathlib import Path
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 
-ENVIRONMENT = Path(
-    os.environ.get("NSQPIPE_ENVIRONMENT", "/opt/nsqpipe")
-)  # where `pip install 'nsq-suite[spark]'` was run
+# Where `pip install 'nsq-suite[spark]'` was run.
+ENVIRONMENT = Path(os.environ.get("NSQPIPE_ENVIRONMENT", "/opt/nsqpipe"))
 SOURCE = os.environ.get("ORDERS_SOURCE", "--lookupd 127.0.0.1:4161")
 TABLE = os.environ.get("ORDERS_TABLE", "/data/tables/orders")
 RETRY_DELAY = timedelta(seconds=float(os.environ.get("ORDERS_RETRY_SECONDS", "60")))

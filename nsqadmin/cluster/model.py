@@ -486,9 +486,8 @@ class Snapshot:
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     totals: Totals = Totals()
-    has_all_clients: bool = (
-        True  # otherwise clients are known of topics only that somebody looks at, or that are in trouble
-    )
+    # Otherwise clients are known of topics only that somebody looks at, or that are in trouble.
+    has_all_clients: bool = True
     _by_name: dict[str, Topic] = field(default_factory=dict, repr=False, compare=False)
     _by_address: dict[str, Node] = field(default_factory=dict, repr=False, compare=False)
 

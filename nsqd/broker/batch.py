@@ -127,9 +127,8 @@ class Batch:
 
 
 _MOST_IDS_AT_ONCE: Final = 512
-_REST: Final = (
-    63  # of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB
-)
+# Of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB.
+_REST: Final = 63
 
 
 @lru_cache(maxsize=128)

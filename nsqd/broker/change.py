@@ -20,15 +20,13 @@ TopicChange = (
     | tuple[Literal["pause"], str, bool]
     | tuple[Literal["freeze"], str, int]  # H stands still here from now on (paused, or no channel left)
     | tuple[Literal["flow"], str]  # H follows the tail again
-    | tuple[
-        Literal["park"], str, int, int, int
-    ]  # start, count, delay_ms: deferred beyond H, and its clock does not run yet
+    # start, count, delay_ms: deferred beyond H; the delay starts when H moves on
+    | tuple[Literal["park"], str, int, int, int]
     | tuple[Literal["unpark"], str]  # all parked batches were handed over (as `defer`) or emptied away
     | tuple[Literal["cut"], str, int]  # nothing at or after this sequence was ever written
     | tuple[Literal["doubt"], str, int]  # something is lost here: what is told of this and later may have been cut
-    | tuple[
-        Literal["defer"], str, int, int, int
-    ]  # start, count, due_ms: handed over to all channels; cursors pass over it
+    # start, count, due_ms: handed over to all channels; cursors pass over it
+    | tuple[Literal["defer"], str, int, int, int]
     | tuple[Literal["channel"], str, str, int]  # a channel begins, with its cursor here
     | tuple[Literal["nochannel"], str, str]  # and ends
 )
@@ -38,9 +36,8 @@ ChannelChange = (
     | tuple[Literal["seek"], str, str, int]  # so is all that was known; the cursor stands here, perhaps further back
     | tuple[Literal["skip"], str, str, int, int]  # [start, end) is never delivered here
     | tuple[Literal["progress"], str, str, int, Sequence[int]]  # the cursor is here; [a, b), [c, d) ... were finished
-    | tuple[
-        Literal["try"], str, str, int, Sequence[int]
-    ]  # attempts, sequences: delivered again, for the attempts-th time
+    # attempts, sequences: delivered again, for the attempts-th time
+    | tuple[Literal["try"], str, str, int, Sequence[int]]
     | tuple[Literal["wait"], str, str, Sequence[int]]  # sequence, attempts, due_ms (0: at once), and the next three ...
 )
 Change = TopicChange | ChannelChange

@@ -668,9 +668,8 @@ class ClientProtocol:
             self._owe(self._broker.promise(), b"SUB")
         if self._held:
             self._holds_messages = self._held[-1]
-            self._holds_messages.receipt.when_settled(
-                self._let_go
-            )  # not only when something is sent: it may be messages
+            # Not only when something is sent: it may be messages.
+            self._holds_messages.receipt.when_settled(self._let_go)
 
     def _closeness(self) -> Closeness:
         """By what the first IDENTIFY has said; two empty names are equal, as in NSQ."""

@@ -102,9 +102,8 @@ class Store:
         self._unsynced: dict[DiskLog, None] = {}
         self._unsynced_messages = 0
         self._rest: dict[DiskLog, None] = {}  # were unsynced when a round began that could not take all of them
-        self._outcome_of_rest: Outcome | None = (
-            None  # of the calls of `sync` that wait for the rest; None: none is left
-        )
+        # Of the calls of `sync` that wait for the rest; None: none is left.
+        self._outcome_of_rest: Outcome | None = None
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[DiskLog, None] = {}  # hold a descriptor to write

@@ -77,6 +77,5 @@ def test_the_security_policy_lets_nothing_inline_run(still_page: Browser) -> Non
     assert still_page.run("return window.broken ?? null") is None
     assert any("Content Security Policy" in it for it in still_page.complaints())
     assert "style=" not in still_page.run("return fetch('/').then((it) => it.text())")
-    assert (
-        json.dumps(still_page.run("return [...document.scripts].filter((it) => !it.src).length")) == "1"
-    )  # ours above
+    # Ours above.
+    assert json.dumps(still_page.run("return [...document.scripts].filter((it) => !it.src).length")) == "1"

@@ -47,9 +47,8 @@ class Cluster:
     admin: Nsqadmin
     tls: ssl.SSLContext
     series: dict[str, Series]
-    undisturbed: trio.Lock = field(
-        default_factory=trio.Lock
-    )  # held while the victim is down, and by operations that need it up
+    # Held while the victim is down, and by operations that need it up.
+    undisturbed: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def daemons(self) -> dict[str, Daemon]:

@@ -239,9 +239,8 @@ class Ledger:
                 self.messages[number].answered_at = now
             for channel in topic.channels.values():
                 if channel.owed_since <= sent_at:
-                    channel.required.update(
-                        it for it in numbers if it not in channel.attempts
-                    )  # or it came before its OK
+                    # Or it came before its OK.
+                    channel.required.update(it for it in numbers if it not in channel.attempts)
             if not topic.channels:
                 topic.backlog.update(numbers)
 

@@ -358,9 +358,8 @@ def ask_while_a_dial_hangs(*, cancelled: bool) -> tuple[list[Answer], int]:
                 first.start_soon(question)
                 connection = trio.SocketStream((await listener.accept())[0])
                 await connection.receive_some(65536)
-                fillers.append(
-                    await trio.open_tcp_stream(host, port)
-                )  # the queue is full, and who dials now hears nothing
+                # The queue is full, and who dials now hears nothing.
+                fillers.append(await trio.open_tcp_stream(host, port))
                 second.start_soon(question)
                 await trio.testing.wait_all_tasks_blocked(0.01)
                 await connection.send_all(ONE)

@@ -123,9 +123,8 @@ def test_no_slice_takes_long(element: bytes) -> None:
     except StopIteration:
         pass
     slices.sort()
-    assert slices[len(slices) // 2] < 0.02, slices[
-        -5:
-    ]  # most take a millisecond; the collector of garbage may take one longer
+    # Most take a millisecond; the collector of garbage may take one longer.
+    assert slices[len(slices) // 2] < 0.02, slices[-5:]
 
 
 @pytest.mark.parametrize("body", ["x" * 100_000, '"\\' * 50_000, "ä" * 50_000, "\U0001f600" * 30_000, "\\" * 99_999])
