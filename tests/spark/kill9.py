@@ -167,6 +167,12 @@ class Application:
         self._process.wait(30)
         self._process = None
 
+    @property
+    def pids(self) -> list[int]:
+        """The JVM, the driver and all Python workers."""
+        assert self._process is not None
+        return processes_of_session(self._process.pid)
+
     def commits(self) -> int:
         """So far; Spark keeps the last hundred."""
         return max((int(path.name) for path in (self.checkpoint / "commits").glob("[0-9]*")), default=-1) + 1

@@ -15,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner, Result
 
+from common.entry import HELD_SIGNALS
 from nsqpipe.cli import app
 from nsqpipe.kinds import OnFailure
 from tests.spark.kill9 import Application
@@ -155,6 +156,17 @@ def test_jobs_that_are_checked_beside_each_other_import_nothing(nsqd: Nsqd, tmp_
     assert done.stdout.splitlines()[-1] == "late:", done
 
 
+def blocked_signals(pid: int) -> set[int]:
+    """Return the signals that the process has blocked; none if it has ended meanwhile."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return set()
+    found = re.search(r"^SigBlk:\s*(\w+)", status, re.MULTILINE)
+    mask = int(found[1], 16) if found else 0
+    return {number for number in range(1, 65) if mask >> (number - 1) & 1}
+
+
 @pytest.mark.slow
 def test_killed_and_started_again_each_job_goes_on_where_it_was(
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
@@ -168,6 +180,9 @@ def test_killed_and_started_again_each_job_goes_on_where_it_was(
     killed.start("--master=local[2]")
     try:
         killed.wait_until(lambda: all(rows_of(tmp_path, name) for name in ("orders", "clicks")))
+        deaf = {pid: blocked_signals(pid) & HELD_SIGNALS for pid in killed.pids}
+        assert len(deaf) >= 3, "nsqpipe, its JVM, and a worker"
+        assert not any(deaf.values()), deaf
     finally:
         killed.kill()
     assert rows(tmp_path / "orders") < 10_000, killed.log[-4000:]
