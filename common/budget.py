@@ -1,4 +1,4 @@
-"""How many connections may come through a door, so that one that is full leaves descriptors for the others."""
+"""A limit on the connections of one listening address, so that a full one leaves descriptors for the others."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ log = logging.getLogger(__name__)
 
 
 class Budget:
-    """So many connections at a time; further ones wait in the listener's backlog until one has been closed.
+    """At most this many connections at a time; further ones wait in the listener's backlog until one has been closed.
 
-    Call `take` when a connection has been accepted, and `give_back` when it has been closed, whoever owns it by then.
+    Call `take` when a connection has been accepted and `give_back` when it has been closed, whoever owns it by then.
+    All of it belongs to one event loop: call it from no other thread.
     """
 
     def __init__(self, most: int, door: str) -> None:
         self.taken = 0
         self.most = max(1, most)
         self._door = door
-        self._has_room = trio.Event()  # made anew when it has been set: several listeners may wait for it
+        self._has_room = trio.Event()  # replaced once it has been set; several listeners may wait for it
         self._lines = Ration()
 
     def take(self) -> None:
@@ -35,10 +36,11 @@ class Budget:
         return self.taken + count <= self.most
 
     async def wait_for_room(self) -> None:
+        """Return when one more connection may be accepted; cancelling it takes nothing from the budget."""
         while not self.has_room(1):
-            # In a flood the door is full again after each connection that has gone.
+            # In a flood each connection that closes is replaced at once, so this would be logged for every one of them.
             if self._lines.allows(trio.current_time()):
-                log.warning("%s: %d connections: no more are accepted until some have gone", self._door, self.taken)
+                log.warning("%s: %d connections: no more are accepted until some have closed", self._door, self.taken)
             if self._has_room.is_set():
                 self._has_room = trio.Event()
             await self._has_room.wait()

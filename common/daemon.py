@@ -1,11 +1,11 @@
-"""The process around a daemon: its options, its log, signals, limits, and what it says as it ends.
+"""The process around a daemon: its options, log, signals and limits, and its last words.
 
-A daemon's `main` is one call of `run_daemon()`; everything else it builds in its own `run(options)`.
+A daemon's `main` is one call of `run_daemon()`; it builds everything else in its own `run(options)`.
 
-Signals: SIGINT and SIGTERM stop it gracefully, and so does SIGHUP, which kills NSQ with everything it had in
-memory. One that comes during the start is heeded once the daemon is up; a second one changes nothing, so that an
-impatient Ctrl-C cannot cut a flush short (`common.entry` says how they are held until then). SIGQUIT prints where every thread is and ends at once. SIGUSR1 and
-SIGUSR2 are ignored, as in NSQ.
+SIGINT and SIGTERM stop the daemon gracefully. So does SIGHUP, which kills NSQ together with all that it holds in
+memory. A signal that arrives during the start takes effect once the daemon is up (`common.entry` says how signals are
+held until then). A second one changes nothing, so an impatient Ctrl-C cannot cut a flush short. SIGQUIT prints the
+stack of every thread and ends the process at once. SIGUSR1 and SIGUSR2 are ignored, as in NSQ.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 
 OptionsT = TypeVar("OptionsT", bound=options.BaseOptions)
 
-# Nothing hot is cyclic, so the collector finds next to nothing, but it costs in proportion to what lives:
-# with Python's own thresholds more than half of the throughput once a backlog is in memory.
+# Nothing on the hot path is cyclic, so the collector finds next to nothing, yet its cost grows with the number of live
+# objects: with Python's own thresholds it takes more than half of the throughput once a backlog is in memory.
 GC_THRESHOLDS: Final = (100_000, 50, 100)
 COLLECT_INTERVAL: Final = 60.0  # seconds
-OLD_ROUNDS: Final = 10  # of these intervals until old objects are looked at, too
-SMALL_HEAP: Final = 250_000  # blocks of memory since the start: looking at all of them takes about ten milliseconds
+OLD_ROUNDS: Final = 10  # intervals after which old objects are collected, too
+SMALL_HEAP: Final = 250_000  # blocks allocated since the start; collecting all of them takes about ten milliseconds
 
 
 def run_daemon(
@@ -51,12 +51,12 @@ def run_daemon(
     argv: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> int:
-    """Runs `run(options)` under trio until it returns, and gives the exit status.
+    """Run `run(options)` under trio until it returns, and return the exit status.
 
-    0: it ended, or `--help` or `--version` was asked for. 1: it could not start, or it failed; the last line of the
-    log says why. 2: the command line is wrong.
+    0: the daemon ended normally, or `--help` or `--version` was asked for. 1: it could not start, or it failed; the
+    last line of the log says why. 2: the command line is wrong.
     """
-    # What is said before the options are known has NSQ's fixed form.
+    # Until the options are known, lines have NSQ's fixed form.
     logs.configure(prefix=f"[{program}] ", level=logs.LogLevel.INFO)
     try:
         chosen = options.parse(
@@ -78,7 +78,7 @@ def run_daemon(
         log.critical("%s", error)
         return 1
     logs.configure(prefix=chosen.log_prefix, level=chosen.log_level, log_format=chosen.log_format)
-    logs.leave_out_what_is_never_shown()
+    logs.skip_unused_record_fields()
     raise_file_limit()
     share_one_heap()
     tune_garbage_collection()
@@ -87,14 +87,14 @@ def run_daemon(
 
 
 def version_line(program: str) -> str:
-    """`nsqd v1.3.0 (built w/python3.11.7)`: what `--version` says, and the first line of the log."""
+    """Return the line of `--version` and of the start of the log: `nsqd v1.3.0 (built w/python3.11.7)`."""
     return f"{program} v{NSQ_VERSION} (built w/python{platform.python_version()})"
 
 
 async def wait_for_signal() -> signal.Signals:
-    """Returns with the first signal that asks the daemon to stop; later ones are ignored until the process ends."""
+    """Return the first signal that asks the daemon to stop; later ones are ignored until the process ends."""
     for number in _stopping_signals():
-        # What the receiver puts back when it is left: a second signal must not find the default action.
+        # The receiver restores this handler when it closes. A second signal must not find the default action then.
         signal.signal(number, _ignore)
     with trio.open_signal_receiver(*_stopping_signals()) as arrivals:
         release_signals()
@@ -104,9 +104,10 @@ async def wait_for_signal() -> signal.Signals:
 
 
 def tune_garbage_collection() -> None:
-    """Lets the collector look seldom, and never again at what exists now.
+    """Make the collector run rarely, and never again examine the objects that exist now.
 
-    Called before the start, when all modules are loaded; worth calling again when a daemon has built what it keeps.
+    `run_daemon` calls this once all modules are loaded. A daemon may call it again when it has built its long-lived
+    state.
     """
     gc.collect()
     gc.freeze()
@@ -114,7 +115,7 @@ def tune_garbage_collection() -> None:
 
 
 def raise_file_limit() -> None:
-    """As many open files as we may have: a connection is one, and so is a topic's log."""
+    """Raise the limit of open files to the highest value allowed: each connection and each topic's log is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -138,18 +139,19 @@ def _run(program: str, run: Callable[[OptionsT], Awaitable[None]], chosen: Optio
 
 
 async def _run_with_collector(run: Callable[[OptionsT], Awaitable[None]], chosen: OptionsT) -> None:
-    # No nursery, which would wrap what `run` raises; trio cancels a system task when `run` has ended.
+    # Not in a nursery, which would wrap the exceptions of `run`. trio cancels a system task once `run` has ended.
     trio.lowlevel.spawn_system_task(_collect_garbage)
     await run(chosen)
 
 
 async def _collect_garbage() -> None:
-    """Collect by the clock what a quiet daemon would keep for hours, until a hundred thousand objects have piled up.
+    """Collect by the clock the garbage that a quiet daemon would otherwise keep for hours.
 
-    httpx leaves a reference cycle behind each connection or call: a kilobyte or more. Young objects are at most as many as
-    the threshold says, so this takes a few milliseconds. What was open for minutes has grown old by the time it is garbage;
-    looking for that takes as long as there is data, so it is done seldom, and only in a small heap. There the system also
-    gets back what the C library keeps between pieces that are in use, which otherwise adds up over the hours.
+    Left alone, the collector runs only after a hundred thousand new objects, and httpx leaves a reference cycle of a
+    kilobyte or more behind each connection or call. Collecting young objects takes a few milliseconds, as the threshold
+    bounds their number. Objects that lived for minutes have become old before they are garbage. Collecting those takes
+    time in proportion to all live objects, so it happens rarely, and only while the heap is small. At that point the C
+    library also returns to the system the gaps between allocations, which would otherwise add up over the hours.
     """
     at_start = sys.getallocatedblocks()
     rounds = 0
@@ -160,27 +162,26 @@ async def _collect_garbage() -> None:
         if is_small and rounds % OLD_ROUNDS == 0:
             gc.collect()
         else:
-            survived = gc.get_count()[1]  # collections that objects of the middle generation have seen at most
+            survived = gc.get_count()[1]  # collections of the youngest generation since the last one of the middle
             gc.collect(1 if survived > gc.get_threshold()[1] else 0)
         if is_small:
             return_unused()
 
 
 def _startup_error_in(error: BaseException) -> StartupError | None:
-    """The StartupError that this is, or that nurseries have wrapped, where it is the only trouble."""
+    """Return the StartupError that `error` is, or that nurseries have wrapped as the only exception of each group."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, StartupError) else None
 
 
 def _stopping_signals() -> list[signal.Signals]:
-    # nohup starts us with SIGHUP ignored, and means it.
+    # nohup starts its program with SIGHUP ignored, which has to stay so.
     return [it for it in HELD_SIGNALS if it != signal.SIGHUP or signal.getsignal(it) is not signal.SIG_IGN]
 
 
 def _heed_signals() -> None:
-    # They stay pending until wait_for_signal(): between the first accepted message and that call, the default
-    # action would lose it.
+    # Stopping signals stay pending until wait_for_signal(): their default action would lose what was accepted before.
     hold_signals()
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -193,4 +194,4 @@ def _dump_and_die(number: int, frame: FrameType | None) -> None:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Not SIG_IGN, which children would inherit."""
+    """Do nothing. Unlike SIG_IGN, a handler is not inherited by child processes."""

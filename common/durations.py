@@ -1,4 +1,4 @@
-"""Durations: whole nanoseconds, as NSQ's HTTP API shows them, written as Go writes them (`1m30s500ms`)."""
+"""Durations: whole nanoseconds, as in NSQ's HTTP API, and Go's notation for them (`1m30s500ms`)."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def seconds(duration: Nanoseconds) -> float:
 
 
 def whole_milliseconds(delay: float) -> int:
-    """Return a delay of so many seconds in milliseconds, rounded up: a delay must not end early.
+    """Return a delay in seconds as milliseconds, rounded up so that it never ends early.
 
-    What lies beyond a microsecond is an error of floats: 2.003 * 1000 is a little less than 2003.
+    Digits beyond a microsecond are float errors and do not count: 2.003 * 1000 is a little less than 2003.
     """
     return ceil(round(delay * 1000, 3))
 
@@ -44,7 +44,9 @@ _UNITS: Final[Mapping[str, Nanoseconds]] = {
 
 
 def parse_duration(text: str) -> Nanoseconds:
-    """Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0` as the only bare number. ValueError for anything else."""
+    """Read Go's notation: `300ms`, `1.5h`, `1m30s500ms`, and `0` as the only bare number. Raise ValueError for anything
+    else.
+    """
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":
         return 0
@@ -62,7 +64,7 @@ def parse_duration(text: str) -> Nanoseconds:
 
 
 def format_duration(duration: Nanoseconds) -> str:
-    """As Go prints it: `1h0m0s`, `1m0s`, `2.5s`, `250ms`, `0s`."""
+    """Write a duration as Go prints it: `1h0m0s`, `1m0s`, `2.5s`, `250ms`, `0s`."""
     if duration < 0:
         return "-" + format_duration(-duration)
     if duration < SECOND:

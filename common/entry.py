@@ -1,11 +1,11 @@
-"""The first lines of every program: a signal that comes during the start is held, and a missing extra is named.
+"""The first lines of every program: hold signals that come during the start, and name an extra that is missing.
 
-An entry point imports nothing but this module, holds the signals, and only then imports what the program is made of, which
-takes up to a second. Otherwise a signal in that second would kill it by the default action: with an exit status that says
-failure, and SIGINT with a traceback.
+An entry point imports nothing but this module, holds the signals, and only then imports the program itself, which takes
+up to a second. Otherwise a signal within that second would meet the default action: the exit status would say failure,
+and SIGINT would print a traceback.
 
-Held means blocked: the signal stays pending until the program can end in good order, and calls `release_signals`. Threads and
-child processes inherit what is blocked when they are started, so a program releases the signals before it has children.
+Held means blocked: the signal stays pending until the program is able to end in good order and calls `release_signals`.
+Threads and child processes inherit blocked signals at their start, so a program releases them before it starts any.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def hold_signals() -> None:
 
 
 def release_signals(numbers: Iterable[signal.Signals] = HELD_SIGNALS) -> None:
-    """Let signals through again; one that came meanwhile acts at once."""
+    """Let signals through again; one that came meanwhile takes effect at once."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
 
 
 @contextmanager
 def needs_extra(program: str, extra: str) -> Iterator[None]:
-    """End the program with one line where the imports inside need an extra that is not installed."""
+    """End the program with one line if an import in the block fails because an extra is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

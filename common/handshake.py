@@ -1,15 +1,17 @@
-"""TLS handshakes of a server, in step with each other: a crowd that connects at once must not stop everyone else.
+"""TLS handshakes of a server, paced so that a crowd that connects at once does not stop everybody else.
 
-The server's signature is the costly step, so whoever has asked for one waits in a queue, and those who are there already are
-served in between:
+The server's signature is the costly step. A handshake that needs one waits in a queue, and connections that are already
+established are served between two signatures:
 
     connected ── ClientHello is whole ──► in the queue ── its turn ──► signed ── the client's answer ──► done
 
-Most of what may come to an open port is no client. What cannot be a ClientHello is refused at once and takes no place in the
-queue; a peer that goes while it waits gives its place back. A client that has guessed the wrong group of keys is asked for a
-second ClientHello; the signature is made for that one, so it waits for a turn as well. A peer that stays and says nothing
-costs a descriptor and, once it has been answered, some tens of kilobytes. So only so many handshakes may be under way, and the one in which nothing has
-happened for the longest time makes room for a new one: a client needs a few round trips, a flood has no patience.
+Much of what reaches an open port is no TLS client. Bytes that cannot be a ClientHello are refused at once and take no
+place in the queue, and a peer that leaves while it waits gives its place back. A client that has guessed the wrong
+group of keys is asked for a second ClientHello. The signature is made for that one, so it waits for a turn as well.
+
+A silent peer costs a descriptor and, once the server has answered it, some tens of kilobytes. The number of handshakes
+under way is therefore bounded. At the bound, the one that has been inactive the longest makes room for a new one: a
+real client needs a few round trips, and a flood has no patience.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ if TYPE_CHECKING:
     from common.streams.tls import SecureLayer
 
 MOST_UNDER_WAY: Final = 1000  # handshakes, of some tens of kilobytes each
-_FIRST: Final = 5  # bytes: a record's head, by which TLS itself decides
-_MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred, or some thousands
-# Clients send one or two. Every byte of a hello that trickles in makes us look at all of its records again.
+_FIRST: Final = 5  # bytes of a record's head, from which TLS itself recognizes a record
+_MOST_EARLY: Final = 32 * 1024  # bytes before the first answer; a ClientHello has a few hundred to a few thousand
+# Clients send one or two. A hello that trickles in has all of its records parsed again for each byte.
 _MOST_RECORDS: Final = 16
-# In the place of a ServerHello's random bytes this asks for another ClientHello (RFC 8446, 4.1.3).
+# In place of a ServerHello's random bytes, this value asks for another ClientHello (RFC 8446, 4.1.3).
 _HELLO_RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
-_RANDOM: Final = slice(11, 43)  # of a ServerHello, behind the heads of record and message, and the version
+_RANDOM: Final = slice(11, 43)  # bytes of a ServerHello, after the heads of record and message and the version
 
 _RECORD_HEAD: Final = 5
 _MESSAGE_HEAD: Final = 4
@@ -44,53 +46,56 @@ _HANDSHAKE_RECORD: Final = 22
 _CLIENT_HELLO: Final = 1
 
 
-class Beginning(Enum):
-    """What the first bytes of a peer are."""
+class FirstBytes(Enum):
+    """How much of a ClientHello a peer's first bytes are."""
 
     GARBAGE = auto()
     PART = auto()  # of a ClientHello
     CLIENT_HELLO = auto()
 
 
-def beginning(data: bytes) -> Beginning:
-    """Look at heads and lengths only; what is in a ClientHello is for TLS to judge."""
+def classify_first_bytes(data: bytes) -> FirstBytes:
+    """Classify a peer's first bytes by heads and lengths only; TLS itself judges the content of a ClientHello."""
     if data[:1] and data[0] & 0x80:
-        return _old_beginning(data)
+        return _classify_old_hello(data)
     message = b""
     at = records = 0
     while at < len(data):
         records += 1
         if records > _MOST_RECORDS:
-            return Beginning.GARBAGE
+            return FirstBytes.GARBAGE
         head = data[at : at + _RECORD_HEAD]
         length = int.from_bytes(head[3:5], "big")
         if head[0] != _HANDSHAKE_RECORD or head[1:2] not in (b"", b"\x03"):
-            return Beginning.GARBAGE
+            return FirstBytes.GARBAGE
         if len(head) == _RECORD_HEAD and not 0 < length <= _LONGEST_RECORD:
-            return Beginning.GARBAGE
+            return FirstBytes.GARBAGE
         message += data[at + _RECORD_HEAD : at + _RECORD_HEAD + length]
         if message and message[0] != _CLIENT_HELLO:
-            return Beginning.GARBAGE
+            return FirstBytes.GARBAGE
         if len(message) >= _MESSAGE_HEAD:
             whole = _MESSAGE_HEAD + int.from_bytes(message[1:4], "big")
             if whole > _MOST_EARLY:
-                return Beginning.GARBAGE
+                return FirstBytes.GARBAGE
             if len(message) >= whole:
-                return Beginning.CLIENT_HELLO
+                return FirstBytes.CLIENT_HELLO
         at += _RECORD_HEAD + length
-    return Beginning.PART
+    return FirstBytes.PART
 
 
-def _old_beginning(data: bytes) -> Beginning:
-    """Look for a ClientHello in the form of SSL 2: clients that spoke both began with it, and OpenSSL still takes it."""
+def _classify_old_hello(data: bytes) -> FirstBytes:
+    """Classify bytes that may be a ClientHello in the form of SSL 2.
+
+    Clients that spoke both versions began with it, and OpenSSL still accepts it.
+    """
     if data[2:3] not in (b"", b"\x01"):
-        return Beginning.GARBAGE
+        return FirstBytes.GARBAGE
     whole = 2 + ((data[0] & 0x7F) << 8 | data[1]) if len(data) > 1 else inf
-    return Beginning.CLIENT_HELLO if len(data) >= whole else Beginning.PART
+    return FirstBytes.CLIENT_HELLO if len(data) >= whole else FirstBytes.PART
 
 
 class SigningQueue:
-    """Whose turn it is to be signed for: the first in it, when its time has come."""
+    """The handshakes that wait for a signature. Only the first may be signed, and not before `_free_at`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -101,12 +106,18 @@ class SigningQueue:
         self._waiting[handshake] = None
 
     def slot_of(self, handshake: Handshake) -> float:
-        """Return when its turn is; inf while others come first: it is woken when they have been served or have gone."""
+        """Return the time of this handshake's turn, or inf while others are ahead of it.
+
+        The handshake is woken when it becomes the first.
+        """
         return self._free_at if next(iter(self._waiting)) is handshake else inf
 
     @contextmanager
     def slot(self, handshake: Handshake) -> Iterator[None]:
-        """Surround the costly step of the first in the queue: afterwards everybody else has as much time as it took."""
+        """Surround the costly step of the first handshake.
+
+        Afterwards nobody is signed for as long as the step took, so that everybody else gets as much time.
+        """
         self.leave(handshake)
         began = self._clock()
         try:
@@ -123,7 +134,7 @@ class SigningQueue:
 
 
 class TlsServer:
-    """What all TLS connections of the daemon share."""
+    """The state that all TLS connections of a daemon share."""
 
     def __init__(
         self,
@@ -135,14 +146,14 @@ class TlsServer:
         self.most = most  # handshakes under way
         self._make_layer = make_layer
         self._queue = SigningQueue(clock)
-        self._under_way: OrderedDict[Handshake, None] = OrderedDict()  # where nothing has happened for long comes first
+        self._under_way: OrderedDict[Handshake, None] = OrderedDict()  # the longest inactive one first
         self._begun = 0
         self._sessions: WeakSet[SecureLayer] = WeakSet()
 
     def handshake(self, *, ends: float, wake: Callable[[], None]) -> Handshake:
-        """Begin one with a client that has just connected, or has asked for it. `ends` is when it must be done.
+        """Begin a handshake with a client that has just connected or has asked for TLS; `ends` is its deadline.
 
-        `wake` is called when `next_deadline` has come closer by what happened to other handshakes.
+        `wake` is called when events in other handshakes have moved `next_deadline` forward.
         """
         if len(self._under_way) >= self.most:
             next(iter(self._under_way)).give_way()
@@ -158,17 +169,17 @@ class TlsServer:
 
     @property
     def under_way(self) -> int:
-        """Return the number of handshakes that have begun and not ended."""
+        """The number of handshakes that have begun and not ended."""
         return len(self._under_way)
 
     @property
     def sessions_gone(self) -> int:
-        """Return how many sessions have been made and are gone."""
+        """The number of sessions that were made and have been freed."""
         return self._begun - len(self._sessions)
 
 
 class Handshake:
-    """One handshake. Nothing waits here: when `looks_at` has come, `receive` has to be called again, with nothing.
+    """One handshake. It never waits: call `receive` with no data once the time in `turn_at` has come.
 
     Its owner calls `end` when the connection is over, or goes on without it.
     """
@@ -182,20 +193,23 @@ class Handshake:
         ends: float,
         wake: Callable[[], None],
     ) -> None:
-        self.ends = ends  # inf: it has, one way or the other
-        self.first_bytes = b""  # what the peer began with
+        self.ends = ends  # the deadline; inf once the handshake has ended
+        self.first_bytes = b""  # the peer's first bytes, `_FIRST` at most
         self.wake = wake
         self._make_layer = make_layer
         self._queue = queue
         self._under_way = under_way
-        self._tls: SecureLayer | None = None  # not before there is something for it
+        self._tls: SecureLayer | None = None  # made only when there are bytes for it
         self._is_queued = False
-        self._is_signed = False  # what follows costs little, and is done as it comes
-        self._raw = b""
-        self._answer = b""  # to be sent
+        self._is_signed = False  # the remaining steps are cheap and need no turn
+        self._raw = b""  # received, and not yet given to TLS
+        self._answer = b""  # bytes to be sent
 
     def receive(self, data: bytes, now: float) -> bool:
-        """Go on with what came; return whether it is done. Raises StreamError. What to send is `pending()`."""
+        """Continue with the received bytes and return whether the handshake is done.
+
+        Raises StreamError. `pending()` then returns what to send.
+        """
         if self._is_signed:
             return self._step(data)
         self._raw += data
@@ -205,7 +219,7 @@ class Handshake:
             self._is_queued = True
             self._queue.join(self)
             self._has_moved()
-        if now < self.looks_at:
+        if now < self.turn_at:
             if len(self._raw) > 2 * _MOST_EARLY:
                 raise StreamError("tls: more than a ClientHello before the answer to it")
             return False
@@ -219,17 +233,17 @@ class Handshake:
         return done
 
     def _is_worth_a_turn(self) -> bool:
-        """Whether what came so far may make TLS sign. Raises StreamError for what never will."""
-        if self._tls is not None:  # TLS has asked for another ClientHello, and judges what comes instead
+        """Return whether the bytes so far may make TLS sign. Raise StreamError if they never will."""
+        if self._tls is not None:  # TLS has asked for another ClientHello, and judges the answer itself
             return bool(self._raw)
         self.first_bytes = self._raw[:_FIRST]
-        begun = beginning(self._raw)
-        if begun is Beginning.GARBAGE:
-            # TLS says best what is wrong with the head of a record. It must not see more: what is garbage to us might be
-            # a ClientHello to it, and would be signed out of turn.
+        begun = classify_first_bytes(self._raw)
+        if begun is FirstBytes.GARBAGE:
+            # TLS describes best what is wrong with a record's head. It must not see more: bytes that we call garbage
+            # might be a ClientHello to TLS, which would then sign out of turn.
             self._step(self.first_bytes)
             raise StreamError("tls: no ClientHello, or one of too many pieces or bytes")
-        return begun is Beginning.CLIENT_HELLO
+        return begun is FirstBytes.CLIENT_HELLO
 
     def _step(self, data: bytes) -> bool:
         if self.tls.handshake(data):
@@ -248,34 +262,34 @@ class Handshake:
         return self._tls
 
     def pending(self) -> bytes:
-        """Return what the handshake has to send."""
+        """Return, and forget, the bytes that the handshake has to send."""
         answer, self._answer = self._answer, b""
         return answer + self._tls.pending() if self._tls is not None else answer
 
     def end(self) -> None:
-        """End it, done or not: it takes no place and no time any more, and wakes nobody."""
+        """End the handshake, done or not. It takes no place and no time any more, and wakes nobody."""
         self.ends = inf
         self._under_way.pop(self, None)
         if self._is_queued:
             self._is_queued = False
             self._queue.leave(self)
-        self.wake = _wake_nobody  # it leads to the connection, which must not wait for the garbage collector
+        self.wake = _wake_nobody  # `wake` refers to the connection, which must not wait for the garbage collector
 
     def give_way(self) -> None:
-        """End its time at once: there are too many, and here nothing has happened for the longest time."""
+        """End this handshake's time at once: too many are under way, and this one has been inactive the longest."""
         self._under_way.pop(self, None)
         self.ends = 0.0
         self.wake()
 
     @property
-    def looks_at(self) -> float:
-        """Return when what has come is looked at; inf: when more comes, or others have been served."""
+    def turn_at(self) -> float:
+        """When the received bytes will be processed; inf if that takes more bytes or another handshake to finish."""
         return self._queue.slot_of(self) if self._is_queued else inf
 
     @property
     def next_deadline(self) -> float:
-        return min(self.ends, self.looks_at)
+        return min(self.ends, self.turn_at)
 
 
 def _wake_nobody() -> None:
-    """Do nothing: the connection is past its handshake, or has gone."""
+    """Do nothing: the handshake of this connection has ended."""

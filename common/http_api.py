@@ -1,10 +1,10 @@
 """NSQ's way of answering over HTTP, as one ASGI application: routes, arguments, answers, errors, the log line.
 
-nsqd and nsqlookupd use it whole; its parts (`parse_query`, `Response`, `wire_head`) also serve whoever writes to
-sockets without ASGI. What an endpoint does is not known here, nor which server carries the application.
+nsqd and nsqlookupd use all of it. Its parts (`parse_query`, `Response`, `wire_head`) also serve code that writes to
+sockets without ASGI. This module knows neither what an endpoint does nor which server runs the application.
 
-Routing follows the router of NSQ's releases: a path that only another method has is 405, one that is nearly a route's is
-a redirect (see routes.py), anything else is 404.
+Routing follows the router of NSQ's releases: a path that exists only for another method is 405, one that nearly matches
+a route is redirected (see routes.py), and any other path is 404.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from common.wire.unfinished import UnfinishedBodies
 
-# What ASGI hands to an application; its values have no common type.
+# What ASGI gives to an application; the values have no common type.
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -43,48 +43,50 @@ Headers = tuple[tuple[bytes, bytes], ...]
 JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 HTML: Final = (b"content-type", b"text/html; charset=utf-8")
-# go-nsq decides by this header whether a body is the bare object or the envelope of NSQ before 1.0.
+# go-nsq reads this header to tell a bare object from the envelope of NSQ before 1.0.
 V1: Final = (b"x-nsq-content-type", b"nsq; version=1.0")
 
-# In the scope: what ends the connection at once.
+# Our own entries of the ASGI scope.
+#
+# A function that ends the connection at once.
 ABORT: Final = "nsq.abort"
-# In the scope of a request whose peer will not be answered once it has sent its end (`Request.wait_until_gone`).
+# Set when the request must not be answered after its peer has half-closed the connection (`Request.wait_until_gone`).
 ENDS_WITH_PEER: Final = "nsq.ends_with_peer"
-# In the scope of a request whose peer has sent its end, and may still get its answer.
+# Set when the peer has half-closed the connection and may still get its answer.
 PEER_ENDED: Final = "nsq.peer_ended"
-# In the scope of a request whose peer has shown a certificate: the name in it (`Request.common_name`).
+# The name in the certificate that the peer has shown (`Request.common_name`).
 COMMON_NAME: Final = "nsq.common_name"
-
-# In the scope of a request whose head breaks a rule: refuses it and ends the connection.
+# A function that refuses a request whose head breaks a rule, and ends the connection.
 REFUSE: Final = "nsq.refuse"
-
-# In the scope of a request whose peer has sent its end before all of the body.
+# Set when the peer has half-closed the connection before the body was complete.
 CUT_SHORT: Final = "nsq.cut_short"
 
-# How much of a request's body is dropped after an answer that did not wait for it. Closing with unread data makes the
-# kernel send a reset, and a client that is still writing would never see the answer.
+# Bytes of a request's body that are discarded after an answer that did not wait for the body. Closing a socket with
+# unread data makes the kernel send a reset, and a client that is still writing would never see the answer.
 _MOST_TO_DROP: Final = 8 * 1024 * 1024
 
-_MOST_ARGUMENTS: Final = 1000  # of a query
+_MOST_ARGUMENTS: Final = 1000  # in a query
 _BAD_QUERY: Final = re.compile(rb";|%(?![0-9A-Fa-f]{2})")
-_PHRASES: Final = {413: b"Request Entity Too Large"}  # Python's words for it changed in 3.13, Go's did not
+_PHRASES: Final = {413: b"Request Entity Too Large"}  # Python changed this phrase in 3.13, Go did not
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Response:
-    """An answer. `headers` are those that a handler sets; `sniffed` stands behind Content-Length, where Go puts the
-    type that it guessed itself."""
+    """An answer. `sniffed` follows Content-Length, where Go puts a content type that it has guessed itself."""
 
     status: int = 200
     body: bytes = b""
     headers: Headers = ()
     sniffed: tuple[bytes, bytes] | None = None
-    close: bool = False  # the rest of the request will not be read
+    close: bool = False  # end the connection, because the rest of the request will not be read
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """An answer that is made while it is sent. `next_piece` gives None at its end; `close` is called once, in any case."""
+    """An answer that is made while it is sent.
+
+    `next_piece` returns None at the end. `close` is called exactly once, however the answer ends.
+    """
 
     headers: Headers
     next_piece: Callable[[], Awaitable[bytes | None]]
@@ -93,7 +95,7 @@ class Stream:
 
 
 class HttpError(Exception):
-    """What a handler raises, or returns, to answer with `{"message":"<code>"}`."""
+    """Raised or returned by a handler to answer with `{"message":"<code>"}`."""
 
     def __init__(
         self, status: int, code: str, *, close: bool = False, details: Mapping[str, object] | None = None
@@ -102,7 +104,7 @@ class HttpError(Exception):
         self.status = status
         self.code = code
         self.close = close
-        self.details = details  # what stands beside the message
+        self.details = details  # further members beside `message`
 
     @property
     def response(self) -> Response:
@@ -112,7 +114,7 @@ class HttpError(Exception):
 
 
 class ClientGone(Exception):
-    """The peer left before its request was complete: there is nobody to answer."""
+    """The peer left before its request was complete, so nobody can be answered."""
 
 
 @lru_cache(maxsize=256)
@@ -121,16 +123,18 @@ def _error_response(status: int, code: str, close: bool) -> Response:
 
 
 def text(content: str | bytes) -> Response:
+    """Return a text with NSQ's header and, unless it is empty, the type that Go would guess."""
     body = content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
     return Response(body=body, headers=(V1,), sniffed=TEXT if body else None)
 
 
 def json(value: object) -> Response:
+    """Return a value as JSON with NSQ's header."""
     return Response(body=dumps(value), headers=(JSON, V1))
 
 
 def plain(content: str, *, status: int = 200) -> Response:
-    """Text without NSQ's header, as `/ping` answers."""
+    """Return a text without NSQ's header, as `/ping` answers."""
     return Response(status, content.encode(), sniffed=TEXT)
 
 
@@ -138,7 +142,7 @@ EMPTY: Final = text("")
 
 
 def wire_head(response: Response, *, date: bytes, version: bytes = b"1.1", connection: bytes = b"") -> bytes:
-    """Status line and headers, spelled and ordered as Go does it."""
+    """Return status line and headers, spelled and ordered as Go does."""
     lines = [b"HTTP/%s %d %s" % (version, response.status, phrase(response.status))]
     lines += [b"%s: %s" % (canonical(name), value) for name, value in response_headers(response, date=date)]
     if connection:
@@ -147,6 +151,7 @@ def wire_head(response: Response, *, date: bytes, version: bytes = b"1.1", conne
 
 
 def response_headers(response: Response, *, date: bytes = b"") -> list[tuple[bytes, bytes]]:
+    """Return the headers in Go's order, with names in lower case."""
     headers = sorted(response.headers, key=itemgetter(0))
     if date:
         headers.append((b"date", date))
@@ -158,16 +163,17 @@ def response_headers(response: Response, *, date: bytes = b"") -> list[tuple[byt
 
 @lru_cache(maxsize=256)
 def canonical(name: bytes) -> bytes:
-    """`x-nsq-content-type` → `X-Nsq-Content-Type`."""
+    """Spell a header name as Go does: `x-nsq-content-type` → `X-Nsq-Content-Type`."""
     return b"-".join(word.capitalize() for word in name.split(b"-"))
 
 
 def phrase(status: int) -> bytes:
+    """Return the reason phrase of a status, as Go words it."""
     return _PHRASES.get(status) or HTTPStatus(status).phrase.encode()
 
 
 class HttpDate:
-    """The Date header's value, formatted once a second."""
+    """The value of the Date header, formatted once per second."""
 
     def __init__(self, clock: Callable[[], float] = time) -> None:
         self._clock = clock
@@ -183,10 +189,10 @@ class HttpDate:
 
 
 def parse_query(query: bytes) -> dict[str, str]:
-    """The arguments, the first of each name. Strict as Go: one bad escape or `;` anywhere spoils all of them.
+    """Return the arguments, the first of each name. Strict as in Go: one bad escape or `;` spoils the whole query.
 
-    Bytes that are no UTF-8 come as lone surrogates, so that no two different arguments become equal. More than
-    `_MOST_ARGUMENTS` are refused, as reading a million of them would hold everybody up.
+    Bytes that are not UTF-8 become lone surrogates, so that two different arguments are never equal. A query with more
+    than `_MOST_ARGUMENTS` is refused, because reading a million of them would delay everybody.
     """
     if query.count(b"&") >= _MOST_ARGUMENTS or _BAD_QUERY.search(query):
         raise HttpError(400, "INVALID_REQUEST")
@@ -213,7 +219,7 @@ class Request:
         self._reading = False
         self._complete = False  # all of the body has been read
         self._scope = scope
-        self.is_gone = False  # as far as `wait_until_gone` has seen
+        self.is_gone = False  # set when `wait_until_lost` or `wait_until_gone` has returned
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query_string: bytes = scope["query_string"]
@@ -222,30 +228,30 @@ class Request:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         client = scope.get("client")
         self.remote = format_name(tuple(client)) if client else "@"
-        self.common_name: str = scope.get(COMMON_NAME, "")  # of the peer's certificate
-        self.words: Mapping[str, str] = {}  # what stood in the path where the route has `{name}`
-        self.is_limited = False  # the answer must be about nothing but the topic that the query names
+        self.common_name: str = scope.get(COMMON_NAME, "")  # in the peer's certificate; "" without one
+        self.words: Mapping[str, str] = {}  # the pieces of the path that matched the route's `{name}`s
+        self.is_limited = False  # the answer must be limited to the topic that the query names
 
     def query(self) -> dict[str, str]:
-        """See `parse_query`."""
+        """Return the arguments of the query; see `parse_query`."""
         return parse_query(self.query_string)
 
     @property
     def content_length(self) -> int | None:
-        """As announced; None for a chunked body. The server has checked that it is a number."""
+        """The announced length; None for a chunked body. The server has checked that it is a number."""
         length = self.headers.get(b"content-length")
         return None if length is None else int(length)
 
     @property
     def withholds_body(self) -> bool:
-        """The peer waits for a "100 Continue" that it has not got: whether a body follows at all is then its choice."""
+        """Whether the peer still waits for a "100 Continue", so that it is its choice whether to send a body at all."""
         return self.headers.get(b"expect", b"").lower() == b"100-continue" and not self._reading
 
     async def read(self, limit: int) -> bytes:
-        """The body, or its first `limit` + 1 bytes: one more than `limit` tells that there was too much.
+        """Return the body, or its first `limit` + 1 bytes if it is longer than `limit`.
 
-        This is when a client that sent `Expect: 100-continue` is told to go on. ClientGone when it leaves meanwhile; an
-        HttpError when it has ended too early, and may still hear of it.
+        A client that sent `Expect: 100-continue` is told to go on by this call. Raises ClientGone if the client leaves
+        meanwhile, and HttpError if it has half-closed the connection too early and may still get an answer.
         """
         pieces: list[bytes] = []
         size = 0
@@ -256,7 +262,7 @@ class Request:
         return b"".join(pieces)[: limit + 1]
 
     async def pieces(self, limit: int) -> AsyncIterator[bytes]:
-        """Yield the body as it comes, under the rules of `read`. The last piece may go beyond `limit`."""
+        """Yield the body as it arrives, under the rules of `read`. The last piece may exceed `limit`."""
         self._reading = True
         size = 0
         while not self._complete and size <= limit:
@@ -271,21 +277,21 @@ class Request:
             yield piece
 
     def hold_body(self, size: int) -> None:
-        """Note that the body takes `size` bytes of memory by now; for a handler that reads it in pieces."""
+        """Note that the body uses `size` bytes of memory by now; for a handler that reads it in pieces."""
         if self._unfinished is not None:
             self._unfinished.hold(self, size)
 
     def give_up_body(self) -> None:
-        """End the connection, as others need the memory: the reader of the body finds that the peer has gone."""
+        """End the connection because others need the memory. The reader of the body gets ClientGone."""
         self.abort()
 
     def forget_body(self) -> None:
-        """Note that the body takes no memory any more."""
+        """Note that the body uses no memory any more."""
         if self._unfinished is not None:
             self._unfinished.release(self)
 
     async def drop_rest(self) -> None:
-        """Reads on and forgets, within reason: see `_MOST_TO_DROP`."""
+        """Read and discard the rest of the body, up to `_MOST_TO_DROP` bytes."""
         dropped = 0
         while not self._complete and not self._is_cut_short and dropped < _MOST_TO_DROP:
             message = await self._receive()
@@ -297,34 +303,38 @@ class Request:
         return CUT_SHORT in self._scope
 
     def abort(self) -> None:
-        """Ends the connection without a word: what was sent of the answer is not whole."""
+        """End the connection at once; the part of the answer that was sent is visibly incomplete."""
         abort: Callable[[], None] | None = self._scope.get(ABORT)
         if abort is not None:
             abort()
 
     async def wait_until_lost(self) -> None:
-        """Returns when nothing can be sent to the peer any more."""
+        """Return when nothing can be sent to the peer any more."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
 
     async def wait_until_gone(self) -> None:
-        """Returns when the peer has closed the connection; for a handler that lets it wait, which cancels this in the end."""
-        # A peer that has half-closed gets its answer, but who is to wait for long must not be served when nobody is there.
+        """Return when the peer has closed, or half-closed, the connection.
+
+        For a handler that lets its client wait; the handler cancels this call when it has an answer.
+        """
+        # A half-closed peer normally still gets its answer. A long wait, however, must not go on for a peer that has
+        # left.
         self._scope[ENDS_WITH_PEER] = True
-        if PEER_ENDED in self._scope:  # before anybody could say that it is to wait
+        if PEER_ENDED in self._scope:  # the peer half-closed before this wait began
             self.abort()
         await self.wait_until_lost()
 
 
 Handler = Callable[[Request], Awaitable[Response | Stream]]
-# Looks after a connection while an answer is streamed; the second is how many pieces were sent so far.
+# Watches a connection while an answer is streamed; the second argument returns the number of pieces sent so far.
 Attend = Callable[[Request, Callable[[], int]], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`path` is exact, or has words: `/config/{option}`."""
+    """A route whose `path` is exact or has words: `/config/{option}`."""
 
     method: str
     path: str
@@ -336,12 +346,12 @@ R = TypeVar("R", bound=Route)
 
 
 class HttpApi(Generic[R]):
-    """The ASGI application of some routes.
+    """The ASGI application of a set of routes.
 
-    `linger` waits while the rest of a refused body is dropped; it gets the dropping as a coroutine function and
-    bounds it in time. Without it nothing is dropped. `attend` notices that the peer of a stream leaves, or takes nothing.
-    `always` is the answer to everything, routes or not. `guard` may refuse what is asked of a route, with an answer of
-    its own. `unfinished` bounds what all requests hold of their bodies.
+    `linger` waits while the rest of a refused body is discarded: it gets the discarding as a coroutine function and
+    bounds its time. Without `linger` nothing is discarded. `attend` notices that the peer of a stream has left or takes
+    nothing. `always` is the answer to every request, whatever the routes are. `guard` may refuse a request for a route
+    by returning an answer of its own. `unfinished` bounds the memory that the bodies of all requests hold.
     """
 
     def __init__(
@@ -386,7 +396,7 @@ class HttpApi(Generic[R]):
             self._log.info("%d %s %s (%s) %s", response.status, request.method, request.uri, request.remote, duration)
 
     async def _answer(self, request: Request) -> tuple[Response | Stream, bool]:
-        """The answer, and whether NSQ logs it."""
+        """Return the answer, and whether NSQ logs it."""
         if self._always is not None:
             return self._always, False
         found = self._table.find(request.method, request.path)
@@ -414,7 +424,7 @@ class HttpApi(Generic[R]):
             return error.response
         except ClientGone:
             raise
-        except Exception as error:  # a bug of ours must not take the connection with it: NSQ answers, and so do we
+        except Exception as error:  # a bug of ours must not end the connection: NSQ answers 500, and so do we
             self._log.exception("panic in HTTP handler - %s", error)
             return HttpError(500, "INTERNAL_ERROR").response
         finally:
@@ -444,7 +454,7 @@ class HttpApi(Generic[R]):
                     sent += 1
                 if not request.is_gone:
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except Exception as error:  # the peer sees that the answer is not whole
+        except Exception as error:  # the peer sees that the answer is incomplete
             self._log.exception("an answer was broken off - %s", error)
             request.abort()
             await request.wait_until_lost()
@@ -458,7 +468,7 @@ async def _look_away(request: Request, sent: Callable[[], int]) -> AsyncIterator
 
 
 def _redirect(request: Request, path: str) -> Response:
-    # Releases of NSQ redirect methods other than GET with 307; only newer router libraries say 308.
+    # Releases of NSQ redirect methods other than GET with 307; only newer versions of their router send 308.
     location = quote(path, safe="/:@!$&'()*+,;=~")
     if request.query_string:
         location += "?" + request.query_string.decode("latin-1")
@@ -471,5 +481,5 @@ def _redirect(request: Request, path: str) -> Response:
 
 
 def truth(arguments: Mapping[str, str], name: str) -> bool:
-    """`false` and `0` are no; anything else, and nothing at all, is yes."""
+    """Return a boolean argument: `false` and `0` are False; anything else, and no argument, is True."""
     return arguments.get(name) not in ("false", "0")

@@ -1,8 +1,8 @@
-"""Questions over HTTP, on trio: all that a daemon asks of another one. GETs may share connections that are kept.
+"""HTTP requests from one daemon to another, on trio. Requests may share connections that are kept open.
 
 A client library would bring redirects, cookies, a cleverer pool and a second event-loop layer into each daemon: some
-megabytes and a good part of the start-up time of a broker, for one question for each new topic. The parser is the one
-that serves requests (httptools).
+megabytes and a good part of a broker's start-up time, for one request for each new topic. The parser is the one that
+also serves requests (httptools).
 """
 
 from __future__ import annotations
@@ -26,47 +26,48 @@ import trio
 from common.net import join_host_port
 from common.nsq_json import Fields, JsonError, read
 
-MOST_BYTES: Final = 16 << 20  # of an answer, where nobody says otherwise
-SMALL: Final = 64 * 1024  # bytes of an answer that are held without asking `before_large`
-_MOST_BESIDE: Final = 256 * 1024  # bytes of head, of chunks' sizes and of what follows the body
-_MOST_BESIDE_A_BYTE: Final = 8  # and for each byte of the body: a chunk may be as short as one
+MOST_BYTES: Final = 16 << 20  # of an answer, unless the caller sets another limit
+SMALL: Final = 64 * 1024  # bytes of an answer that are held without waiting for `before_large`
+_MOST_OVERHEAD: Final = 256 * 1024  # bytes of the head, the sizes of chunks and the trailer
+_MOST_OVERHEAD_PER_BYTE: Final = 8  # of the body, in addition: a chunk may be as short as one byte
 _READ_SIZE: Final = 64 * 1024
 _MOST_REDIRECTS: Final = 10  # as in Go
-_TO_GET: Final = frozenset((301, 302, 303))  # as every client has always understood them
+_TO_GET: Final = frozenset((301, 302, 303))  # as all clients have always understood these statuses
 _REDIRECTS: Final = _TO_GET | {307, 308}
 
 Headers = Sequence[tuple[str, str]]
-BeforeLarge = Callable[[], Awaitable[None]]  # waits until an answer may be longer than SMALL
+BeforeLarge = Callable[[], Awaitable[None]]  # returns when this answer may grow larger than SMALL
 _ONLY_ONE: Final = ("Connection", "close")
 
 _Place = tuple[str, int, ssl.SSLContext | None]
 
 
 class HttpFailed(Exception):
-    """There is no answer. The message says why."""
+    """No answer was received. The message says why."""
 
 
 class HttpTimeout(HttpFailed):
-    """There is none in time."""
+    """No answer was received in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     status: int
     body: bytes
-    location: str = ""  # where else to ask
-    index: str = ""  # of nsqlookupd: what this answer is about has not changed as long as this is the same
+    location: str = ""  # the URL of a redirect
+    index: str = ""  # of nsqlookupd; stays the same as long as the subject of the answer has not changed
 
 
 class HttpClient:
-    """Asks over connections that it keeps until `close_idle`: one for each request that is under way at the same time.
+    """Sends requests over connections that it keeps until `close_idle`.
 
-    A question that finds no free connection dials a new one, and takes one that another question leaves free if that
-    happens first. A dial may hang for seconds where a server accepts slowly: its kernel drops what its queue has no
-    room for, and ours asks again after 1, 3 and 7 s. Meanwhile the few connections that were accepted answer all the rest.
+    There is one connection for each request under way at the same time. A request that finds no idle one dials, but
+    takes one that another request releases if that happens first. A dial may hang for seconds where a server accepts
+    slowly: its kernel drops connects that its queue has no room for, and ours tries again after 1, 3 and 7 s. Meanwhile
+    the few connections that were accepted serve all the other requests.
 
-    Times are seconds. Without `keeps_bodies` answers are read to their end and have none; otherwise one of more than
-    `most` bytes has failed.
+    Times are in seconds. Without `keeps_bodies` answers are read to their end and their bodies discarded; otherwise an
+    answer of more than `most` bytes has failed. Belongs to one trio loop. A cancelled request closes its connection.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class HttpClient:
         most: int = MOST_BYTES,
     ) -> None:
         self._connect_timeout = connect_timeout
-        self._timeout = timeout  # for all of one question
-        self._idle_timeout = idle_timeout  # what has been idle for longer is not used again
+        self._timeout = timeout  # for the whole of one request
+        self._idle_timeout = idle_timeout  # connections that were idle for longer are not used again
         self._keeps_bodies = keeps_bodies
         self._most = most
         self._idle: dict[_Place, list[_Idle]] = {}
-        self._dials: dict[_Place, deque[_Dial]] = {}  # those that are under way, the oldest first
+        self._dials: dict[_Place, deque[_Dial]] = {}  # connects under way, the oldest first
 
     @property
     def idle(self) -> int:
-        """How many connections wait for a question."""
+        """The number of connections that wait for a request."""
         return sum(map(len, self._idle.values()))
 
     async def get(
@@ -100,7 +101,7 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         headers: Headers = (),
     ) -> Answer:
-        """The answer, whatever its status. Raises HttpFailed."""
+        """Return the answer to a GET, whatever its status. Raise HttpFailed."""
         request = _request("GET", join_host_port(host, port), target, headers, b"")
         with _failing(self._timeout):
             return await self._ask((host, port, tls), request)
@@ -108,15 +109,15 @@ class HttpClient:
     async def fetch(
         self, method: str, url: str, *, tls: ssl.SSLContext, headers: Headers = (), body: bytes = b""
     ) -> Answer:
-        """As the function of this name, on connections that are kept.
+        """Send a request to a whole URL and follow redirects, on connections that are kept.
 
-        One that has gone meanwhile is only noticed when it is used; what was asked then may be asked twice.
+        A kept connection that has gone is noticed only in use; the request is then sent again and may arrive twice.
         """
         with _failing(self._timeout):
             return await _follow(self._ask, method, url, tls=tls, headers=headers, body=body)
 
     async def close_idle(self) -> None:
-        """Those that are busy close when they have been answered. Waits for nothing, and cannot be cancelled."""
+        """Close the idle connections; busy ones close after their answer. Waits for nothing and cannot be cancelled."""
         idle, self._idle = self._idle, {}
         for kept in idle.values():
             await _close_all(kept)
@@ -124,16 +125,16 @@ class HttpClient:
     async def _ask(self, place: _Place, request: bytes) -> Answer:
         while True:
             stream, was_used = await self._connection(place)
-            answer = _Parsed(keeps_body=self._keeps_bodies)
+            answer = _ResponseParser(keeps_body=self._keeps_bodies)
             try:
                 return await self._ask_on(stream, place, request, answer)
             except (OSError, trio.BrokenResourceError, HttpFailed):
                 if answer.has_begun or not was_used:
                     raise
-                # It was closed while nobody looked.
+                # The server closed the connection while it was idle.
 
     async def _connection(self, place: _Place) -> tuple[trio.abc.Stream, bool]:
-        """Return a connection that nobody uses, and whether it has served another question before."""
+        """Return a connection that nobody uses, and whether it has served another request before."""
         kept = self._idle.setdefault(place, [])
         if kept and kept[-1].since < trio.current_time() - self._idle_timeout:
             await _close_all(kept)  # the last one is the youngest
@@ -150,20 +151,20 @@ class HttpClient:
             if dial in dials:
                 dials.remove(dial)
             if dial.instead is not None and (stream is not None or not dial.scope.cancelled_caught):
-                self._release(place, dial.instead)  # we have one of our own, or fail
+                self._release(place, dial.instead)  # this request has a connection of its own, or fails
         if stream is not None:
             return stream, False
-        assert dial.instead is not None  # whatever cancels the dial gives one
+        assert dial.instead is not None  # only `give_up_for` cancels the dial, and it sets this
         return dial.instead, True
 
     def _release(self, place: _Place, stream: trio.abc.Stream) -> None:
-        """Give the connection to the question that has dialled for the longest time, or keep it."""
+        """Give the connection to the request that has been dialling for the longest time, or keep it."""
         if dials := self._dials.get(place):
             dials.popleft().give_up_for(stream)
         else:
             self._idle.setdefault(place, []).append(_Idle(stream, trio.current_time()))
 
-    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _Parsed) -> Answer:
+    async def _ask_on(self, stream: trio.abc.Stream, place: _Place, request: bytes, answer: _ResponseParser) -> Answer:
         idle = self._idle
         stays = False
         try:
@@ -180,7 +181,7 @@ class HttpClient:
 
 
 class _Dial:
-    """The connect of one question, which may get a free connection instead."""
+    """The connect of one request, which may get a released connection instead."""
 
     __slots__ = ("instead", "scope")
 
@@ -216,7 +217,7 @@ async def get(
     timeout: float = inf,
     most: int = MOST_BYTES,
 ) -> Answer:
-    """A single question. The answer, whatever its status. Raises HttpFailed, also for one of more than `most` bytes."""
+    """Send a single GET and return the answer, whatever its status. Raise HttpFailed, also above `most` bytes."""
     request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(timeout):
         return await _exchange((host, port, tls), request, connect_timeout=connect_timeout, most=most)
@@ -234,7 +235,10 @@ async def fetch(
     most: int = MOST_BYTES,
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
 ) -> Answer:
-    """As `get`, of a whole URL, and wherever it leads: redirects are followed. `tls` is for https."""
+    """Send a single request to a whole URL, follow redirects, and return the last answer. Raise HttpFailed.
+
+    `tls` is for https. `before_large` is awaited once an answer exceeds SMALL.
+    """
     ask = partial(_exchange, connect_timeout=connect_timeout, most=most, before_large=before_large)
     with _failing(timeout):
         return await _follow(ask, method, url, tls=tls, headers=[_ONLY_ONE, *headers], body=body)
@@ -274,9 +278,9 @@ async def open_answer(
     connect_timeout: float = inf,
     patience: float = inf,
 ) -> AsyncIterator[OpenAnswer]:
-    """A single GET whose answer may be long: read as it comes, and left whenever one has enough. Raises HttpFailed.
+    """Send a single GET and yield its answer, which the caller reads piece by piece and may leave at any time.
 
-    `patience` is for each piece.
+    `patience` is the time for each piece, in seconds. Raises HttpFailed.
     """
     request = _request("GET", join_host_port(host, port), target, [_ONLY_ONE, *headers], b"")
     with _failing(inf):
@@ -284,7 +288,7 @@ async def open_answer(
     try:
         answer = OpenAnswer(stream, patience)
         try:
-            await answer.begin(request)
+            await answer.send_request(request)
             yield answer
         finally:
             answer.close()
@@ -293,14 +297,14 @@ async def open_answer(
 
 
 class OpenAnswer:
-    """An answer whose head is there and whose body comes by and by."""
+    """An answer whose head has been received and whose body arrives piece by piece."""
 
     def __init__(self, stream: trio.abc.Stream, patience: float) -> None:
         self._stream = stream
         self._patience = patience
-        self._parsed = _Parsed()
+        self._parsed = _ResponseParser()
 
-    async def begin(self, request: bytes) -> None:
+    async def send_request(self, request: bytes) -> None:
         with _failing(self._patience):
             await self._stream.send_all(request)
             while not self._parsed.has_head and await _receive_piece(self._stream, self._parsed):
@@ -310,8 +314,8 @@ class OpenAnswer:
     def status(self) -> int:
         return self._parsed.status
 
-    async def receive(self) -> bytes:
-        """The next piece of the body; nothing behind the last one. Raises HttpFailed, also when it breaks off."""
+    async def next_piece(self) -> bytes:
+        """Return the next piece of the body, or b"" after the last one. Raise HttpFailed, also for a cut answer."""
         with _failing(self._patience):
             while not self._parsed.body and await _receive_piece(self._stream, self._parsed):
                 pass
@@ -323,7 +327,7 @@ class OpenAnswer:
 
 
 def _split(url: str, location: str) -> SplitResult:
-    """Where `location` leads from `url`, or else the latter."""
+    """Return the URL to which `location` leads from `url`; an empty `location` leads to `url` itself."""
     try:
         whole = urljoin(url, location)
         parts = urlsplit(whole)
@@ -331,12 +335,12 @@ def _split(url: str, location: str) -> SplitResult:
     except ValueError as error:
         raise HttpFailed("not a URL") from error
     if not valid or not whole.isascii() or any(character <= " " for character in whole):
-        raise HttpFailed("not a URL that can be asked")  # it may hold a secret, so it is not named
+        raise HttpFailed("not a URL that can be asked")  # not quoted, as it may hold a secret
     return parts
 
 
 def _addressed(parts: SplitResult) -> tuple[str, str]:
-    """Return the Host header and the target of the request."""
+    """Return the Host header and the target of a request."""
     host = parts.netloc.rpartition("@")[2]
     target = parts.path or "/"
     return host, f"{target}?{parts.query}" if parts.query else target
@@ -359,13 +363,13 @@ def _request(method: str, host: str, target: str, headers: Headers, body: bytes)
 
 @contextmanager
 def _failing(timeout: float) -> Iterator[None]:
-    """Whatever goes wrong inside is an HttpFailed."""
+    """Turn every error inside into HttpFailed."""
     try:
         with trio.fail_after(timeout):
             yield
     except trio.TooSlowError as error:
         raise HttpTimeout("timeout") from error
-    # ValueError: what cannot be a host's name at all, or a port.
+    # ValueError, OverflowError: an impossible host name or port.
     except (OSError, ValueError, OverflowError, trio.BrokenResourceError) as error:
         raise HttpFailed(_cause(error)) from error
     except httptools.HttpParserError as error:
@@ -380,9 +384,9 @@ async def _exchange(
     most: int = MOST_BYTES,
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
 ) -> Answer:
-    """On a connection of its own."""
+    """Send a request on a connection of its own and return the answer."""
     stream = await _connect(*place, connect_timeout)
-    answer = _Parsed()
+    answer = _ResponseParser()
     try:
         await stream.send_all(request)
         await _receive(stream, answer, most=most, before_large=before_large)
@@ -393,13 +397,13 @@ async def _exchange(
 
 
 def _cause(error: BaseException) -> str:
-    """trio wraps: one error for all addresses of a name, one for whatever broke a stream."""
+    """Return the innermost cause: trio wraps the errors of all addresses of a name, and any error of a stream."""
     inner = error.__cause__
     if isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]
     cause = inner or error
     if isinstance(cause, OSError) and cause.errno and not isinstance(cause, socket.gaierror | ssl.SSLError):
-        return os.strerror(cause.errno)  # without where: whoever asked knows
+        return os.strerror(cause.errno)  # without the address, which the caller knows
     return str(cause)
 
 
@@ -413,7 +417,7 @@ async def _connect(host: str, port: int, tls: ssl.SSLContext | None, limit: floa
 
 async def _receive(
     stream: trio.abc.Stream,
-    answer: _Parsed,
+    answer: _ResponseParser,
     *,
     most: int = MOST_BYTES,
     before_large: BeforeLarge = trio.lowlevel.checkpoint,
@@ -427,48 +431,48 @@ async def _receive(
             await before_large()
 
 
-async def _receive_piece(stream: trio.abc.Stream, answer: _Parsed) -> bool:
-    """False when there is nothing more to come."""
+async def _receive_piece(stream: trio.abc.Stream, answer: _ResponseParser) -> bool:
+    """Receive and parse more of the answer; return False when it has ended."""
     if answer.complete:
         return False
     data = await stream.receive_some(_READ_SIZE)
     if data:
         answer.feed(data)
-        if answer.beside > _MOST_BESIDE + _MOST_BESIDE_A_BYTE * answer.size:
+        if answer.overhead > _MOST_OVERHEAD + _MOST_OVERHEAD_PER_BYTE * answer.size:
             raise HttpFailed("response with too much beside its body")
     elif not answer.ends_with_the_connection:
         raise HttpFailed("connection closed within the response")
     return bool(data)
 
 
-class _Parsed:
-    """An answer as it comes; what begins with `on_` is what httptools calls back.
+class _ResponseParser:
+    """An answer as it arrives; httptools calls the methods that begin with `on_`.
 
-    It and its parser hold each other, so `close` it: the garbage collector counts objects, not the megabytes in them,
-    and may come too late.
+    This object and httptools' parser refer to each other, so `close` it: the garbage collector counts objects and not
+    the megabytes in them, so it may run too late.
     """
 
     def __init__(self, *, keeps_body: bool = True) -> None:
-        self.body = bytearray()  # in one piece: chunks of two bytes each would take 20 times their size
-        self.size = 0  # of the body so far, kept or not
-        self.beside = 0  # bytes that were received and are not the body's
-        self.announced = 0  # its Content-Length
+        self.body = bytearray()  # joined at once: a list of chunks of two bytes would take 20 times their size
+        self.size = 0  # bytes of the body so far, also if they are not kept
+        self.overhead = 0  # received bytes that are not of the body
+        self.announced = 0  # the body's Content-Length
         self.status = 0
         self.location = b""
         self.index = b""
-        self.has_begun = False  # a byte of it is there
+        self.has_begun = False  # at least one byte was received
         self.has_head = False
         self.complete = False
         self._keeps_body = keeps_body
         self._parser: Any = httptools.HttpResponseParser(self)
         self._messages = 0
         self._stays_open = False
-        self._has_end = False  # says where it ends
+        self._has_end = False  # the head tells where the body ends
 
     def feed(self, data: bytes | bytearray) -> None:
-        """Raises HttpParserError."""
+        """Parse more data. Raise HttpParserError."""
         self.has_begun = True
-        self.beside += len(data)
+        self.overhead += len(data)
         self._parser.feed_data(data)
 
     def close(self) -> None:
@@ -483,7 +487,7 @@ class _Parsed:
 
     @property
     def may_be_followed(self) -> bool:
-        """By another one on this connection; not where the server says more than it was asked."""
+        """Whether the connection can serve another request; not if the server has sent more than one answer."""
         return self._stays_open and self._messages == 1
 
     def on_message_begin(self) -> None:
@@ -504,18 +508,18 @@ class _Parsed:
         self.status = int(self._parser.get_status_code())
 
     def on_body(self, body: bytes) -> None:
-        self.beside -= len(body)
+        self.overhead -= len(body)
         self.size += len(body)
         if self._keeps_body:
             self.body += body
 
     def on_message_complete(self) -> None:
         self.complete = True
-        self._stays_open = bool(self._parser.should_keep_alive())  # afterwards the parser does not know any more
+        self._stays_open = bool(self._parser.should_keep_alive())  # the parser does not know it later
 
 
 def https_port_in(answer: bytes) -> int | None:
-    """Return the port that a daemon of ours which serves no plain HTTP names in its refusal."""
+    """Return the HTTPS port that a daemon of ours without plain HTTP names in its refusal, or None."""
     try:
         return Fields(read(answer)).integer("https_port") or None
     except JsonError:

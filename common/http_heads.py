@@ -1,7 +1,7 @@
-"""What the head of a request must be before anybody looks at its path: the rules of Go's server, in its words.
+"""The rules that the head of a request must keep before its path matters: those of Go's server, in its words.
 
-Every door keeps them: the short path of nsqd takes no head that breaks one, and leaves it to `common.web`, which serves
-everything else.
+Both ways into HTTP keep them: nsqd's fast path leaves a head that breaks one to `common.web`, which serves everything
+else.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 
 from common.http_api import Response, wire_head
 
-# All of it: the line of the request, names and values.
+# Of the whole head: request line, names and values.
 MOST_HEAD_BYTES: Final = 64 * 1024
 _CONTINUE: Final = b"100-continue"
 
 
 def _refusal(words: bytes) -> bytes:
-    """Go's answers to what is no request have neither date nor length."""
+    """Return Go's answer to a malformed request, which has neither date nor length."""
     return b"HTTP/1.1 " + words + b"\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" + words
 
 
@@ -29,9 +29,9 @@ _EXPECTATION_FAILED: Final = Response(417, headers=((b"connection", b"close"),))
 
 
 def refusal_of(version: str, headers: Iterable[tuple[bytes, bytes]], size: int, *, date: bytes) -> bytes | None:
-    """Return the answer to a head that breaks a rule, behind which the connection ends; None for a good one.
+    """Return the answer to a head that breaks a rule, after which the connection ends; None for a good head.
 
-    `version` is "1.0" or "1.1", `headers` have names in lower case, and `size` is that of the whole head.
+    `version` is "1.0" or "1.1", `headers` have names in lower case, and `size` is that of the whole head in bytes.
     """
     if size > MOST_HEAD_BYTES:
         return HEADERS_TOO_LARGE

@@ -1,9 +1,9 @@
-"""Logging as NSQ does it: one line for each event on stderr, or one JSON object where a machine reads them.
+"""Logging as NSQ does it: one line for each event on stderr, or one JSON object where a machine reads the log.
 
     [nsqd] 2024/05/01 09:30:00.123456 INFO: TCP: listening on [::]:4150
 
-Modules log to `logging.getLogger(__name__)`; only a daemon's main configures. Our own packages log at
-the level that was asked for, libraries never below WARNING: what a library does is no event of ours.
+Modules log to `logging.getLogger(__name__)`; only a daemon's main configures logging. Our own packages log at the level
+that was asked for, libraries never below WARNING: an operator does not need to know what a library does.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOG_FORMATS: Final = ("nsq", "json")
 
 
 class LogLevel(IntEnum):
-    """NSQ's levels. The numbers are what `/config/log_level` answers."""
+    """NSQ's levels. `/config/log_level` answers with these numbers."""
 
     DEBUG = 1
     INFO = 2
@@ -34,7 +34,7 @@ class LogLevel(IntEnum):
 
     @classmethod
     def parse(cls, word: str) -> Self:
-        """`word` in any case; a ValueError says which words there are."""
+        """Read a level's word in any case; the ValueError for another word lists the levels."""
         try:
             return cls[word.upper()]
         except KeyError:
@@ -46,7 +46,7 @@ class LogLevel(IntEnum):
         return self.name.lower()
 
 
-_OF_LOGGING: Final[Mapping[LogLevel, int]] = {
+_PYTHON_LEVELS: Final[Mapping[LogLevel, int]] = {
     LogLevel.DEBUG: logging.DEBUG,
     LogLevel.INFO: logging.INFO,
     LogLevel.WARN: logging.WARNING,
@@ -63,7 +63,7 @@ _WORDS: Final[Mapping[int, str]] = {
 
 
 def configure(*, prefix: str, level: LogLevel, log_format: str = "nsq", stream: TextIO | None = None) -> None:
-    """Sends all logging to `stream` (stderr). May be called again: the last call holds."""
+    """Send all logging to `stream` (stderr by default). May be called again: the last call holds."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     handler.setFormatter(JsonFormatter() if log_format == "json" else NsqFormatter(prefix))
     logging.getLogger().handlers[:] = [handler]
@@ -71,17 +71,18 @@ def configure(*, prefix: str, level: LogLevel, log_format: str = "nsq", stream: 
 
 
 def set_level(level: LogLevel) -> None:
-    """Changes the level of everything, now; `PUT /config/log_level` ends here."""
-    threshold = _OF_LOGGING[level]
+    """Change the level of all logging at once; `PUT /config/log_level` calls this."""
+    threshold = _PYTHON_LEVELS[level]
     logging.getLogger().setLevel(max(threshold, logging.WARNING))
     for package in OUR_PACKAGES:
         logging.getLogger(package).setLevel(threshold)
 
 
-def leave_out_what_is_never_shown() -> None:
-    """For the whole process: a third of what a line costs is to find out where in the code it comes from.
+def skip_unused_record_fields() -> None:
+    """Stop logging from collecting fields that our formats never show, for the whole process.
 
-    What Python's logging HOWTO names under "Optimization".
+    Finding the place in the code that a line comes from is a third of the line's cost. Python's logging HOWTO
+    recommends these switches under "Optimization".
     """
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -93,12 +94,12 @@ class NsqFormatter(logging.Formatter):
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self._prefix = prefix
-        self._second = -1  # of the last line
-        self._moment = ""  # and how it reads
+        self._second = -1  # in which the last line was written
+        self._moment = ""  # that second as text
 
     def format(self, record: logging.LogRecord) -> str:
         second = int(record.created)
-        if second != self._second:  # to write it is half of the work, and a busy second has thousands of lines
+        if second != self._second:  # formatting it is half of the work, and a busy second has thousands of lines
             self._second = second
             self._moment = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(second))
         micros = min(round((record.created - second) * 1e6), 999_999)
@@ -109,7 +110,7 @@ class NsqFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: ts (RFC 3339, UTC), level, logger, message, and exception where there is one."""
+    """One object per line: ts (RFC 3339, UTC), level, logger, message, and the exception if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
@@ -128,7 +129,7 @@ def _word_of(record: logging.LogRecord) -> str:
 
 
 def _on_one_line(message: str) -> str:
-    # What a client sent may be quoted in a message; it must not be able to forge the next line of the log.
+    # A message may quote what a client sent, which must not be able to forge the next line of the log.
     if "\n" in message or "\r" in message:
         return message.replace("\r", "\\r").replace("\n", "\\n")
     return message

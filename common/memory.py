@@ -1,4 +1,4 @@
-"""How much memory the process has, where it comes from, and giving back what is not used."""
+"""How much memory the process uses, and how the C library is made to share it and give it back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _M_ARENA_MAX: Final = -8  # malloc.h
 
 
 def resident_bytes() -> int:
-    """0 where there is no /proc."""
+    """Return the resident memory of the process, or 0 where there is no /proc."""
     try:
         return int(_STATM.read_text("ascii").split()[1]) * _PAGE
     except OSError:
@@ -21,11 +21,11 @@ def resident_bytes() -> int:
 
 
 def share_one_heap() -> None:
-    """Makes all threads allocate from the heap of the main thread. To be called before there are others.
+    """Make all threads allocate from the main thread's heap. Call it before any other thread starts.
 
-    glibc gives each thread an arena of its own, and what a thread has allocated once stays in its arena: a megabyte of
-    history that was read in a thread is not used again by the loop. Arenas save threads from waiting for each other,
-    but ours allocate while they hold Python's lock.
+    glibc gives each thread an arena of its own, and memory that a thread has freed stays in its arena: the event loop
+    cannot reuse a megabyte of history that was read in a thread. Arenas save threads from waiting for each other, but
+    ours allocate while they hold Python's lock.
     """
     tune = getattr(ctypes.CDLL(None), "mallopt", None)
     if tune is not None:  # glibc has it
@@ -33,11 +33,11 @@ def share_one_heap() -> None:
 
 
 def return_unused() -> None:
-    """Gives the operating system what the C library keeps between pieces that are in use.
+    """Return the unused gaps between allocations to the operating system.
 
-    It does so by itself only at the end of the heap: where a thousand TLS sessions were, what little was allocated among
-    them keeps all of it. Takes a millisecond or so, and some tens where the heap has gigabytes.
+    By itself the C library returns only the end of the heap. After a thousand TLS sessions have gone, the few
+    allocations among them keep all of their memory. Takes about a millisecond, and some tens with a heap of gigabytes.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # glibc has it; others are more generous
+    if trim is not None:  # glibc has it; other libraries return more memory by themselves
         trim(0)

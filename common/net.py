@@ -1,7 +1,7 @@
 """Addresses and listening sockets, with the meanings and the error texts of NSQ.
 
-An address is TCP when it splits as host:port (an IPv6 host stands in brackets), and otherwise the path
-of a unix socket. Serving what these listeners accept is not done here.
+An address is a TCP address if it splits into host:port (an IPv6 host stands in brackets), and otherwise the path of a
+unix socket. This module does not serve the connections that its listeners accept.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any, Final
 
 from common.startup import StartupError
 
-# Go asks the kernel for its own maximum, whose default is this; the kernel cuts it down where it is less.
+# Go uses the kernel's maximum, which is this by default. A kernel with a lower one reduces the value itself.
 BACKLOG: Final = 4096
 
-_KEEP_ALIVE: Final = 15  # seconds; the kernel's own two hours would leave a machine that is gone in every list
+_KEEP_ALIVE: Final = 15  # seconds; the kernel's default of two hours would leave a dead machine in every list
 
-# Python has no single type for what getsockname() gives.
+# Python has no single type for the result of getsockname().
 SocketName = Any
 
 
 class AddressError(ValueError):
-    """This text cannot be listened on or connected to; the message says why, as Go does."""
+    """The text is no address to listen on or connect to; the message says why, in Go's words."""
 
 
 class ListenError(StartupError):
@@ -33,7 +33,7 @@ class ListenError(StartupError):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen or connect: host and port, or a unix socket's path (then the others are empty)."""
+    """Where to listen or connect: host and port, or the path of a unix socket (then the others are empty)."""
 
     host: str = ""
     port: int = 0
@@ -48,7 +48,9 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """What `--tcp-address` and its like mean. An empty text is an AddressError: the caller knows what that disables."""
+    """Read the value of `--tcp-address` and similar options. Raise AddressError for an empty text: callers decide its
+    meaning.
+    """
     if not text:
         raise AddressError("empty address")
     parts = _split_host_port(text)
@@ -64,9 +66,9 @@ def parse_address(text: str) -> Address:
 
 
 def bind(address: Address | str) -> socket.socket:
-    """A listening, non-blocking socket; ListenError when there can be none, also for a text that is no address.
+    """Open a listening, non-blocking socket. Raise ListenError if that fails, also for a text that is no address.
 
-    Port 0 takes any free port, which `listening_port()` tells. Close it with `close_listener()`.
+    Port 0 takes any free port; `listening_port()` returns it. Close the socket with `close_listener()`.
     """
     network = "tcp"
     try:
@@ -80,7 +82,7 @@ def bind(address: Address | str) -> socket.socket:
 
 
 def close_listener(listener: socket.socket) -> None:
-    """Closes it, and removes the file of a unix socket: the next start would find its address in use."""
+    """Close a listener, and remove a unix socket's file: the next start would find its address in use."""
     path = listener.getsockname() if listener.family == socket.AF_UNIX and listener.fileno() >= 0 else ""
     listener.close()
     if path:
@@ -89,14 +91,14 @@ def close_listener(listener: socket.socket) -> None:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Lets the kernel ask whether the other machine is still there, as often as Go does: after 15 s of silence."""
+    """Let the kernel check whether the other machine is still there, as Go does: after 15 s of silence."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEP_ALIVE)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEP_ALIVE)
 
 
 def format_peer(connection: socket.socket) -> str:
-    """Who is at the other end, as NSQ prints it; `@` on a unix socket. Still true after the peer has gone: `?`."""
+    """Return the peer's address as NSQ prints it: `@` for a unix socket, `?` if the peer has gone."""
     if connection.family == socket.AF_UNIX:
         return "@"
     try:
@@ -106,12 +108,14 @@ def format_peer(connection: socket.socket) -> str:
 
 
 def format_listener(listener: socket.socket) -> str:
-    """Where it listens, as the log and `listening on` print it."""
+    """Return the listener's address as the log prints it."""
     return format_name(listener.getsockname())
 
 
 def format_name(name: SocketName) -> str:
-    """A socket name or an `accept()` result as text. IPv4 that came over an IPv6 socket is printed as IPv4."""
+    """Return a socket name, or the address of an `accept()`, as text. IPv4 that came over an IPv6 socket is printed as
+    IPv4.
+    """
     if isinstance(name, tuple):
         host, port = str(name[0]), int(name[1])
         return join_host_port(host.removeprefix("::ffff:") if "." in host else host, port)
@@ -119,7 +123,7 @@ def format_name(name: SocketName) -> str:
 
 
 def listening_port(listener: socket.socket) -> int:
-    """The real port, as `/info` and registrations say it; -1 for a unix socket."""
+    """Return the real port for `/info` and registrations; -1 for a unix socket."""
     return -1 if listener.family == socket.AF_UNIX else int(listener.getsockname()[1])
 
 
@@ -136,17 +140,17 @@ def _split_host_port(text: str) -> tuple[str, str] | None:
 
 
 def _open_tcp(address: Address) -> socket.socket:
-    # Go opens a wildcard, 0.0.0.0 too, for both families where the machine has both, so an NSQ with default
-    # addresses is reachable in an IPv6-only cluster and by `localhost` as ::1. Ours must be, too.
+    # Go opens a wildcard address, including 0.0.0.0, for both families if the machine has both. NSQ with its default
+    # addresses is therefore reachable in an IPv6-only cluster and by `localhost` as ::1, and so must we be.
     if address.host in ("", "0.0.0.0", "::"):
         if socket.has_dualstack_ipv6():
             return _open(socket.AF_INET6, ("::", address.port), only_ipv6=False)
         return _open(socket.AF_INET, ("0.0.0.0", address.port))
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # it cannot be a name: a part that is empty or too long, say
+    except UnicodeError as error:  # not a possible name; a label may be empty or too long
         raise AddressError(f"lookup {address.host}: no such host") from error
-    # IPv4 first where a name has both, as Go does.
+    # If a name has both, IPv4 comes first, as in Go.
     family, _, _, _, name = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return _open(family, name)
 
@@ -158,7 +162,7 @@ def _open(family: int, name: SocketName, *, only_ipv6: bool = True) -> socket.so
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
-        # A unix path that exists is "address already in use", as in NSQ: it may be the socket of a broker that lives.
+        # A unix path that exists is "address already in use", as in NSQ: it may be the socket of a running broker.
         listener.bind(name)
         listener.listen(BACKLOG)
         listener.setblocking(False)

@@ -1,7 +1,7 @@
-"""JSON as NSQ's daemons write and read it, which is as Go does.
+"""JSON as NSQ's daemons write and read it, which is Go's way.
 
-Written: compact, keys in the given order, `<`, `>` and `&` escaped, text as raw UTF-8. Read: field names whatever
-their case, `null` for "not given", and integers only from integer literals.
+Written: compact, keys in the given order, `<`, `>` and `&` escaped, text as raw UTF-8. Read: field names in any case,
+`null` for "not given", and integers only from integer literals.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Final
 
 
 def dumps(value: object) -> bytes:
-    """Raises ValueError for NaN and infinities.
+    """Write a value as JSON. Raise ValueError for NaN and infinities.
 
-    Fractions below 0.0001 are written with Python's exponent (1e-05), which Go would write out; no such number
-    is in what the daemons say.
+    Fractions below 0.0001 are written with Python's exponent (1e-05), which Go would write out. The daemons send no
+    such number.
     """
     return _UNLIKE_GO.sub(_as_go, _encode(_with_whole_numbers(value))).encode()
 
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
-# What json writes otherwise than Go. All of it can only be inside of strings; a backslash that is itself escaped comes
-# first, so that what follows it is not taken for a short escape.
+# What json writes in another way than Go. All of it occurs in strings only. An escaped backslash is matched first, so
+# that the character after it is not taken for part of a short escape.
 _UNLIKE_GO: Final = re.compile(r"\\\\|\\b|\\f|[<>&\u2028\u2029\ud800-\udfff]")
 _GO: Final = {"\\\\": "\\\\", "\\b": "\\u0008", "\\f": "\\u000c"} | {
     character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"
@@ -36,14 +36,14 @@ _GO: Final = {"\\\\": "\\\\", "\\b": "\\u0008", "\\f": "\\u000c"} | {
 
 
 def _as_go(found: re.Match[str]) -> str:
-    return _GO.get(found[0], "\ufffd")  # what is left are lone surrogates: text that never was valid
+    return _GO.get(found[0], "\ufffd")  # the rest are lone surrogates: text that was never valid
 
 
-_BELOW_EXPONENTS: Final = 1e21  # from there on Go writes whole numbers with an exponent, as Python does
+_BELOW_EXPONENTS: Final = 1e21  # from here on Go writes whole numbers with an exponent, as Python does
 
 
 def _with_whole_numbers(value: object) -> object:
-    """The same value, with 1.0 as 1."""
+    """Return the same value with 1 in place of 1.0."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < _BELOW_EXPONENTS else value
     if isinstance(value, dict):
@@ -57,52 +57,52 @@ def _with_whole_numbers(value: object) -> object:
 
 
 class JsonError(ValueError):
-    """The text is no JSON, or a field does not have the type that it should."""
+    """The text is no JSON, or a field does not have the expected type."""
 
 
 def loads(data: bytes) -> object:
-    """Return the whole document, with objects as dictionaries: of equal names the last one counts. Raises JsonError.
+    """Return the whole document, with objects as dictionaries; the last of equal names counts. Raise JsonError.
 
-    Only UTF-8 without a byte order mark is JSON here. In strings, bytes that are not UTF-8 and escapes of
-    half a surrogate pair become U+FFFD, one each.
+    Only UTF-8 without a byte order mark is JSON here. In strings, bytes that are not UTF-8 and escapes of half a
+    surrogate pair become U+FFFD, one each.
     """
     try:
         return _plain(read(data))
-    except RecursionError as error:  # what the scanner still takes may be too deep here
+    except RecursionError as error:  # a depth that the scanner accepts may be too much here
         raise JsonError(str(error)) from error
 
 
 def read(data: bytes) -> object:
-    """Return the document for `Fields`, which looks at the few values that somebody asks for. Raises JsonError.
+    """Return the document for `Fields`, which examines only the values that are asked for. Raise JsonError.
 
-    Every client can send a document, so reading it must be cheap whatever it holds: a Python function that is called
-    for each value took 25 ms for 64 KiB. Therefore the scanner of `json`, which is written in C, calls nothing but C,
-    and what is left to do is done to the values that are asked for:
+    Any client can send a document, so reading it must be cheap whatever it contains: calling a Python function for each
+    value took 25 ms for 64 KiB. Therefore json's scanner, which is written in C, calls nothing but C, and the remaining
+    work is done only for the values that are asked for:
 
         {"a": 1, "a": 2}    (("a", b"1"), ("a", b"2"))    a tuple of pairs, so that equal names are kept
-        -12                 b"-12"                        int() refuses thousands of digits, even where nobody asks
+        -12                 b"-12"                        int() refuses thousands of digits, needed or not
         "a<ff>"             "a<half a surrogate pair>"    becomes U+FFFD
     """
     text = data.decode("utf-8", "surrogateescape")
     try:
         with _uncollected():
             value: object = _decoder.decode(text)
-    except (ValueError, RecursionError) as error:  # the latter: nested more deeply than any document of ours
+    except (ValueError, RecursionError) as error:  # RecursionError: nested more deeply than any document of ours
         raise JsonError(str(error)) from error
     return value
 
 
 class Fields:
-    """The fields of an object, as NSQ's decoder takes them.
+    """The fields of an object, as NSQ's decoder reads them.
 
-    Names match whatever their case. `null` leaves a field as it was; otherwise the last one of a name counts, but all
-    of them must have the right type, else JsonError is raised. An object that is `null` has no fields.
+    Names match in any case. `null` leaves a field unchanged. Otherwise the last value of a name counts, but all of them
+    must have the right type, else JsonError is raised. An object that is `null` has no fields.
     """
 
     __slots__ = ("_values",)
 
     def __init__(self, value: object) -> None:
-        """`value` comes from `read`, or is such a value's own item."""
+        """Take a `value` that comes from `read`, or a member of such a value."""
         if value is not None and not isinstance(value, tuple):
             raise JsonError(f"expected an object, got {_kind(value)}")
         self._values: dict[str, list[object]] = {}
@@ -125,7 +125,7 @@ class Fields:
         return default
 
     def integer(self, name: str, default: int = 0, *, bits: int = 64) -> int:
-        """A signed integer of that many bits, from an integer literal: neither 1000.0 nor 1e3 nor "1000"."""
+        """Return a signed integer of that many bits from an integer literal: neither 1000.0 nor 1e3 nor "1000"."""
         for value in self._values.get(name, ()):
             if not isinstance(value, bytes):
                 raise _wrong_type(name, "an integer", value)
@@ -136,7 +136,7 @@ class Fields:
         return default
 
     def items(self, name: str) -> list[object]:
-        """Return the members of a list: strings as in `text`, objects for `Fields`. Empty when it is not there."""
+        """Return the members of a list: strings as in `text`, objects for `Fields`. Empty if the field is absent."""
         items: list[object] = []
         for value in self._values.get(name, ()):
             if not isinstance(value, list):
@@ -145,7 +145,7 @@ class Fields:
         return [_repaired(item) if isinstance(item, str) else item for item in items]
 
 
-_LONGEST_INTEGER: Final = 100  # digits: far beyond any field, far below what int() refuses
+_LONGEST_INTEGER: Final = 100  # digits: far more than any field has, far fewer than int() refuses
 
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
@@ -159,9 +159,9 @@ _decoder: Final = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str.encode
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Keeps the cyclic collector away from a document in the making, where it finds nothing however often it looks.
+    """Switch the cyclic collector off while a document is read: it finds nothing there, however often it runs.
 
-    Half a million lists in 1 MiB made it look at everything there is, which took ten times as long as reading them.
+    Half a million lists in 1 MiB made it examine all live objects, which took ten times as long as reading the lists.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -173,7 +173,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _integer(digits: bytes) -> int:
-    # However long the number, if no field asks for it then it does no harm; if one does, it is out of range.
+    # A longer number is out of range for every field, also when it is cut.
     return int(digits[:_LONGEST_INTEGER])
 
 

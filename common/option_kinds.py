@@ -1,6 +1,6 @@
-"""Kinds of option values: how each is read from a flag, a variable or TOML, and how it is shown.
+"""Kinds of option values: how each is read from a flag, an environment variable or TOML, and how it is shown.
 
-The conversions from TOML are NSQ's, but for integers as booleans (docs/reference/differences.md).
+The conversions from TOML are NSQ's, except that of integers to booleans (docs/reference/differences.md).
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _INT64: Final = range(-(2**63), 2**63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind(Generic[T]):
-    """How one sort of value is read and shown.
+    """How values of one kind are read and shown.
 
-    `parse` reads a flag's text and `convert` what TOML gives; both raise ValueError with the reason. A repeated
-    kind's value is a tuple, and its `parse` gives what one use of the flag adds.
+    `parse` reads a flag's text and `convert` the value in a TOML file; both raise ValueError with the reason. A
+    repeated kind's value is a tuple, and its `parse` returns what one use of the flag adds.
     """
 
     word: str  # stands for the value in --help
@@ -37,10 +37,10 @@ class Kind(Generic[T]):
     convert: Callable[[object], T]
     show: Callable[[T], str] = str  # for people: --help, the reference page, error messages
     render: Callable[[T], str] = str  # for `GET /config/<key>`
-    put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, where this is not `parse`
+    put: Callable[[str], T] | None = None  # for `PUT /config/<key>`, if that differs from `parse`
     is_bare: bool = False  # `--flag` alone means true
     is_repeated: bool = False
-    is_descending: bool = False  # NSQ sorts what its flags give, and nothing else
+    is_descending: bool = False  # NSQ sorts the values of flags, but not those of the file
     has_own_words: bool = False  # NSQ says "failed parsing <key> <value>" for these
 
 
@@ -142,7 +142,7 @@ def _put_strings(text: str) -> tuple[str, ...]:
 
 
 def _convert_by_text(parse: Callable[[str], T]) -> Callable[[object], T]:
-    """For words that TOML may also hold as a boolean or an integer."""
+    """Return a conversion of words that TOML may also hold as a boolean or an integer."""
     return lambda value: parse(str(value).lower() if isinstance(value, bool) else str(value))
 
 
@@ -189,10 +189,10 @@ FLOATS: Final = Kind(
 )
 
 
-def own_words(
+def words_kind(
     word: str, parse: Callable[[str], T], *, show: Callable[[T], str], render: Callable[[T], str], is_bare: bool = False
 ) -> Kind[T]:
-    """A kind whose values are a few words, the same wherever they are read."""
+    """Return a kind whose values are a few words, the same wherever they are read."""
     return Kind(
         word=word,
         parse=parse,
@@ -205,7 +205,7 @@ def own_words(
 
 
 def one_of(*words: W) -> Kind[W]:
-    """A kind whose values are these words, or the members of an enum of words."""
+    """Return a kind whose values are these words, or the members of an enum of words."""
 
     def parse(text: str) -> W:
         for word in words:
@@ -213,13 +213,14 @@ def one_of(*words: W) -> Kind[W]:
                 return word
         raise ValueError(f"must be one of {', '.join(words)}")
 
-    return own_words("|".join(words), parse, show=str, render=str)
+    return words_kind("|".join(words), parse, show=str, render=str)
 
 
-LEVEL: Final = own_words("level", LogLevel.parse, show=lambda level: level.word, render=lambda level: str(level.value))
+LEVEL: Final = words_kind("level", LogLevel.parse, show=lambda level: level.word, render=lambda level: str(level.value))
 
 
 def kind_of(default: object) -> Kind[Any]:
+    """Return the kind that the type of a default implies."""
     match default:
         case bool():
             return BOOLEAN

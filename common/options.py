@@ -1,4 +1,4 @@
-"""One table of settings for each daemon; flags, file, environment, --help, checks and reference come from it.
+"""One table of settings for each daemon: flags, file, environment, --help, checks and reference pages follow from it.
 
 A table is a frozen dataclass whose fields are made by `option()`:
 
@@ -7,9 +7,9 @@ A table is a frozen dataclass whose fields are made by `option()`:
         max_msg_size: int = option(1_048_576, "largest message, in bytes", at_least=1)
         msg_timeout: Nanoseconds = option(MINUTE, "when a message comes back", kind=DURATION)
 
-`parse()` makes one of it. A flag beats an environment variable, that beats the TOML file, that the default.
-All durations are whole nanoseconds, as NSQ's HTTP API shows them; `seconds()` is for whoever waits.
-The syntax of flags is that of Go's `flag` package, because that is what NSQ's users have in their scripts.
+`parse()` makes an instance of it. A flag takes precedence over an environment variable, that over the TOML file, and
+that over the default. All durations are whole nanoseconds, as in NSQ's HTTP API; `seconds()` converts them for code
+that waits. The syntax of flags is that of Go's `flag` package, because NSQ's users have it in their scripts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from common.option_kinds import (
     Kind,
     kind_of,
     one_of,
-    own_words,
+    words_kind,
 )
 from common.startup import StartupError
 from common.wire.quoting import quote
@@ -53,7 +53,7 @@ from common.wire.quoting import quote
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# With what a table is made of, so that a table needs one import.
+# Includes the parts that tables are made of, so that a table needs one import.
 __all__ = [
     "BOOLEAN",
     "DURATION",
@@ -84,7 +84,6 @@ __all__ = [
     "help_text",
     "one_of",
     "option",
-    "own_words",
     "parse",
     "parse_duration",
     "read_flags",
@@ -93,6 +92,7 @@ __all__ = [
     "tool_usage",
     "usage",
     "variable_of",
+    "words_kind",
 ]
 
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class UsageError(Exception):
 
 
 class HelpRequested(Exception):
-    """`--help` was given: the usage is to be printed, and the exit status is 0."""
+    """`--help` was given: the caller prints the usage, and the exit status is 0."""
 
     def __init__(self, usage: str) -> None:
         super().__init__(usage)
@@ -137,7 +137,7 @@ class Option:
     key: str
     help: str
     kind: Kind[Any]
-    default: Any  # MISSING where it is computed
+    default: Any  # MISSING if it is computed
     default_shown: str | None
     at_least: int | None
     at_most: int | None
@@ -181,10 +181,10 @@ def option(
     deprecated: bool = False,
     at_run_time: bool = False,
 ) -> T:
-    """A field of a table. The kind follows from the default where it can: bool, int, float, str, or tuple of str.
+    """Make a field of a table. Its kind follows from a default of type bool, int, float, str, or tuple of str.
 
-    `flag` and `toml` are for names that do not follow from the field's. A deprecated option is only a flag and has
-    no effect. What is settable `at_run_time` takes `PUT /config/<key>`.
+    `flag` and `toml` are for names that do not follow from the field's name. A deprecated option is accepted as a flag
+    only and has no effect. An option that is settable `at_run_time` accepts `PUT /config/<key>`.
     """
     settings = {
         "help": help,
@@ -203,7 +203,7 @@ def option(
 
 
 def computed_option(compute: Callable[[], T], shown: str, help: str, **settings: Any) -> T:
-    """An option whose default depends on the machine; `shown` says on what."""
+    """Make an option whose default depends on the machine; `shown` describes the default in `--help`."""
     kind = settings.pop("kind", None) or kind_of(compute())
     described: Any = option(None, help, kind=kind, **settings)
     made: T = field(default_factory=compute, metadata={**described.metadata, "default_shown": shown})
@@ -212,7 +212,7 @@ def computed_option(compute: Callable[[], T], shown: str, help: str, **settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseOptions:
-    """What every daemon's table has, because `common.daemon` needs it."""
+    """The options of every daemon, which `common.daemon` needs."""
 
     log_level: LogLevel = option(
         LogLevel.INFO, "what to log: debug, info, warn, error, or fatal", kind=LEVEL, at_run_time=True
@@ -221,14 +221,15 @@ class BaseOptions:
     log_format: str = option("nsq", "how the log is written: nsq (NSQ's lines) or json", kind=one_of(*LOG_FORMATS))
 
     def checked(self) -> Self:
-        """These options, checked against each other and completed; StartupError when they cannot be used.
+        """Return these options, checked against each other and completed. Raise StartupError if they cannot be used.
 
-        Each option's own bounds have been checked before.
+        The bounds of each option on its own have been checked before.
         """
         return self
 
 
 def table_of(options_class: type[DataclassInstance]) -> tuple[Option, ...]:
+    """Return the rows of a table in the order of its fields."""
     return tuple(
         Option(
             name=row.name,
@@ -245,7 +246,7 @@ def table_of(options_class: type[DataclassInstance]) -> tuple[Option, ...]:
 
 
 def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[str, str], program: str) -> OptionsT:
-    """The options of `program`, from its arguments (without its own name), the environment and the TOML file.
+    """Read the options of `program` from its arguments (without its own name), the environment and the TOML file.
 
     Raises UsageError, HelpRequested, VersionRequested, or StartupError with the whole line to print.
     """
@@ -272,15 +273,15 @@ def parse(options_class: type[OptionsT], argv: Sequence[str], environ: Mapping[s
 
 @dataclass(frozen=True, slots=True)
 class Flags(Generic[T]):
-    """A command line as it was read."""
+    """A tool's command line, as `read_flags` has read it."""
 
     options: T
     wants_version: bool
-    left: tuple[str, ...]  # from the first word on that is no flag
+    rest: tuple[str, ...]  # the arguments from the first one on that is no flag
 
 
 def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *, closing: str = "") -> Flags[TableT]:
-    """The same grammar for a tool: no environment, no file, and nothing is checked but the flags' own syntax.
+    """Read a tool's command line: the same grammar, but no environment, no file, and only the flags' syntax is checked.
 
     `closing` ends the usage text. Raises UsageError or HelpRequested.
     """
@@ -291,12 +292,12 @@ def read_flags(options_class: type[TableT], argv: Sequence[str], program: str, *
 
 
 def variable_of(program: str, flag: str) -> str:
-    """The environment variable that stands for a flag: NSQD_TCP_ADDRESS for nsqd's tcp-address."""
+    """Return the environment variable of a flag: NSQD_TCP_ADDRESS for nsqd's tcp-address."""
     return f"{program}_{flag}".replace("-", "_").upper()
 
 
 class _CommandLine:
-    """Go's `flag` package: one dash or two, `--flag=value` or `--flag value`, and a bare word ends it all."""
+    """Go's `flag` package: one dash or two, `--flag=value` or `--flag value`, and a bare word ends the flags."""
 
     def __init__(self, table: Sequence[Option], usage: str, *, has_file: bool) -> None:
         self._usage = usage
@@ -307,7 +308,7 @@ class _CommandLine:
         self.wants_version = False
 
     def read(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Returns what is left, from the first word on that is no flag."""
+        """Read the flags and return the arguments from the first one on that is no flag."""
         left = list(reversed(argv))
         while left and len(left[-1]) > 1 and left[-1].startswith("-") and left[-1] != "--":
             argument = left.pop()
@@ -371,7 +372,7 @@ def _quoted(text: str) -> str:
 
 
 def _read_environment(environ: Mapping[str, str], table: Sequence[Option], program: str) -> dict[str, Any]:
-    # Unknown NSQD_... variables are none of our business: Kubernetes sets some for every service called nsqd.
+    # Unknown NSQD_... variables are ignored: Kubernetes sets some of its own for every service called nsqd.
     values = {}
     for row in table:
         variable = variable_of(program, row.flag)
@@ -379,7 +380,7 @@ def _read_environment(environ: Mapping[str, str], table: Sequence[Option], progr
         if text is None or row.is_deprecated:
             continue
         try:
-            # A list is written with commas here, as there is only one variable.
+            # There is only one variable for a repeated option, so its values are separated by commas.
             values[row.name] = row.kind.convert(text) if row.kind.is_repeated else row.kind.parse(text)
         except ValueError as error:
             raise StartupError(f"invalid value {_quoted(text)} for environment variable {variable}: {error}") from error
@@ -420,15 +421,15 @@ def _converted(row: Option, value: object) -> Any:
 
 
 def format_value(options: BaseOptions, key: str) -> str:
-    """What `GET /config/<key>` answers; KeyError for an unknown key. Text is raw, durations are nanoseconds."""
+    """Return the answer to `GET /config/<key>`: raw text, durations in nanoseconds. KeyError for an unknown key."""
     row = _row_of(options, key)
     return str(row.kind.render(getattr(options, row.name)))
 
 
 def change(options: OptionsT, key: str, text: str) -> OptionsT:
-    """What `PUT /config/<key>` makes of the options.
+    """Return the options after `PUT /config/<key>`.
 
-    KeyError for a key that is unknown or fixed after the start; ValueError for a bad value.
+    Raise KeyError for a key that is unknown or fixed after the start, and ValueError for a bad value.
     """
     row = _row_of(options, key)
     if not row.at_run_time:
@@ -444,18 +445,18 @@ def _row_of(options: BaseOptions, key: str) -> Option:
     raise KeyError(key)
 
 
-# --- for people
+# --- help texts
 
 _IN_TOOLS: Final = (
     ("help", "", "print this and exit", ""),
     ("version", "", "print the version and exit", ""),
 )
-# What each daemon has beside its table: flag, type, meaning, default.
+# The flags of each daemon that are not in its table: flag, type, meaning, default.
 EVERYWHERE: Final = (("config", "string", "path to a TOML file with settings", ""), *_IN_TOOLS)
 
 
 def usage(program: str, table: Sequence[Option]) -> str:
-    """All of a daemon's `--help`, in the shape that Go gives it."""
+    """Return a daemon's whole `--help` text, in Go's layout."""
     closing = (
         "A flag may be written with one dash or two. If it is absent, its value comes from the environment\n"
         f"({program.upper()}_LOG_LEVEL for --log-level), then the --config file, then the default."
@@ -464,6 +465,7 @@ def usage(program: str, table: Sequence[Option]) -> str:
 
 
 def tool_usage(program: str, table: Sequence[Option], closing: str) -> str:
+    """Return a tool's whole `--help` text, which ends with `closing`."""
     return _usage(program, table, _IN_TOOLS, closing)
 
 
@@ -477,7 +479,7 @@ def _usage(program: str, table: Sequence[Option], others: Sequence[tuple[str, st
 
 
 def help_text(row: Option) -> str:
-    """Return what the option is for, as `--help` and the reference page say it."""
+    """Return an option's description for `--help` and the reference page."""
     if row.is_deprecated:
         return f"deprecated, no effect: {row.help}"
     repeated = " (may be given multiple times)" if row.kind.is_repeated else ""

@@ -1,8 +1,8 @@
-"""One task that serves many sockets: an epoll of its own, which trio waits for as for any other descriptor.
+"""One task that serves many sockets through an epoll of its own, on which trio waits as on any other descriptor.
 
-A trio task for each connection costs two wake-ups, an epoll_ctl and a task switch for every small command; here a wake-up
-costs one poll, and everything that is ready is served in one *turn* (docs/decisions/0001). What a connection does with its bytes
-is its handler's business, plain synchronous code.
+A trio task for each connection would cost two wake-ups, an epoll_ctl and a task switch for every small command. Here a
+wake-up costs one poll, and everything that is ready is served in one *turn* (docs/decisions/0001). A connection's bytes
+are the business of its handler, which is plain synchronous code.
 
 A bug in a handler ends that one connection: see `_contain`.
 """
@@ -32,71 +32,71 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_READ_SIZE: Final = 120 * 1024  # at most: just below what the allocator maps and unmaps anew for each read
+_READ_SIZE: Final = 120 * 1024  # at most; the allocator would map and unmap a larger buffer for each read
 _SMALLEST_READ: Final = _READ_SIZE // 8  # while turns take too long
 _MOST_UNSENT: Final = 1 << 20  # a peer that does not read its responses is not read from either
-_SLICE: Final = 0.002  # seconds at a stretch before other tasks get their turn
-_LONGEST_TURN: Final = 0.005  # seconds until connections that are ready wait for the next turn
+_SLICE: Final = 0.002  # seconds of serving before other trio tasks may run
+_LONGEST_TURN: Final = 0.005  # seconds after which the remaining ready connections wait for the next turn
 _CLOSE_TIMEOUT: Final = 5.0  # how long a peer may take to read the last bytes we owe it
-_LONGEST_LEAVE: Final = 30.0  # seconds that a peer may go on sending when all is said
-_MOST_THROWN_AWAY: Final = 32 << 20  # bytes that it may send then: the largest body allowed, several times
-_MOST_STALE_ALARMS: Final = 1000  # besides one for each connection
-_ACCEPT_PAUSE: Final = 0.1  # seconds, when the operating system has no descriptor left
+_LONGEST_LINGER: Final = 30.0  # seconds that a peer may go on sending after our last bytes
+_MOST_DISCARDED: Final = 32 << 20  # bytes that it may send meanwhile: several times the largest body
+_MOST_STALE_ALARMS: Final = 1000  # in addition to one for each connection
+_ACCEPT_PAUSE: Final = 0.1  # seconds to wait when the operating system has no descriptor left
 _NOTHING: Final = memoryview(b"")
-_IN: Final = select.EPOLLIN  # quicker than to ask the module for each event
+_IN: Final = select.EPOLLIN  # quicker than an attribute of the module for each event
 _OUT: Final = select.EPOLLOUT
 _ERRORS: Final = select.EPOLLERR | select.EPOLLHUP
 
 
 class Handler(Protocol):
-    """One connection's decisions. The poller asks for the properties after every event, so they should be cheap."""
+    """The decisions of one connection. The poller reads the properties after every event, so they should be cheap."""
 
     def receive(self, data: bytes, now: float) -> None: ...
 
     def end(self) -> None:
-        """The peer will send nothing more."""
+        """Take note that the peer will send nothing more."""
 
     def bytes_to_send(self) -> list[bytes]: ...
 
     def sent(self, unsent: int) -> None:
-        """Everything but the last `unsent` bytes is with the operating system."""
+        """Take note that the operating system has taken everything but the last `unsent` bytes."""
 
     def abort(self) -> None:
-        """The connection is gone."""
+        """Take note that the connection is gone."""
 
     def tick(self, now: float) -> None:
-        """`next_deadline` has come."""
+        """Act on `next_deadline`, which has come."""
 
     @property
     def next_deadline(self) -> float:
-        """When `tick` is to be called; it may be too early, never too late."""
+        """When `tick` has to be called; may be too early, never too late."""
 
     @property
     def reading(self) -> bool:
-        """Whether it wants more now; what comes all the same is its to keep."""
+        """Whether the handler wants more data now. It has to accept data that come all the same."""
 
     @property
     def finished(self) -> bool:
-        """To be closed when everything is sent."""
+        """Whether to close the connection once everything is sent."""
 
     @property
     def lingers(self) -> bool:
-        """Whether the peer may still be sending when it is `finished`, and is to get its last words all the same."""
+        """Whether to wait, once `finished`, until the peer has stopped sending, so that it gets our last bytes."""
 
     @property
     def aborted(self) -> bool:
-        """To be closed at once."""
+        """Whether to close the connection at once."""
 
     @property
     def write_timeout(self) -> float:
-        """How long the peer may leave unread what it was sent, in seconds."""
+        """How long the peer may leave sent data unread, in seconds."""
 
 
 def _do_nothing() -> None: ...
 
 
 class Connection:
-    """A socket, its handler, and what the socket has not taken yet."""
+    """A socket, its handler, and the data that the socket has not taken yet."""
 
     __slots__ = (
         "alarm",
@@ -115,7 +115,7 @@ class Connection:
         "stuck_since",
         "unsent",
     )
-    __deletable__ = ("handler",)  # asks mypyc to let go of it as Python does
+    __deletable__ = ("handler",)  # lets mypyc delete the attribute, as Python does
 
     def __init__(self, sock: socket.socket, peer: str, on_closed: Callable[[], None] = _do_nothing) -> None:
         self.sock = sock
@@ -123,48 +123,48 @@ class Connection:
         self.fd = sock.fileno()
         self.peer = peer
         self.handler: Handler
-        self.is_ours = True  # neither closed nor given away
-        self.unsent = _NOTHING  # what the socket did not take
-        self.queued: list[bytes] = []  # what came after that
+        self.is_ours = True  # neither closed nor released to somebody else
+        self.unsent = _NOTHING  # what the socket has not taken
+        self.queued: list[bytes] = []  # what is to be sent after `unsent`
         self.queued_bytes = 0
-        self.stuck_since = inf
+        self.stuck_since = inf  # when the socket last took any of the unsent data; inf: none are unsent
         self.events = _IN
-        self.marked = False  # stands in the poller's list of those that may have something to send
-        self.reading = True  # the peer may still send, and we still care
+        self.marked = False  # is in the poller's list of connections that may have something to send
+        self.reading = True  # the peer may still send, and we still read
         self.ended = False  # the peer will send nothing more
-        self.alarm = inf
+        self.alarm = inf  # the time of its valid entry in the poller's heap of alarms
 
 
 MakeHandler = Callable[[Connection, Callable[[], None]], Handler]
 
 
 class PolledTurn(Turn, Protocol):
-    """A turn with many connections, of which the last ones are read long after it began."""
+    """A turn that serves many connections, the last of which may be read long after it began."""
 
     def take_time(self) -> float:
-        """Take the time anew."""
+        """Take the time again and return it."""
 
 
 T = TypeVar("T", bound=PolledTurn)
 
 
 class Poller(Generic[T]):
-    """Serves many sockets in turns, of which each ends with `flush`: so the poller has its turn made with that."""
+    """Serves many sockets in turns. Every turn ends with `flush`, so `make_turn` is given that."""
 
     def __init__(self, make_turn: Callable[[Callable[[], None]], T], *, busy_poll: float = 0.0) -> None:
         self.turn = make_turn(self.flush)
-        # Waking a sleeping process costs tens of microseconds, so before it sleeps it asks for a little while longer.
-        # On a single core that would only take the peer's time.
+        # Waking a sleeping process costs tens of microseconds, so the poller polls a little longer before it sleeps. On
+        # a single core that would only take time from the peer.
         self._busy_poll = busy_poll if len(os.sched_getaffinity(0)) > 1 else 0.0
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._read_size = _READ_SIZE
-        self._has_read_much = False  # in this turn, so that a smaller size would have made it shorter
-        self._late: list[int] = []  # descriptors that the last turn had no time for ...
-        self._served: list[int] = []  # ... and those that it has served then, in that order
-        self._marked: list[Connection] = []
+        self._has_read_much = False  # in this turn, so that smaller reads would have made it shorter
+        self._late: list[int] = []  # descriptors that the last turn had no time for
+        self._served: list[int] = []  # descriptors that such a turn has served, in that order
+        self._marked: list[Connection] = []  # those that may have something to send
         self._alarms: list[tuple[float, int, Connection]] = []
-        self._serial = 0
+        self._serial = 0  # keeps alarms of the same time from comparing their connections
         self._alarm_set = Wakeup()
         self._sleeping_until = inf
 
@@ -176,11 +176,11 @@ class Poller(Generic[T]):
     async def accept(
         self, listener: socket.socket, make_handler: MakeHandler, budget: Budget, *, at_once: bool = False
     ) -> None:
-        """Take connections from a listening, non-blocking socket until cancelled.
+        """Accept connections from a listening, non-blocking socket until cancelled.
 
-        One by one: in a flood, those who have come are served before more are let in, as each may cost a handshake. At a
-        door without handshakes they are taken `at_once`: behind five hundred others, with a long turn after each, an
-        honest client would wait for seconds.
+        Others are served after each connection that is accepted: in a flood of handshakes, those that have connected
+        come before new ones. Where there are no handshakes, `at_once` accepts all that are there, for a slice of time:
+        otherwise an honest client behind five hundred others, with a long turn after each, would wait for seconds.
         """
         stop = monotonic() + _SLICE
         while True:
@@ -190,7 +190,7 @@ class Poller(Generic[T]):
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(listener)
                 stop = monotonic() + _SLICE
-            except OSError as error:  # out of descriptors, or the peer has gone already
+            except OSError as error:  # no descriptor is left, or the peer has gone already
                 log.warning("accept failed: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE)
             else:
@@ -203,7 +203,7 @@ class Poller(Generic[T]):
                     if self._marked:  # a handshake may have made room for this one
                         with in_turn(self.turn):
                             pass
-                except OSError as error:  # reset before we could look at it
+                except OSError as error:  # the peer reset it before we could use it
                     log.info("client(%s) - %s", format_name(name), error)
                     sock.close()
                     budget.give_back()
@@ -214,7 +214,7 @@ class Poller(Generic[T]):
     def add(
         self, sock: socket.socket, peer: str, make_handler: MakeHandler, *, on_closed: Callable[[], None] = _do_nothing
     ) -> None:
-        """Serves this connected socket from now on. `make_handler` is given the connection and its `wake`."""
+        """Serve this connected socket from now on. `make_handler` gets the connection and a function that wakes it."""
         sock.setblocking(False)
         connection = Connection(sock, peer, on_closed)
 
@@ -223,22 +223,24 @@ class Poller(Generic[T]):
                 connection.marked = True
                 self._marked.append(connection)
 
-        self.turn.begin()  # the handler notes when its client came, and an idle broker's last turn may be long ago
+        # The handler notes the time at which its client came, and an idle broker's last turn may be long ago.
+        self.turn.begin()
         connection.handler = make_handler(connection, wake)
         self._epoll.register(connection.fd, connection.events)
         self._connections[connection.fd] = connection
         self._watch_deadline(connection)
 
     def release(self, connection: Connection) -> socket.socket:
-        """Gives the socket away; whoever gets it serves it from now on, and calls `connection.on_closed` in the end.
+        """Give the socket to the caller, who serves it from now on and calls `connection.on_closed` in the end.
 
-        Handlers may do so in `receive` and `sent`.
+        A handler may call this in `receive` and `sent`.
         """
         self._forget(connection)
         del connection.handler
         return connection.sock
 
     def close_all(self, *, but: Callable[[Handler], bool] | None = None) -> None:
+        """Close all connections at once, except those for whose handlers `but` returns True."""
         for connection in tuple(self._connections.values()):
             if but is None or not but(connection.handler):
                 self._drop(connection)
@@ -250,9 +252,10 @@ class Poller(Generic[T]):
             connection.on_closed()
             try:
                 connection.handler.abort()
-            except Exception:  # the state that made a step fail may make this fail as well
+            except Exception:  # the state that made an earlier step fail may make this one fail as well
                 log.exception("client(%s) - internal error while it was dropped", connection.peer)
-            del connection.handler  # an alarm may keep the connection for a minute, but not all that the handler holds
+            # An alarm may keep the connection in memory for minutes, but must not keep all that the handler holds.
+            del connection.handler
 
     def _forget(self, connection: Connection) -> None:
         self._connections.pop(connection.fd, None)
@@ -264,6 +267,7 @@ class Poller(Generic[T]):
     # The task
 
     async def run(self) -> None:
+        """Serve all connections until cancelled. The caller closes them afterwards with `close_all`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._keep_deadlines)
             while True:
@@ -281,13 +285,13 @@ class Poller(Generic[T]):
             if self._busy_poll:
                 patience = now + self._busy_poll
                 while not (events := poll(0)) and monotonic() < patience:
-                    os.sched_yield()  # the peer that we wait for may share our core
+                    os.sched_yield()  # the peer that we wait for may run on our core
                 if not events:
                     return
                 self._serve(events)
 
     def _serve(self, events: list[tuple[int, int]]) -> None:
-        # Not `in_turn`, which would be some percent of all that a publish on a quiet node costs.
+        # Not `in_turn`, which would add some percent to the cost of a publish on a quiet node.
         now = self.turn.begin()
         stop = now + _LONGEST_TURN
         connections = self._connections
@@ -319,10 +323,11 @@ class Poller(Generic[T]):
         self.turn.finish()
 
     def _late_first(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Put those first that the last turn had no time for, and those last that it has served, which may be ready at once.
+        """Sort the connections that the last turn had no time for first, and those that it has served last.
 
-        Only their order is remembered. What is ready epoll tells each time, so nothing piles up here while a crowd is always
-        ready, and a descriptor that is another connection's by now is no danger.
+        A connection that was just served may be ready again at once. Only the order is remembered, and epoll reports
+        each time which descriptors are ready. So nothing accumulates here while a crowd is always ready, and a
+        descriptor that belongs to another connection by now does no harm.
         """
         ready = dict(events)
         first = [(fd, ready.pop(fd)) for fd in self._late if fd in ready]
@@ -331,7 +336,7 @@ class Poller(Generic[T]):
         return [*first, *ready.items(), *last]
 
     def _read(self, connection: Connection, event: int) -> float:
-        """Return when it was read, as the loop that asks for the time once more would pay some percent for it."""
+        """Read and return the time of the read: asking for it again in the loop would cost some percent."""
         if not connection.reading:
             if event & _ERRORS:
                 self._drop(connection)
@@ -343,8 +348,8 @@ class Poller(Generic[T]):
         except OSError:
             self._drop(connection)
             return monotonic()
-        # Taken after the data, once for each connection: a delay counts from when it was asked for, and with the time at
-        # which a long turn began it would end too early.
+        # Take the time after the data, once for each connection: a delay counts from the moment of its request. If it
+        # counted from the beginning of a long turn, it would end too early.
         now = self.turn.take_time()
         if len(data) >= _SMALLEST_READ:
             self._has_read_much = True
@@ -353,20 +358,21 @@ class Poller(Generic[T]):
         else:
             connection.ended = True
             connection.reading = False
-            self._look_after(connection)  # before the handler has its last word, which the flush still has to send
+            # Before `end`: the handler may add its last words, which `flush` still has to send.
+            self._look_after(connection)
             if connection.is_ours:
                 connection.handler.end()
         return now
 
     def _contain(self, connection: Connection) -> None:
-        """Called for any exception of a handler: that is our bug, and only this connection pays for it."""
+        """End only this connection after an exception in its handler, which is a bug of ours."""
         log.exception("client(%s) - internal error, connection dropped", connection.peer)
         self._drop(connection)
 
     # Sending
 
     def flush(self) -> None:
-        """Sends what connections have to send. The last step of a turn."""
+        """Send what the connections have to send. This is the last step of a turn."""
         while self._marked:
             marked, self._marked = self._marked, []
             for connection in marked:
@@ -383,17 +389,17 @@ class Poller(Generic[T]):
             self._drop(connection)
             return
         if pieces := handler.bytes_to_send():
-            if connection.unsent:  # these are sent when the socket is ready for more
+            if connection.unsent:  # wait until the socket takes more
                 connection.queued += pieces
                 connection.queued_bytes += sum(map(len, pieces))
             else:
                 self._send(connection, pieces[0] if len(pieces) == 1 else b"".join(pieces))
-                if self._goes_on_as_before(connection):
+                if self._needs_no_attention(connection):
                     return
         self._look_after(connection)
 
-    def _goes_on_as_before(self, connection: Connection) -> bool:
-        """Whether nothing has to be looked after: nearly always, and quicker to find out than to look."""
+    def _needs_no_attention(self, connection: Connection) -> bool:
+        """Return whether `_look_after` would do nothing. It nearly always would, and this is quicker."""
         if connection.unsent or not connection.is_ours or connection.events != _IN:
             return False
         handler = connection.handler
@@ -408,7 +414,7 @@ class Poller(Generic[T]):
             self._send(connection, data)
 
     def _send(self, connection: Connection, data: bytes | memoryview) -> None:
-        """Gives the socket what it takes of `data`, which begins with all that was unsent so far."""
+        """Give the socket as much of `data` as it takes; `data` begins with all that was unsent so far."""
         handler = connection.handler
         try:
             count = connection.sock.send(data)
@@ -428,7 +434,7 @@ class Poller(Generic[T]):
             handler.sent(len(connection.unsent) + connection.queued_bytes)
 
     def _look_after(self, connection: Connection) -> None:
-        """After anything happened to a connection: is it over, what does it wait for, and until when?"""
+        """Find out, after any event, whether the connection is over, which events it waits for, and until when."""
         if not connection.is_ours:
             return
         handler = connection.handler
@@ -451,12 +457,12 @@ class Poller(Generic[T]):
     # Leaving
 
     def _leave(self, connection: Connection) -> None:
-        """All is said: the handler is done with it, and the socket as soon as the peer is."""
+        """Finish with the handler at once, and with the socket as soon as the peer has stopped sending."""
         handler = connection.handler
         if connection.ended or not handler.lingers or not _half_close(connection.sock):
             self._drop(connection)
             return
-        connection.handler = _Leaving(monotonic(), partial(self._drop, connection))
+        connection.handler = _Lingering(monotonic(), partial(self._drop, connection))
         connection.reading = True
         if connection.events != _IN:
             connection.events = _IN
@@ -467,7 +473,11 @@ class Poller(Generic[T]):
     # Time
 
     def _watch_deadline(self, connection: Connection) -> None:
-        """Deadlines that move into the future cost nothing: the alarm stays and finds out when it rings."""
+        """Set an earlier alarm if the deadline needs one.
+
+        A deadline that moves into the future costs nothing: the alarm stays, and looks at the deadline again when it
+        rings.
+        """
         deadline = connection.handler.next_deadline
         if connection.stuck_since != inf:
             deadline = min(deadline, connection.stuck_since + _patience(connection.handler))
@@ -481,10 +491,11 @@ class Poller(Generic[T]):
                 self._alarm_set.set()
 
     def _forget_stale_alarms(self) -> None:
-        """Drop the alarms of connections that have gone or have an earlier one.
+        """Drop the alarms of connections that have gone or have an earlier alarm.
 
-        An alarm keeps its connection until it would ring, after ten minutes at nsqlookupd, and a thousand clients a second
-        would have left 300 MB by then. At least half of the alarms are stale here, so each alarm pays for one other.
+        An alarm keeps its connection in memory until it would ring, which takes ten minutes at nsqlookupd; a thousand
+        clients a second would leave 300 MB by then. At least half of the alarms are stale here, so each alarm pays for
+        the removal of one other.
         """
         self._alarms = [it for it in self._alarms if it[2].alarm == it[0]]
         heapify(self._alarms)
@@ -493,14 +504,17 @@ class Poller(Generic[T]):
         while True:
             self._alarm_set.clear()
             self._sleeping_until = self._alarms[0][0] if self._alarms else inf
-            # trio's clock has an offset of its own, so only the distance means the same to both.
+            # trio's clock has an offset of its own, so only a difference of times means the same to both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._alarm_set.wait()
             with in_turn(self.turn) as now:
                 self._ring(now)
 
     def _ring(self, now: float) -> None:
-        """Ring what is due, for a slice's time. The rest stays due, as a handler may ask to be called again at once."""
+        """Ring the alarms that are due, for at most a slice. The others stay due.
+
+        A handler may ask to be called again at once, so going on until none is due could take for ever.
+        """
         stop = monotonic() + _SLICE
         while self._alarms and self._alarms[0][0] <= now and monotonic() < stop:
             when, _, connection = heappop(self._alarms)
@@ -518,8 +532,8 @@ class Poller(Generic[T]):
             self._drop(connection)
             return
         if now >= connection.handler.next_deadline:
-            # What lies in the socket came in time. If we stood still ourselves, nobody has looked at it yet. But whoever is
-            # not read from, as it does not read its answers, gets no more time by what it has sent.
+            # Data in the socket came in time, but nobody has read them yet if this process stood still. A peer that we
+            # do not read from, because it does not read its answers, gains no time by having sent something.
             if connection.events & _IN:
                 self._read(connection, _IN)
             if connection.is_ours and now >= connection.handler.next_deadline:
@@ -529,25 +543,26 @@ class Poller(Generic[T]):
 
 
 def read_size_after(size: int, *, too_long: bool) -> int:
-    """Return how much to read from a socket at once in the next turn.
+    """Return the most to read from a connection in the next turn.
 
-    A hundred peers may each send what takes milliseconds to cut, and everybody else waits for all of them. When a turn takes
-    too long less is read from each, so that a round over all of them is short, whatever they send.
+    While turns take too long, less is read from each connection, so that a round over all of them is short, whatever
+    they send.
     """
     return max(_SMALLEST_READ, size // 2) if too_long else min(_READ_SIZE, size * 2)
 
 
-class _Leaving:
-    """Reads what a peer is still sending, and throws it away.
+class _Lingering:
+    """A handler that reads what a peer is still sending and discards it.
 
-    A socket that is closed with something unread is reset: the peer's next `send` fails, and it never looks at the error
-    that would have told it why. So it sees the end of our stream behind the last words, and is heard out within limits.
+    Closing a socket with unread data resets it: the peer's next `send` fails, and the peer never reads the error that
+    would have explained why. So the peer gets the end of our stream after our last bytes, and may go on sending within
+    limits.
     """
 
     def __init__(self, now: float, drop: Callable[[], None]) -> None:
         self._drop = drop
-        self._ends = now + _LONGEST_LEAVE
-        self._thrown_away = 0
+        self._ends = now + _LONGEST_LINGER
+        self._discarded = 0
         self.next_deadline = now + _CLOSE_TIMEOUT
         self.write_timeout = _CLOSE_TIMEOUT
         self.reading = True
@@ -556,9 +571,9 @@ class _Leaving:
         self.aborted = False
 
     def receive(self, data: bytes, now: float) -> None:
-        self._thrown_away += len(data)
+        self._discarded += len(data)
         self.next_deadline = min(now + _CLOSE_TIMEOUT, self._ends)
-        if self._thrown_away > _MOST_THROWN_AWAY:
+        if self._discarded > _MOST_DISCARDED:
             self._drop()
 
     def end(self) -> None:
@@ -584,5 +599,5 @@ def _half_close(sock: socket.socket) -> bool:
 
 
 def _patience(handler: Handler) -> float:
-    """How long a peer may leave unread what it was sent."""
+    """Return how long a peer may leave sent data unread."""
     return min(handler.write_timeout, _CLOSE_TIMEOUT) if handler.finished else handler.write_timeout

@@ -17,7 +17,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One name with its samples. A counter's name ends in `_total`; units are whole: seconds, bytes."""
+    """A metric's name with its samples. A counter's name ends in `_total`; units are whole: seconds, bytes."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -49,7 +49,7 @@ def _labels(labels: Mapping[str, str]) -> str:
 
 
 def _number(value: float) -> str:
-    # int first: repr of a large float has an exponent, which is allowed but hard on the eye.
+    # int first: repr writes a large float with an exponent, which is allowed but hard to read.
     return str(int(value)) if value == value and abs(value) < 2**63 and value == int(value) else _special(value)
 
 

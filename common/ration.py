@@ -1,28 +1,31 @@
-"""How much of a storm gets into the log: the first lines of each while, and the number of those that were left out."""
+"""A limit on the log lines of one cause: the first few in each period are logged, and the rest are counted."""
 
 from __future__ import annotations
 
 from math import inf
 from typing import Final
 
-_LINES: Final = 10
-_WHILE: Final = 10.0  # seconds
+_LINES: Final = 10  # in each period
+_PERIOD: Final = 10.0  # seconds
 
 
 class Ration:
-    """The lines that one thing may cause, such as a connection. Where `left_out` is not 0, the caller logs `told()`."""
+    """The log lines that one cause, such as a connection, is allowed.
+
+    While `left_out` is not 0, the caller of an allowed line also logs the number that `take_left_out()` returns.
+    """
 
     __slots__ = ("_ends", "_lines", "left_out")
 
     def __init__(self) -> None:
-        self.left_out = 0  # since this was last told
-        self._ends = -inf
+        self.left_out = 0  # lines since `take_left_out` was last called
+        self._ends = -inf  # of the current period
         self._lines = 0
 
     def allows(self, now: float) -> bool:
-        """Whether one more line is to be logged; if not, it is counted."""
+        """Return whether one more line may be logged; if not, count it."""
         if now >= self._ends:
-            self._ends = now + _WHILE
+            self._ends = now + _PERIOD
             self._lines = 0
         self._lines += 1
         if self._lines > _LINES:
@@ -30,7 +33,7 @@ class Ration:
             return False
         return True
 
-    def told(self) -> int:
-        """Return how many were left out, and begin to count anew."""
+    def take_left_out(self) -> int:
+        """Return the number of lines that were left out, and start counting again."""
         left_out, self.left_out = self.left_out, 0
         return left_out

@@ -1,14 +1,14 @@
-"""Who may be shown a secret: a list of networks and names, which a node has to be on.
+"""A list of networks and names: only nodes on it may be shown a secret.
 
-A node that nsqlookupd has told us about chooses its own address, so an address proves nothing. An entry is matched
-against what is really connected to:
+A node that nsqlookupd has told us about chooses its own address, so an address alone proves nothing. An entry is
+compared with the peer that we really connect to:
 
-- a network, `10.0.0.0/8` or a single address: against the address at the other end of the connection;
-- a name, `nsqd-*.example.com`: against the name that was dialled. A certificate proves it; without TLS it is as good
-  as the resolver that was asked for its address.
+- a network, `10.0.0.0/8` or a single address: with the address at the other end of the connection;
+- a name, `nsqd-*.example.com`: with the name that was dialled. A certificate proves it. Without TLS it is as
+  trustworthy as the resolver that looked up its address.
 
-`*` and `?` stand for characters of one label, as in certificates, so `nsqd1*` is not `nsqd1.evil.example`. Either kind
-may end in a port. Names are compared without case and without a dot at their end.
+`*` and `?` stand for characters of one label, as in certificates, so `nsqd1*` does not match `nsqd1.evil.example`.
+Either kind of entry may end in a port. Names are compared without case and without a trailing dot.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IPAddress = IPv4Address | IPv6Address
 
 _is_host: Final = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?", re.ASCII).fullmatch
 _is_pattern: Final = re.compile(r"[A-Za-z0-9_*?-]+(?:\.[A-Za-z0-9_*?-]+)*\.?", re.ASCII).fullmatch
-# The C library reads 127.1, 0x7f.1 and 2130706433 as addresses: no name ends like that.
+# The C library reads 127.1, 0x7f.1 and 2130706433 as addresses, so a host name may not end like these.
 _looks_like_an_address: Final = re.compile(r"(?:.*\.)?(?:[0-9]+|0[xX][0-9A-Fa-f]*)", re.ASCII).fullmatch
 _is_pattern_of_addresses: Final = re.compile(r"[*?.]*[0-9][0-9*?.]*", re.ASCII).fullmatch
 
@@ -32,12 +32,12 @@ _is_pattern_of_addresses: Final = re.compile(r"[*?.]*[0-9][0-9*?.]*", re.ASCII).
 @dataclass(frozen=True, slots=True)
 class _Entry:
     network: IPv4Network | IPv6Network | None
-    labels: tuple[str, ...]  # of a name
-    port: int | None
+    labels: tuple[str, ...]  # of a name; empty for a network
+    port: int | None  # None: any
 
 
 class Recipients:
-    """Raises ValueError for an entry that cannot be read, and says which one."""
+    """The parsed list. Raises ValueError for an entry that cannot be read, and names it."""
 
     def __init__(self, entries: Iterable[str] = ()) -> None:
         self._entries = tuple(_read_entry(it.strip()) for it in entries)
@@ -50,14 +50,14 @@ class Recipients:
         return any(it.network is not None for it in self._entries)
 
     def has_name(self, host: str, port: int) -> bool:
-        """Whether a host that is dialled by this name is on the list; never for an address, however it is spelled."""
+        """Return whether a host that is dialled by this name is on the list; False for an address in any spelling."""
         if not is_name(host):
             return False
         labels = _labels(host)
         return any(it.labels and _same_port(it, port) and _same_labels(it.labels, labels) for it in self._entries)
 
     def has_address(self, address: str, port: int) -> bool:
-        """Whether the other end of a connection is in one of the networks. False for what is no address."""
+        """Return whether the other end of a connection is in one of the networks. False for text that is no address."""
         ip = read_ip(address)
         return ip is not None and any(
             it.network is not None and ip in it.network and _same_port(it, port) for it in self._entries
@@ -65,12 +65,12 @@ class Recipients:
 
 
 def is_name(host: str) -> bool:
-    """Whether it is the name of a host: neither an address nor something that a URL would read otherwise."""
+    """Return whether the text is a host name: no address, and nothing that a URL parser would read as another host."""
     return _is_host(host) is not None and not _looks_like_an_address(host.rstrip("."))
 
 
 def read_ip(text: str) -> IPAddress | None:
-    """Read an address, with or without brackets and zone; IPv4 within IPv6 is IPv4. None for what is no address."""
+    """Read an address, with or without brackets and zone. IPv4 within IPv6 becomes IPv4; any other text is None."""
     try:
         ip = ip_address(text.removeprefix("[").removesuffix("]").partition("%")[0])
     except ValueError:
@@ -84,7 +84,7 @@ def is_loopback(address: str) -> bool:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Split `host:port`; port 0 where none can be read."""
+    """Split `host:port`; the port is 0 if none can be read."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), int(port) if port.isascii() and port.isdigit() else 0
 
@@ -102,7 +102,7 @@ def _read_entry(text: str) -> _Entry:
 
 
 def _split_port(text: str) -> tuple[str, int | None]:
-    """`host`, `host:port`, `[::1]:port` or `::1`."""
+    """Split `host`, `host:port`, `[::1]:port` or `::1` into host and port."""
     if found := re.fullmatch(r"\[([^\]]*)\](?::([0-9]{1,5}))?", text):
         return found[1], int(found[2]) if found[2] else None
     host, colon, port = text.rpartition(":")

@@ -1,7 +1,7 @@
-"""The routes of a daemon's HTTP side, found as the router of NSQ's releases finds them.
+"""The routes of a daemon's HTTP side, matched as the router of NSQ's releases matches them.
 
-A path that differs from a route of the *same* method by case, doubled slashes, dots or a trailing slash is a redirect to
-that route's own path; a path that only other methods have is theirs to refuse.
+A path that differs from a route of the *same* method by case, doubled slashes, dots or a trailing slash is redirected
+to that route's own path. A path that exists only for other methods is "method not allowed".
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 
 class AnyRoute(Protocol):
-    """`path` is exact, or has words in braces; each takes one piece of a path: `/topics/{topic}`."""
+    """A route whose `path` is exact or has words in braces, each for one piece of a path: `/topics/{topic}`."""
 
     @property
     def method(self) -> str: ...
@@ -28,7 +28,7 @@ _NO_WORDS: Final[Mapping[str, str]] = {}
 
 
 class RouteTable(Generic[R]):
-    """Which route a path means, and which it nearly means. An exact path goes before one with words."""
+    """Finds the route that a path means, or nearly means. An exact path takes precedence over one with words."""
 
     def __init__(self, routes: Iterable[R], prefix: str = "") -> None:
         self._exact: dict[tuple[str, str], R] = {}
@@ -45,7 +45,7 @@ class RouteTable(Generic[R]):
         self._methods = sorted({method for method, _ in self._exact} | {it.method for it, _, _ in self._patterns})
 
     def find(self, method: str, path: str) -> tuple[R, Mapping[str, str]] | None:
-        """Return the route and the words in the path."""
+        """Return the route and the words found in the path, or None."""
         if (route := self._exact.get((method, path))) is not None:
             return route, _NO_WORDS
         for route, pattern, _ in self._patterns:
@@ -54,12 +54,12 @@ class RouteTable(Generic[R]):
         return None
 
     def allowed(self, path: str) -> list[str]:
-        """Return the methods of this very path and OPTIONS, sorted; nothing when no method has it."""
+        """Return the methods that this exact path has and OPTIONS, sorted; nothing if no method has it."""
         methods = [method for method in self._methods if self.find(method, path) is not None]
         return sorted([*methods, "OPTIONS"]) if methods else []
 
     def redirect(self, method: str, path: str) -> str | None:
-        """Return the route's own path, for one of the same method that was nearly met."""
+        """Return the path of the route of this method that `path` nearly matches, or None."""
         if path == "/":
             return None
         other = _toggle_slash(path)

@@ -1,10 +1,11 @@
-"""HTTPS on the poller: TLS in front of publishing's short path, and a tunnel to the web server for everything else.
+"""HTTPS on the poller: TLS in front of the fast path for publishing, and a tunnel to the web server for the rest.
 
     socket ── TLS ── QuickHttp                       as long as a connection only publishes
     socket ── TLS ── Tunnel end ─ Tunnel end ── socket pair ── web server        from then on
 
-So a handshake keeps in step with all others (common/handshake.py), publishing costs what it costs over HTTP plus the encryption, and
-the web server needs no TLS of its own: its asyncio could not ask for certificates as `--tls-client-auth-policy` may want it.
+This way the handshake is paced together with all others (common/handshake.py), and publishing costs as much as over
+HTTP plus the encryption. The web server needs no TLS of its own: its asyncio could not ask for certificates in the way
+that `--tls-client-auth-policy` may require.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ log = logging.getLogger(__name__)
 
 _TUNNEL: Final = 2  # descriptors of the socket pair between a connection and the web server
 _HANDSHAKE_TIMEOUT: Final = 10.0  # seconds, as over asyncio
-_MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel before its other end is not read from
-# A peer that has mistaken the port is told so in clear, as by Go's server; it decides by as many bytes.
+_MOST_QUEUED: Final = 256 * 1024  # bytes in a tunnel above which its other end is not read from
+# A peer that sends plain HTTP to this port is told so in plain text. Go's server decides by the same first bytes.
 _PLAIN_STARTS: Final = frozenset((b"GET /", b"HEAD ", b"POST ", b"PUT /", b"OPTIO"))
 _PLAIN_ANSWER: Final = b"HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n"
 
@@ -49,9 +50,9 @@ class SecureHandler:
         wake: Callable[[], None],
         note: Callable[[str], None],
     ) -> None:
-        self.inner: Handler  # may be replaced at any time
+        self.inner: Handler  # speaks HTTP; may be replaced at any time
         self._handshake = server.handshake(ends=now + _HANDSHAKE_TIMEOUT, wake=wake)
-        self._tls: SecureLayer  # once the handshake is done
+        self._tls: SecureLayer  # set once the handshake is done
         self._shaking_hands = True
         self._wake = wake
         self._note = note
@@ -87,7 +88,7 @@ class SecureHandler:
             self._shaking_hands = False
             self._tls = self._handshake.tls
             self._common_name = self._tls.peer_common_name
-            self._decode(b"", now)  # what came behind it
+            self._decode(b"", now)  # the data behind the handshake
 
     def _decode(self, raw: bytes, now: float) -> None:
         data = self._tls.decode(raw)
@@ -99,13 +100,13 @@ class SecureHandler:
             self.inner.end()
 
     def _fail(self) -> None:
-        """Nothing more can be said on this connection but what is to be sent already."""
+        """End the handshake and the inner handler. Only bytes that are already to be sent still go out."""
         self._failed = True
         self._handshake.end()
         self.inner.abort()
 
     def common_name(self) -> str:
-        """Return the name in the peer's certificate."""
+        """Return the common name in the peer's certificate."""
         return self._common_name
 
     def end(self) -> None:
@@ -121,7 +122,7 @@ class SecureHandler:
         self.inner.abort()
 
     def give_up(self) -> None:
-        """Close the connection without another word."""
+        """Close the connection without sending anything more."""
         self.abort()
         self._wake()
 
@@ -144,7 +145,7 @@ class SecureHandler:
             self._note("tls: handshake timeout")
             self._fail()
             self._wake()
-        elif now >= self._handshake.looks_at:
+        elif now >= self._handshake.turn_at:
             self.receive(b"", now)
         else:
             self.inner.tick(now)
@@ -155,7 +156,7 @@ class SecureHandler:
 
     @property
     def reading(self) -> bool:
-        # Also while the handshake waits for its turn: a peer that goes meanwhile is noticed only by reading.
+        # Also while the handshake waits for its turn: only reading notices that the peer has left.
         return self._shaking_hands or self.inner.reading
 
     @property
@@ -172,21 +173,21 @@ class SecureHandler:
 
 
 def is_tunnel(handler: Handler) -> bool:
-    """Whether it serves a connection on which the web server answers."""
+    """Return whether the web server answers on this handler's connection."""
     return isinstance(handler.inner if isinstance(handler, SecureHandler) else handler, TunnelEnd)
 
 
 class TunnelEnd:
-    """Implements `common.poller.Handler`: what comes in here goes out at the other end."""
+    """Implements `common.poller.Handler`: data that come in at this end go out at the other end."""
 
     next_deadline: Final = inf
-    write_timeout: Final = inf  # what is unsent is bounded
+    write_timeout: Final = inf  # the unsent data are bounded
     aborted: Final = False
     lingers: Final = False
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
-        self._other = self  # until there is one
+        self._other = self  # replaced by `join`
         self._out: list[bytes] = []
         self._queued = 0
         self._unsent = 0
@@ -214,7 +215,7 @@ class TunnelEnd:
     def sent(self, unsent: int) -> None:
         was_full, self._unsent = self._is_full, unsent
         if was_full and not self._is_full:
-            self._other._wake()  # it may read again
+            self._other._wake()  # there is room again for what it reads
 
     def _put(self, data: bytes) -> None:
         self._out.append(data)
@@ -239,15 +240,18 @@ class TunnelEnd:
 
 
 class Tunnels:
-    """Lead from connections over TLS to the web server. Their descriptors count in the budget of the door."""
+    """Makes tunnels from TLS connections to the web server.
+
+    The descriptors of tunnels count in the budget of the listening address.
+    """
 
     def __init__(self, poller: Poller[Any], web: Web, budget: Budget) -> None:
         self._poller = poller
         self._web = web
         self._budget = budget
 
-    def dig(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
-        """Lead this connection to the web server from now on, beginning with what was received."""
+    def open_tunnel(self, secure: SecureHandler, peer: str, wake: Callable[[], None], received: bytes) -> None:
+        """Lead this connection to the web server from now on, beginning with the `received` bytes."""
         near = TunnelEnd(wake)
         try:
             if not self._budget.has_room(_TUNNEL):
@@ -272,25 +276,25 @@ class Tunnels:
         self._web.adopt(
             theirs,
             received,
-            client=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no name
+            client=(host.strip("[]"), int(port)) if host else None,  # a unix socket has no address
             common_name=secure.common_name(),
             on_closed=self._budget.give_back,
         )
 
-    def door(self, tls: TlsServer) -> MakeHandler:
-        """Return what makes the handlers of connections on which the web server answers everything."""
+    def handler_maker(self, tls: TlsServer) -> MakeHandler:
+        """Return a maker of handlers for TLS connections on which the web server answers everything."""
 
         def make(connection: Connection, wake: Callable[[], None]) -> Handler:
             note = partial(log.info, "[%s] HTTPS - %s", connection.peer)
             secure = SecureHandler(tls, now=monotonic(), wake=wake, note=note)
-            secure.inner = _AtTheDoor(partial(self.dig, secure, connection.peer, wake))
+            secure.inner = _BeforeTunnel(partial(self.open_tunnel, secure, connection.peer, wake))
             return secure
 
         return make
 
 
-class _AtTheDoor:
-    """Implements `common.poller.Handler` until the first bytes have come, with which a tunnel begins."""
+class _BeforeTunnel:
+    """Implements `common.poller.Handler` until the first bytes arrive, with which the tunnel begins."""
 
     next_deadline: Final = inf
     write_timeout: Final = inf
@@ -298,18 +302,18 @@ class _AtTheDoor:
     aborted: Final = False
     lingers: Final = False
 
-    def __init__(self, dig: Callable[[bytes], None]) -> None:
-        self._dig = dig
+    def __init__(self, open_tunnel: Callable[[bytes], None]) -> None:
+        self._open_tunnel = open_tunnel
         self.finished = False
 
     def receive(self, data: bytes, now: float) -> None:
-        self._dig(data)
+        self._open_tunnel(data)
 
     def end(self) -> None:
         self.finished = True
 
     def abort(self) -> None:
-        self._dig = _dig_nothing  # it leads to the connection
+        self._open_tunnel = _open_nothing  # the former value refers to the connection
 
     def tick(self, now: float) -> None: ...
 
@@ -319,5 +323,5 @@ class _AtTheDoor:
     def sent(self, unsent: int) -> None: ...
 
 
-def _dig_nothing(received: bytes) -> None:
+def _open_nothing(received: bytes) -> None:
     """Do nothing: the connection has gone."""

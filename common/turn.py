@@ -1,4 +1,4 @@
-"""Turns: what enters the cores of a daemon does so one at a time, and leaves with everything decided, written and sent."""
+"""Turns: everything enters a daemon's cores one at a time, and leaves with all decisions written and sent."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Protocol
 
 
 class Turn(Protocol):
+    """Surrounds each entry into a daemon's cores."""
+
     def begin(self) -> float:
         """Take the time of this turn and return it."""
 
@@ -17,9 +19,9 @@ class Turn(Protocol):
 
 @contextmanager
 def in_turn(turn: Turn) -> Iterator[float]:
-    """Enter the cores: `with in_turn(turn) as now:`. No await inside.
+    """Enter the cores: `with in_turn(turn) as now:`. Do not await inside.
 
-    The turn is finished also when the body raises: what was decided before must not wait for whoever comes next.
+    The turn is finished also if the body raises: decisions that were made before must not wait for the next turn.
     """
     now = turn.begin()
     try:

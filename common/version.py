@@ -7,15 +7,15 @@ from importlib import metadata
 from types import ModuleType
 from typing import Final
 
-# What clients, tools and /info are told: they compare it to know what they may ask for.
+# The version that clients, tools and /info get. They compare it to find out which features they may use.
 NSQ_VERSION: Final = "1.3.0"
 
 DISTRIBUTION: Final = "nsq-suite"
 
 
-@cache  # finding it reads folders, and each scrape of /metrics asks
+@cache  # finding the version reads folders, and each scrape of /metrics asks for it
 def suite_version() -> str:
-    """Our own version; "unknown" when run from a tree that was never installed."""
+    """Return our own version, or "unknown" when running from a tree that was never installed."""
     try:
         return metadata.version(DISTRIBUTION)
     except metadata.PackageNotFoundError:
@@ -23,5 +23,5 @@ def suite_version() -> str:
 
 
 def core_of(module: ModuleType) -> str:
-    """Whether this module runs as it was written, or as mypyc has compiled it (docs/decisions/0003-compiled-core.md)."""
+    """Return whether this module runs as pure Python or compiled by mypyc (docs/decisions/0003-compiled-core.md)."""
     return "pure Python" if (module.__file__ or "").endswith((".py", ".pyc")) else "compiled"

@@ -1,4 +1,4 @@
-"""Requests that wait for something to change: who asks is answered when it does. Waiting costs a future each, and no CPU."""
+"""HTTP requests that wait for something to change. Each waiting request costs a future, and no CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from common.http_api import HttpError
 
 
 class Waiting:
-    """Who waits for a change of which thing, by its name. A waiter is an HTTP connection, and ends with it or its time."""
+    """The requests that wait for changes, by the name of the thing that may change.
+
+    Runs on the asyncio loop of the web server. A wait ends with its connection or its time at the latest.
+    """
 
     def __init__(self) -> None:
         self._futures: dict[str, set[asyncio.Future[None]]] = {}
@@ -20,23 +23,23 @@ class Waiting:
         return sum(map(len, self._futures.values()))
 
     def wake(self, name: str) -> None:
-        """It has changed."""
+        """Answer the requests that wait for this name, which has changed."""
         for future in self._futures.pop(name, ()):
             if not future.done():
                 future.set_result(None)
 
     def wake_all(self) -> None:
-        """Something has changed that concerns every name."""
+        """Answer all waiting requests, after a change that concerns every name."""
         for name in tuple(self._futures):
             self.wake(name)
 
     def release(self) -> None:
-        """Nobody waits any more, ever: we stop."""
+        """Answer all waiting requests, and let none wait from now on, because the daemon stops."""
         self._is_released = True
         self.wake_all()
 
     async def wait_for_change(self, name: str, *, seconds: float, gone: Callable[[], Awaitable[None]]) -> None:
-        """Returns when `wake` was called for this name, when the time is over, or when `gone` returns."""
+        """Return when `wake` was called for this name, when the time is over, or when `gone` returns."""
         if self._is_released:
             return
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -57,7 +60,7 @@ class Waiting:
 
 
 def wait_argument(arguments: Mapping[str, str]) -> float:
-    """The seconds of `wait=`, as all endpoints that wait take it."""
+    """Return the seconds of the argument `wait=` of all endpoints that wait. Raise HttpError for a bad one."""
     try:
         wait = parse_duration(arguments["wait"])
     except ValueError:

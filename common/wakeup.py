@@ -1,4 +1,4 @@
-"""One task that sleeps until somebody says that there is something to do."""
+"""A wake-up for one task that sleeps until there is something to do."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import trio
 
 
 class Wakeup:
-    """An event for a single task that can be waited for again and again. It costs less than making new events.
+    """An event on which a single task can wait again and again, cheaper than making new events.
 
-    May be set from anywhere on the loop, also before the loop runs. Setting it several times wakes the task once.
+    May be set from anywhere on trio's loop, and before the loop runs, but not from another thread. Setting it several
+    times wakes the task once.
     """
 
     __slots__ = ("_task", "is_set")
@@ -27,11 +28,14 @@ class Wakeup:
             self.is_set = True
 
     def clear(self) -> None:
-        """Forget an earlier `set`; for a loop that is about to look at everything anyway."""
+        """Forget an earlier `set`; for a loop that is about to examine everything anyway."""
         self.is_set = False
 
     async def wait(self) -> None:
-        """Return once after each `set`, or after several of them. This is a checkpoint; a cancelled wait takes nothing."""
+        """Return after `set` was called, once for any number of calls.
+
+        This is a checkpoint. A cancelled wait leaves the wake-up unchanged.
+        """
         if self.is_set:
             await trio.lowlevel.checkpoint()
             self.is_set = False

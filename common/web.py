@@ -1,14 +1,14 @@
-"""uvicorn inside the trio loop: the only module that knows asyncio.
+"""uvicorn inside the trio loop: the bridge between ASGI on asyncio and the daemons on trio.
 
-uvicorn's own server is not used, only its HTTP protocol class. It would listen by itself, tick ten times a second
-(an idle daemon is to use no CPU), and take over signals. Here sockets come connected: from `serve`, or from whoever has
-read some bytes of a connection already and then found that it needs the application (`Web.adopt`).
+Only uvicorn's HTTP protocol class is used, not its server. That would open its own listeners, tick ten times a second
+(an idle daemon should use no CPU) and take over signals. Here sockets come connected: from `serve`, or through
+`Web.adopt` from code that has read some bytes of a connection before it found that the application has to serve it.
 
     open_web(app)  ──►  Web.adopt(sock, received)  ──►  asyncio transport ──► uvicorn's parser ──► app(scope, ...)
                                                                                  run_trio(fn)  ◄──┘
 
 Handlers run as asyncio tasks on the loop that trio-asyncio keeps inside trio. They may call the cores directly, and
-await trio-coloured functions through `run_trio`.
+await trio functions through `run_trio`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ Ts = TypeVarTuple("Ts")
 
 _log = logging.getLogger(__name__)
 
-# How long a shutdown waits for answers that are under way.
-GRACE: Final = 5.0  # seconds that a busy connection gets to finish its answer
-# How long a connection that must close is read on, so that the client sees the answer and no reset; Go waits as long.
+GRACE: Final = 5.0  # seconds that a shutdown waits for answers that are under way
+# Seconds for which a connection that must close is still read, so that the client sees the answer and not a reset, as
+# in Go.
 LINGER: Final = 0.5
-STALL: Final = 60.0  # how long a stream waits for a peer that takes nothing
+STALL: Final = 60.0  # seconds that a stream waits for a peer that takes nothing
 _AROUND_HEADER: Final = len(b": \r\n")
 _OUT_OF_DESCRIPTORS: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _READ_SIZE: Final = 1 << 16
@@ -70,19 +70,19 @@ def _do_nothing() -> None: ...
 
 
 async def run_trio(function: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
-    """Awaits a trio-coloured function from an ASGI handler. Cancelling the handler cancels it."""
+    """Await a trio function from an ASGI handler. Cancelling the handler cancels the function."""
     future = trio_asyncio.trio_as_aio(function)(*arguments)
     try:
         return cast(T, await future)
     finally:
-        # trio-asyncio has set a `cancel` of its own on the future, which refers to the future: a reference cycle for each
-        # call, which also holds the result. The future is done, so nobody will cancel it any more.
+        # trio-asyncio has set a `cancel` on the future that refers to the future: a reference cycle for each call,
+        # which also keeps the result alive. The future is done, so nobody will cancel it any more.
         with suppress(AttributeError):
             del future.cancel
 
 
 async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
-    """For `HttpApi`: lets it drop what a refused client still sends, for as long as Go's server would."""
+    """Let `HttpApi` discard what a refused client still sends, for as long as Go's server would."""
     try:
         await asyncio.wait_for(drop_rest(), LINGER)
     except TimeoutError:
@@ -91,7 +91,7 @@ async def linger(drop_rest: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def attend(request: Request, sent: Callable[[], int]) -> AsyncIterator[None]:
-    """For `HttpApi`, while it streams: notices that the peer has left, and drops one that takes nothing for long."""
+    """Watch the peer while `HttpApi` streams: notice that it has left, and drop it if it takes nothing for long."""
     tasks = (
         asyncio.ensure_future(request.wait_until_lost()),
         asyncio.ensure_future(_drop_when_stalled(request, sent)),
@@ -113,7 +113,10 @@ async def _drop_when_stalled(request: Request, sent: Callable[[], int]) -> None:
 
 @asynccontextmanager
 async def open_web(app: App, *, grace: float | None = None) -> AsyncIterator[Web]:
-    """A `Web` that serves until the block ends; then idle connections are closed, and busy ones after their answer."""
+    """Yield a `Web` that serves until the block ends; then close its connections, busy ones after their answer.
+
+    Closing takes `grace` seconds at most, also when the block is cancelled.
+    """
     async with trio_asyncio.open_loop() as loop:
         loop.set_exception_handler(_contain)
         web = Web(app, loop)
@@ -132,9 +135,9 @@ async def serve(
     budget: Budget,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves listening, non-blocking sockets until cancelled.
+    """Serve listening, non-blocking sockets until cancelled.
 
-    The listeners stay the caller's to close.
+    Closing the listeners is left to the caller.
     """
     async with open_web(app) as web, trio.open_nursery() as nursery:
         for listener in listeners:
@@ -165,7 +168,7 @@ class Web:
         self._opening: set[asyncio.Task[None]] = set()
         self._all_closed = trio.Event()
         self._closing = False
-        # Connections are handed over by tasks that know nothing of our loop; `run_trio` looks for it here.
+        # Tasks outside of the asyncio loop hand connections over; `run_trio` finds the loop in this context.
         self._context = copy_context()
 
     @property
@@ -181,10 +184,10 @@ class Web:
         common_name: str = "",
         on_closed: Callable[[], None] = _do_nothing,
     ) -> None:
-        """Takes over a connected, non-blocking socket that nobody waits on any more; `received` was read from it.
+        """Take over a connected, non-blocking socket that nobody else uses any more, and the bytes `received` from it.
 
-        `client` is who is at the end of it, where the socket does not know, and `common_name` what the certificate says
-        that it has shown. `on_closed` is called when the connection has gone.
+        `client` is the peer's address if the socket does not know it, and `common_name` the name in the certificate
+        that the peer has shown. `on_closed` is called when the connection has gone.
         """
         if self._closing:
             sock.close()
@@ -201,7 +204,7 @@ class Web:
         async def open_connection() -> None:
             try:
                 await self._loop.connect_accepted_socket(connection, sock)
-            except OSError:  # it went while it was handed over
+            except OSError:  # the connection ended while it was handed over
                 sock.close()
                 on_closed()
 
@@ -210,7 +213,7 @@ class Web:
         task.add_done_callback(self._opening.discard)
 
     async def close(self) -> None:
-        """Closes every connection when its answer has been given, and waits for that. Trio-coloured."""
+        """Close every connection once its answer has been given, and wait for that. Call it from trio."""
         self._closing = True
         await trio_asyncio.aio_as_trio(self._wait_until_opened)()
         connections = cast("set[_Connection]", self._state.connections)
@@ -220,7 +223,7 @@ class Web:
             await self._all_closed.wait()
 
     def abort(self) -> None:
-        """Closes what is left, now."""
+        """Close all remaining connections at once."""
         for connection in tuple(self._state.connections):
             cast(_Connection, connection).transport.abort()
 
@@ -234,7 +237,7 @@ class Web:
 
 
 class _Connection(HttpToolsProtocol):
-    """uvicorn's connection, without its idle timeout and with Go's manners towards odd requests."""
+    """uvicorn's connection without its idle timeout, and with Go's treatment of unusual requests."""
 
     def __init__(
         self,
@@ -253,18 +256,18 @@ class _Connection(HttpToolsProtocol):
         self._real_client = client
         self._lost = lost
         self._received = received
-        self._unfinished = 0  # bytes of whole reads that brought nothing but part of a head
+        self._unfinished = 0  # bytes of reads that contained nothing but a part of a head
         self._head_bytes = 0
-        self._ended = False  # the peer sends nothing more
+        self._ended = False  # the peer will send nothing more
         self._gone: asyncio.Future[None] | None = None  # awaited once a head has been refused
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
-        # asyncio reads 256 KiB, from all connections that are ready before any of their requests is looked at: from five
-        # hundred at once that is 128 MB, which nobody has asked for yet.
+        # asyncio would read 256 KiB from each ready connection before it handles any of their requests: 128 MB with
+        # five hundred of them.
         transport.max_size = _READ_SIZE  # type: ignore[attr-defined]
         self.client = self._real_client or self.client
-        # Before the transport reads for itself, so that nothing can overtake what was read already.
+        # Fed before the transport reads by itself, so that no later data can overtake these.
         received, self._received = self._received, b""
         if received:
             self.data_received(received)
@@ -274,13 +277,14 @@ class _Connection(HttpToolsProtocol):
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
         if self.cycle is not None:
-            self.cycle.body = bytearray()  # it lies in a reference cycle, and nobody will ask for it any more
-        # asyncio's transport refers to a method of its own. Without this each connection waits for the garbage collector.
+            self.cycle.body = bytearray()  # uvicorn's cycle is in a reference cycle, and nobody needs the body any more
+        # asyncio's transport refers to a method of its own; without this each connection waits for the garbage
+        # collector.
         self.transport._read_ready_cb = None  # type: ignore[attr-defined]
         self._lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's says None, asyncio takes either
-        """Whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
+        """Return whether to stay open: a peer that has finished sending still gets its answers, as from Go."""
         if self.transport.get_extra_info("sslcontext") is not None or self._gone is not None:
             return False  # TLS has no half-closed connections
         newest = self.pipeline[0][0] if self.pipeline else cast("RequestResponseCycle | None", self.cycle)
@@ -300,7 +304,7 @@ class _Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # We know nothing to upgrade to: like Go we answer the request as if it had not asked.
+            # No upgrade is supported: as in Go, the request is answered as if it had not asked for one.
             self.parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
             if rest:
@@ -333,7 +337,7 @@ class _Connection(HttpToolsProtocol):
         refusal = refusal_of(version, self.headers, self._head_bytes, date=self._date())
         if refusal is not None:
             cast("Scope", self.scope)[REFUSE] = partial(self._refuse_in_turn, refusal)
-            self.url = b"/"  # the real one may be too long for uvicorn
+            self.url = b"/"  # the real URL may be too long for uvicorn
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -344,7 +348,7 @@ class _Connection(HttpToolsProtocol):
         self._refuse(BAD_REQUEST)
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, but no timer is set: NSQ keeps idle connections, and trio-asyncio keeps cancelled timers."""
+        """Do what uvicorn does, but set no timer: NSQ keeps idle connections, trio-asyncio keeps cancelled timers."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -363,8 +367,8 @@ class _Connection(HttpToolsProtocol):
     async def _refuse_in_turn(self, answer: bytes) -> None:
         """Refuse a request whose turn to be answered has come, and return when the connection has ended.
 
-        What the peer still sends is dropped for a while: closing with unread data would be a reset, and the peer would
-        never see the answer.
+        What the peer still sends is discarded for a while: closing a socket with unread data would be a reset, and the
+        peer would never see the answer.
         """
         if self.transport.is_closing():
             return
@@ -381,7 +385,7 @@ class _Connection(HttpToolsProtocol):
 
 
 class _Name(bytes):
-    """A header's name that keeps its spelling: uvicorn compares in lower case and then writes what it compared."""
+    """A header name that keeps its spelling: uvicorn compares names in lower case and then writes what it compared."""
 
     def lower(self) -> _Name:
         return self
@@ -394,7 +398,7 @@ class _Name(bytes):
 
 
 def _spelled_as_go(app: App, date: HttpDate) -> App:
-    """Adds the date, and lets headers appear on the wire as Go writes them. Refuses what the connection refuses."""
+    """Wrap the application: spell headers as Go does, add the date, and refuse what the connection refuses."""
 
     async def spelled(scope: Scope, receive: Receive, send: Send) -> None:
         if (refuse := scope.get(REFUSE)) is not None:
@@ -434,11 +438,11 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
         except OSError as error:
             if error.errno in _OUT_OF_DESCRIPTORS:
                 _log.error("accept failed - %s", error)
-                await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # clients wait in the backlog meanwhile
-            continue  # else: a client that left before it was accepted
+                await trio.sleep(_PAUSE_WITHOUT_DESCRIPTORS)  # meanwhile clients wait in the backlog
+            continue  # any other error: the client left before it was accepted
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
-            # asyncio does so only where the listener was made with IPPROTO_TCP by name. Without it the body of an answer
+            # asyncio does this only for listeners that name IPPROTO_TCP explicitly. Without it, the body of an answer
             # waits for the client's delayed ACK of the head, 40 ms.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         budget.take()
@@ -446,6 +450,6 @@ async def _accept(listener: socket.socket, web: Web, budget: Budget) -> None:
 
 
 def _contain(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """One connection's bug stays its own; trio-asyncio's handler would end the whole daemon."""
+    """Log a bug in one connection. trio-asyncio's own handler would end the whole daemon."""
     error = context.get("exception")
     _log.error("HTTP connection failed - %s", context.get("message"), exc_info=error)

@@ -132,7 +132,7 @@ class Doors:
         secure = SecureHandler(tls, now=self.now(), wake=wake, note=note)
 
         def hand_off(received: bytes) -> None:
-            tunnels.dig(secure, connection.peer, wake, received)
+            tunnels.open_tunnel(secure, connection.peer, wake, received)
 
         secure.inner = QuickHttp(self.routes, hand_off=hand_off, wake=wake, common_name=secure.common_name)
         return secure

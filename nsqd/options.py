@@ -30,7 +30,7 @@ from common.options import (
     computed_option,
     one_of,
     option,
-    own_words,
+    words_kind,
 )
 from common.startup import StartupError
 from nsqd.ack import Ack
@@ -134,10 +134,10 @@ def _convert_topic_retentions(value: object) -> tuple[str, ...]:
     return sum(map(_parse_topic_retention, STRINGS.convert(value)), ())
 
 
-TLS_REQUIRED: Final = own_words(
+TLS_REQUIRED: Final = words_kind(
     "value", _parse_tls_required, show=lambda it: it.word, render=lambda it: str(it.value), is_bare=True
 )
-TLS_VERSION: Final = own_words("value", _parse_tls_version, show=lambda it: it.word, render=lambda it: str(it.value))
+TLS_VERSION: Final = words_kind("value", _parse_tls_version, show=lambda it: it.word, render=lambda it: str(it.value))
 TOPIC_ACKS: Final[Kind[tuple[str, ...]]] = replace(STRINGS, parse=_parse_topic_ack, convert=_convert_topic_acks)
 
 SIZE: Final[Kind[int]] = replace(INTEGER, word="size", parse=_parse_size, convert=_convert_size)

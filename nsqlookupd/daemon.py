@@ -110,7 +110,7 @@ async def _serve_http(
         await web.serve(app, [listener], budget=budget, task_status=task_status)
         return
     async with web.open_web(app) as web_server, trio.open_nursery() as nursery:
-        door = Tunnels(clients.poller, web_server, budget).door(clients.tls)
+        door = Tunnels(clients.poller, web_server, budget).handler_maker(clients.tls)
         nursery.start_soon(clients.poller.accept, listener, door, budget)
         task_status.started()
 

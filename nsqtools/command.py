@@ -92,8 +92,8 @@ def run_tool(
             program,
             closing="\n\n".join(filter(None, (about.strip(), EXIT_STATUSES))),
         )
-        if flags.left:
-            raise StartupError(f"unknown arguments: [{' '.join(flags.left)}]")
+        if flags.rest:
+            raise StartupError(f"unknown arguments: [{' '.join(flags.rest)}]")
         flags.options.check_first()
         if flags.wants_version:
             sys.stdout.write(f"{program} v{NSQ_VERSION}\n")

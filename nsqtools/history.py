@@ -141,7 +141,7 @@ class TopicLog:
             return min(max(int(text), bounds.first), bounds.next)
         async with self._open(f"from={quote(text)}&limit=1&log={bounds.log_id}") as answer:
             reader = HistoryReader()
-            while data := await answer.receive():
+            while data := await answer.next_piece():
                 reader.receive(data)
                 if isinstance(event := reader.next_event(), LogRange):
                     return min(event.first, bounds.next)
@@ -164,7 +164,7 @@ class TopicLog:
         size = 0
         async with self._open(f"from={first}&to={end}&log={log_id}") as answer:
             try:
-                while (size < _PAGE_BYTES or not events) and (data := await answer.receive()):
+                while (size < _PAGE_BYTES or not events) and (data := await answer.next_piece()):
                     size += len(data)
                     reader.receive(data)
                     for event in iter(reader.next_event, None):
@@ -193,7 +193,7 @@ class TopicLog:
                 patience=_PATIENCE,
             ) as answer:
                 if answer.status != 200:
-                    raise self._explained(refusal(str(self), answer.status, await answer.receive()))
+                    raise self._explained(refusal(str(self), answer.status, await answer.next_piece()))
                 yield answer
         except HttpFailed as error:
             raise AskFailed(f"{self}: {error}") from error

@@ -1,4 +1,4 @@
-"""NSQ's deflate: one raw RFC 1951 stream in each direction, flushed with a sync marker whenever something is sent."""
+"""NSQ's deflate: one raw RFC 1951 stream in each direction, with a sync flush after everything that is sent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from common.streams.layer import StreamError
 
-_RAW: Final = -15  # zlib's sign for "no header", and a window of 32 KiB
-_MOST_AT_ONCE: Final = 128 * 1024  # about what is read at once without it; a thousandfold of what came is possible
+_RAW: Final = -15  # a window of 32 KiB; negative: no header
+_MOST_AT_ONCE: Final = 128 * 1024  # decoded bytes; a stream may expand a thousandfold
 
 
 class DeflateLayer:
@@ -30,6 +30,6 @@ class DeflateLayer:
             raise StreamError(f"deflate: {error}") from error
         if decompressor.unused_data:
             raise StreamError("deflate: bytes after the end of the stream")
-        # The tail may be empty while zlib still holds back output of its own.
+        # zlib may still hold back output when the tail is empty.
         self.has_more = len(plain) == _MOST_AT_ONCE
         return plain

@@ -1,4 +1,4 @@
-"""What all layers have in common."""
+"""The interface and the error that all layers share."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class StreamError(Exception):
-    """What the peer sent makes no sense on this layer; the text is for a log."""
+    """The peer sent data that are invalid on this layer; the text is for a log."""
 
 
 class Layer(Protocol):
-    """One direction of thinking for both ends: `encode` what goes out, `decode` what came in."""
+    """Transforms both directions of a stream: `encode` what is sent, `decode` what was received."""
 
     def encode(self, data: bytes) -> bytes:
-        """What the peer needs to see all of `data`; nothing is held back."""
+        """Return the bytes from which the peer can decode all of `data`; nothing is held back."""
 
     def decode(self, data: bytes) -> bytes:
-        """What `data`, and what came before it, says so far. Raises StreamError.
+        """Return what `data`, together with earlier data, decode to so far. Raise StreamError.
 
-        It may stop where the result grows large: `has_more` tells, and `decode(b"")` goes on.
+        It may stop when the result grows large: then `has_more` is true, and `decode(b"")` goes on.
         """
 
     @property

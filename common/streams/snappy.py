@@ -1,13 +1,13 @@
-"""NSQ's snappy: the framing format, in which every chunk stands alone and carries a checksum.
+"""NSQ's snappy: the framing format, in which every chunk is independent and has a checksum.
 
     chunk      type:1, length:3 (little-endian), then `length` bytes
     ff         stream identifier "sNaPpY", first of all; may be repeated
     00         checksum:4, compressed data
-    01         checksum:4, the data as it is
+    01         checksum:4, uncompressed data
     02 .. 7f   unknown, an error
     80 .. fe   unknown, skipped (fe is padding)
 
-The checksum is the CRC-32C of the uncompressed data, masked. A chunk holds at most 64 KiB of it.
+The checksum is the masked CRC-32C of the uncompressed data, of which a chunk holds at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from common.streams.layer import StreamError
 
 _IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 _MOST_PLAIN: Final = 1 << 16
-# Snappy makes at most twenty-odd bytes of one. Of what is read at once that is megabytes, while ordinary data stay below this.
+# Decoded bytes. Snappy expands a byte to some twenty at most: what is read at once may become megabytes, while ordinary
+# data stay below this.
 _MOST_AT_ONCE: Final = 8 * _MOST_PLAIN
-_MOST_COMPRESSED: Final = 32 + _MOST_PLAIN + _MOST_PLAIN // 6  # snappy's own bound on what it makes of that
+_MOST_COMPRESSED: Final = 32 + _MOST_PLAIN + _MOST_PLAIN // 6  # snappy's bound on the compressed size of that
 _HEADER_SIZE: Final = 4
 _CRC_SIZE: Final = 4
 _COMPRESSED: Final = 0x00
@@ -42,8 +43,8 @@ class SnappyLayer:
         self.has_more = False
         self._greeting = _IDENTIFIER  # sent before the first chunk
         self._identified = False
-        self._rest = b""  # of a chunk whose end has not come
-        self._to_skip = 0  # bytes of a chunk that nobody wants
+        self._rest = b""  # the beginning of a chunk whose end has not arrived
+        self._to_skip = 0  # bytes still to come of a chunk that is ignored
 
     def encode(self, data: bytes) -> bytes:
         pieces = [self._greeting] if data else []
@@ -82,7 +83,7 @@ class SnappyLayer:
         return position + skipped
 
     def _check(self, kind: int, size: int) -> None:
-        """What can be told before the chunk is complete, so that nothing senseless is waited for."""
+        """Check what is known before the chunk is complete, so that an invalid chunk is not waited for."""
         if kind == _STREAM_IDENTIFIER:
             if size != len(_IDENTIFIER) - _HEADER_SIZE:
                 raise StreamError("snappy: a wrong stream identifier")
@@ -112,7 +113,7 @@ class SnappyLayer:
 def _chunk(data: bytes) -> tuple[bytes, bytes, bytes]:
     compressed = bytes(cramjam.snappy.compress_raw(data))
     kind = _COMPRESSED
-    if len(compressed) >= len(data) - len(data) // 8:  # not worth the reader's time
+    if len(compressed) >= len(data) - len(data) // 8:  # decompressing so little gain is not worth the reader's time
         kind, compressed = _PLAIN, data
     size = len(compressed) + _CRC_SIZE
     return bytes((kind,)) + size.to_bytes(3, "little"), _checksum.pack(_masked(crc32c(data))), compressed

@@ -10,7 +10,7 @@ from common.streams.layer import Layer, StreamError
 
 _READ_SIZE: Final = 64 * 1024
 _VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1", "TLSv1.2": "TLS1.2", "TLSv1.3": "TLS1.3"}
-# What NSQ has names for, by OpenSSL's names.
+# NSQ's names of cipher suites, by OpenSSL's names.
 _SUITES: Final = {
     "RC4-SHA": "TLS_RSA_WITH_RC4_128_SHA",
     "DES-CBC3-SHA": "TLS_RSA_WITH_3DES_EDE_CBC_SHA",
@@ -29,38 +29,41 @@ _SUITES: Final = {
 
 
 class SecureLayer(Layer, Protocol):
-    """A `Layer`, once `handshake` has said that it is done."""
+    """A layer that is usable as a `Layer` once `handshake` has returned True."""
 
     def handshake(self, data: bytes) -> bool:
-        """Goes one step on with what came; says whether it is done. Raises StreamError. See `pending`."""
+        """Take one more step with the received data; return whether the handshake is done.
+
+        Raises StreamError. The bytes to send are then in `pending`.
+        """
 
     def pending(self) -> bytes:
-        """What the other side has to see for TLS's own sake."""
+        """Return the bytes that TLS itself has to send."""
 
     def goodbye(self) -> bytes:
-        """What tells the other side that nothing more comes; nothing can be encoded after it."""
+        """Return the bytes that tell the peer that nothing more follows; nothing can be encoded afterwards."""
 
     @property
     def ended(self) -> bool:
-        """The peer has said that nothing more comes."""
+        """Whether the peer has said that nothing more follows."""
 
     @property
     def version(self) -> str:
-        """As NSQ writes it: TLS1.2."""
+        """The TLS version in NSQ's spelling: TLS1.2."""
 
     @property
     def cipher_suite(self) -> str:
-        """As NSQ writes it: the names that it knows, and a number for all others."""
+        """The cipher suite in NSQ's spelling: a name if NSQ knows it, and a number otherwise."""
 
     @property
     def peer_common_name(self) -> str:
-        """Of the certificate that the peer has shown; "" if there is none."""
+        """The name in the certificate that the peer has shown; "" without one."""
 
 
 class TlsLayer:
     """Implements `SecureLayer`."""
 
-    has_more: Final = False  # decrypting makes nothing longer
+    has_more: Final = False  # decrypting does not expand data
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -68,7 +71,7 @@ class TlsLayer:
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
-        self.ended = False  # the peer has said that nothing more comes
+        self.ended = False  # the peer has said that nothing more follows
 
     def handshake(self, data: bytes) -> bool:
         self._incoming.write(data)
@@ -86,7 +89,7 @@ class TlsLayer:
     def goodbye(self) -> bytes:
         try:
             self._tls.unwrap()
-        except ssl.SSLError:  # the peer's own goodbye has not come, or there never was a connection
+        except ssl.SSLError:  # the peer's goodbye has not arrived, or the handshake was never completed
             pass
         return self._outgoing.read()
 
@@ -114,7 +117,7 @@ class TlsLayer:
             raise StreamError(_text_of(error)) from error
         return b"".join(pieces)
 
-    # Who is there, and how well hidden
+    # Facts about the connection
 
     @property
     def version(self) -> str:
@@ -140,12 +143,12 @@ def nsq_version(name: str | None) -> str:
 
 
 def nsq_suite(name: str | None) -> str:
-    return (_SUITES.get(name) or f"Unknown {_numbers().get(name, 0)}") if name else ""
+    return (_SUITES.get(name) or f"Unknown {_suite_numbers().get(name, 0)}") if name else ""
 
 
 @lru_cache(maxsize=1)
-def _numbers() -> dict[str, int]:
-    """Of suites on the wire."""
+def _suite_numbers() -> dict[str, int]:
+    """Return the numbers of the cipher suites on the wire, by OpenSSL's names."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_ciphers("ALL:@SECLEVEL=0")
     return {cipher["name"]: cipher["id"] & 0xFFFF for cipher in context.get_ciphers()}

@@ -1,11 +1,11 @@
-"""Commands: what clients say. A line of words, and after some words a payload.
+"""Commands: what clients send. Each is a line of words, and some are followed by a payload.
 
     FIN 0123456789abcdef\\n
     PUB topic\\n        i32 size, body
     MPUB topic\\n       i32 body size, i32 count, (i32 size, body) * count
 
-`CommandReader` cuts a stream into commands, whatever the packet borders. What a command means, and when it is
-allowed, is the protocol's business; the reader asks it once, through `admit`, before it accepts a payload.
+`CommandReader` cuts a stream into commands, however the network has split it. The protocol decides what a command means
+and when it is allowed; the reader asks it once, through `admit`, before it accepts a payload.
 
 How the bytes flow through the reader:
 
@@ -14,8 +14,8 @@ How the bytes flow through the reader:
                    |
                    +-> _half   a payload that is still arriving, with all of it so far
 
-Most commands arrive whole and are cut from the very object that the socket returned. The other two are bytearrays,
-so that a payload in small pieces costs no more than its length, and each piece is looked at once.
+Most commands arrive whole and are cut from the very object that the socket returned. `_line` and `_half` hold
+bytearrays, so a payload in small pieces costs no more than its length, and each piece is examined once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ MAGIC: Final = b"  V2"  # what a client sends before its first command
 
 
 class Line(Record):
-    """A command without a payload, or a word that nobody knows. params[0] is the word."""
+    """A command without a payload, or an unknown word. params[0] is the word."""
 
     __slots__ = ("params",)
 
@@ -85,7 +85,7 @@ class Line(Record):
 
 
 class Finishes(Record):
-    """One or more FINs that arrived together, each with nothing but an id of 16 bytes."""
+    """One or more FINs that arrived together, each with an id of 16 bytes and nothing else."""
 
     __slots__ = ("ids",)
 
@@ -94,7 +94,7 @@ class Finishes(Record):
 
 
 class Body(Record):
-    """IDENTIFY or AUTH."""
+    """An IDENTIFY or AUTH with its document."""
 
     __slots__ = ("body", "params")
 
@@ -104,7 +104,7 @@ class Body(Record):
 
 
 class Publication(Record):
-    """PUB or DPUB. The payload includes the four bytes of its size, as the log keeps it so."""
+    """A PUB or DPUB. The payload includes the four bytes of its size, as it does in the log."""
 
     __slots__ = ("params", "payload")
 
@@ -114,8 +114,10 @@ class Publication(Record):
 
 
 class Publications(Record):
-    """MPUB. The payload is what follows the count; `offsets` has count + 1 entries: where in the payload each size
-    starts, and the end."""
+    """An MPUB. Its payload is everything after the count.
+
+    `offsets` has count + 1 entries: where in the payload each message's size starts, and the end.
+    """
 
     __slots__ = ("offsets", "params", "payload")
 
@@ -129,17 +131,17 @@ Command = Line | Finishes | Body | Publication | Publications
 
 
 class LineTooLong(Exception):
-    """No newline within the limit. The connection is closed without an answer, as NSQ does it."""
+    """No newline within the limit. The connection is closed without an answer, as in NSQ."""
 
 
 class CommandReader:
-    """A client's stream, cut into commands.
+    """Cuts a client's stream into commands.
 
-    `admit` is called once for each command that has a payload, when its line is complete and before anything of the
-    payload is looked at. It may raise ProtocolError. After an exception the reader is dead.
+    `admit` is called once for each command that has a payload, when its line is complete and before any of the payload
+    is examined. It may raise ProtocolError. After an exception the reader must not be used any more.
 
-    `hold` is told how much memory a payload takes whenever more of it is waited for, and 0 when it is whole; it may close
-    the reader.
+    `hold` is called with the memory that a payload takes whenever more of it is needed, and with 0 when it is complete;
+    it may close the reader.
     """
 
     __slots__ = (
@@ -179,13 +181,13 @@ class CommandReader:
                 return
             data = bytes(self._line)
             self._line.clear()
-        if self._at < len(self._data):  # somebody received twice before reading
+        if self._at < len(self._data):  # `receive` was called twice before the first data were read
             data = self._data[self._at :] + data
         self._data = data
         self._at = 0
 
     def next_command(self) -> Command | None:
-        """The next whole command; None: more bytes are needed.
+        """Return the next whole command, or None if more bytes are needed.
 
         Raises ProtocolError as soon as a size is known to be wrong, and LineTooLong.
         """
@@ -203,7 +205,7 @@ class CommandReader:
         if end < 0:
             self._hold_line()
             return None
-        # The byte before an empty line belongs to something else.
+        # The byte before an empty line belongs to the previous command.
         params = data[at : end - 1 if at < end and data[end - 1] == _CARRIAGE_RETURN else end].split(b" ")
         start = end + 1
         form = _PAYLOADS.get(params[0])
@@ -212,7 +214,7 @@ class CommandReader:
             return Line(params)
         self._admit(params)
         if form is _MESSAGE:
-            # All of it is here and right: the usual case, and worth its own lines at a microsecond a message.
+            # The usual case: the payload is complete and valid. These lines save a microsecond per message.
             stop = start + _SIZE
             if stop <= len(data):
                 size = _unpack_size(data, start)[0]
@@ -224,20 +226,20 @@ class CommandReader:
         return self._begin(params, form)
 
     def end(self) -> ProtocolError | None:
-        """What to answer when nothing more comes: the stream has ended, or the read deadline has passed.
+        """Return the error to answer when the stream has ended or the read deadline has passed.
 
-        None between commands and in the middle of a line; half a payload is an error.
+        None between commands and in the middle of a line; an incomplete payload is an error.
         """
         return None if self._half is None else self._half.missing()
 
     def take_rest(self) -> bytes:
-        """What was received behind the last command that was returned; it is the caller's now."""
+        """Return, and forget, the bytes received after the last command that was returned."""
         rest = self._data[self._at :]
         self._forget_data()
         return rest
 
     def close(self) -> None:
-        """Nothing more will be read: lets go of what came, and of whoever is behind `admit`, who may hold this reader."""
+        """Forget everything received, and release `admit` and `hold`, whose owner may refer to this reader."""
         self._admit = _admit_nothing
         if self._half is not None:
             self._half = None
@@ -248,7 +250,7 @@ class CommandReader:
 
     @property
     def buffered(self) -> int:
-        """How many bytes were received and not yet returned in a command."""
+        """The number of bytes that were received and not yet returned in a command."""
         held = 0 if self._half is None else len(self._half.held)
         return len(self._data) - self._at + len(self._line) + held
 
@@ -264,7 +266,7 @@ class CommandReader:
         self._forget_data()
 
     def _begin(self, params: list[bytes], form: _Form) -> Command | None:
-        """Cuts the payload that starts at `_at`, or holds what is there of it."""
+        """Cut the payload that starts at `_at`, or keep the part of it that has arrived."""
         half = _HalfMpub(params, self._limits) if form is _MESSAGES else _HalfBody(params, form, self._limits)
         command = half.cut(self._data, self._at)
         if command is None:
@@ -297,26 +299,27 @@ class CommandReader:
 
 
 def _admit_nothing(params: list[bytes]) -> None:
-    raise AssertionError("a reader that is closed has nothing to ask")
+    raise AssertionError("a closed reader admits nothing")
 
 
 def _hold_nothing(size: int) -> None:
-    """Do nothing: nobody counts the bodies of this reader."""
+    """Do nothing: the bodies of this reader are not counted."""
 
 
-# FIN: the one command that consumers send for every message, so a run of them is cut at once.
+# Consumers send a FIN for every message, so a run of them is cut at once.
 
 _FIN_SIZE: Final = 21  # "FIN ", 16 bytes of id, newline
 MOST_FINISHES: Final = 512  # in one command
-# Of a count, which gets a struct of its own: one for each count up to 512 would take 4 MB, these take 140 kB.
+# A run is cut by a struct for its count without these low bits and another for the rest: a struct for each count up to
+# 512 would take 4 MB, these take 140 kB.
 _REST: Final = 63
-_SHORT_RUN: Final = 16  # where the pattern stops being quicker than the columns, as measured
+_SHORT_RUN: Final = 16  # FINs up to which the pattern is quicker than the columns, as measured
 _is_fins: Final = re.compile(rb"(?:FIN [^ \r\n]{16}\n)*+").match
 
 
 def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
-    """The ids of the plain FINs that begin at `at`; none when the first is not plain, or not whole."""
-    if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # says it of most that are not, without a look further
+    """Return the ids of the plain FINs that begin at `at`; none if the first is not plain or not complete."""
+    if data[at + _FIN_SIZE - 1 : at + _FIN_SIZE] != b"\n":  # rules out most others without further work
         return ()
     count = _count_finishes(data, at, min((len(data) - at) // _FIN_SIZE, most))
     if count == 1:
@@ -332,8 +335,8 @@ def _cut_finishes(data: bytes, at: int, most: int) -> tuple[bytes, ...]:
 
 def _count_finishes(data: bytes, at: int, candidates: int) -> int:
     if candidates > _SHORT_RUN:
-        # Look at the bytes as lines of 21: were they all FINs, then each column of "FIN " and of the newline holds
-        # the same byte all the way down, and no further space, CR or newline is anywhere.
+        # Read the bytes as lines of 21. If all of them are FINs, each column of "FIN " and of the newline holds the
+        # same byte all the way down, and there is no other space, CR or newline.
         newlines = data[at + _FIN_SIZE - 1 : at + _FIN_SIZE * candidates : _FIN_SIZE]
         count = candidates - len(newlines.lstrip(b"\n"))
         run = data[at : at + _FIN_SIZE * count]
@@ -361,7 +364,7 @@ def _id_struct(count: int) -> Struct:
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """What differs between payloads of one size and one body: mostly how errors call them."""
+    """The differences between payloads of one size and one body, mainly in the wording of errors."""
 
     fault: Fault
     body: bytes
@@ -370,7 +373,7 @@ class _Form:
 
 _MESSAGE: Final = _Form(Fault.BAD_MESSAGE, body=b"message body", whole=b"message")
 _DOCUMENT: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")
-_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # its first size is worded like a document's
+_MESSAGES: Final = _Form(Fault.BAD_BODY, body=b"body", whole=b"body")  # errors name its first size like a document's
 
 _PAYLOADS: Final = {
     b"PUB": _MESSAGE,
@@ -386,13 +389,13 @@ _unpack_size: Final = Struct(">i").unpack_from
 
 
 class _HalfBody:
-    """PUB, DPUB, IDENTIFY or AUTH whose line is complete and whose payload may not be."""
+    """A PUB, DPUB, IDENTIFY or AUTH whose line is complete and whose payload may not be."""
 
     __slots__ = ("_form", "_limit", "_params", "end", "held")
 
     def __init__(self, params: list[bytes], form: _Form, limits: Limits) -> None:
         self.held = bytearray()
-        self.end = 0  # where the payload stopped in the data that were cut
+        self.end = 0  # where the payload ends in the data that `cut` was given
         self._params = params
         self._form = form
         self._limit = limits.max_message if form is _MESSAGE else min(limits.max_identify, limits.max_body)
@@ -448,7 +451,7 @@ class _HalfMpub:
 
     @property
     def size(self) -> int:
-        """Bytes of memory. Small messages take more of it for their places than for themselves."""
+        """The bytes of memory used. The offsets of small messages take more of it than the messages."""
         return len(self.held) + memory_of(self._offsets)
 
     def missing(self) -> ProtocolError:
@@ -485,22 +488,22 @@ _64_BITS: Final = (1 << 64) - 1
 
 
 def parse_decimal(raw: bytes) -> int | None:
-    """NSQ's decimal parameter: digits only, empty is 0, and what exceeds 64 bits wraps. None: not a number."""
+    """Read NSQ's decimal parameter: digits only, empty is 0, more than 64 bits wrap. None if it is not a number."""
     if not raw:
         return 0
     if not raw.isdigit():
         return None
-    # 10**64 is a multiple of 2**64, so digits further left do not count; and int() refuses very long texts.
+    # 10**64 is a multiple of 2**64, so digits further left do not count. int() refuses very long texts.
     return int(raw[-64:]) & _64_BITS
 
 
 def to_signed64(value: int) -> int:
-    """What 64 bits mean when they are taken as signed."""
+    """Return the signed integer that has the same 64 bits."""
     value &= _64_BITS
     return value - (1 << 64) if value >> 63 else value
 
 
-# What clients and tests send
+# The commands as clients and tests send them
 
 
 def identify(body: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a peer can do wrong, and how the answer to it reads on the wire."""
+"""The errors that a peer can make in the protocol, and how they are written on the wire."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Fault(StrEnum):
-    """The codes that an error frame begins with."""
+    """The codes with which an error frame begins."""
 
     INVALID = "E_INVALID"
     BAD_PROTOCOL = "E_BAD_PROTOCOL"
@@ -30,13 +30,14 @@ class Fault(StrEnum):
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol. A fatal one ends the connection after its error frame.
+    """The peer broke the protocol. A fatal error ends the connection after its error frame.
 
-    The detail is bytes because much of it is quoted as it was received, in whatever encoding that was.
+    The detail is bytes because much of it quotes what was received, in whatever encoding that was.
     """
 
     def __init__(self, fault: Fault, detail: str | bytes = b"", *, fatal: bool = True) -> None:
-        # "replace": a text of the operating system may hold what UTF-8 cannot, and reporting must not fail.
+        # "replace": a text of the operating system may hold characters that UTF-8 cannot encode, and reporting must not
+        # fail.
         self.detail = detail.encode("utf-8", "replace") if isinstance(detail, str) else detail
         self.fault = fault
         self.fatal = fatal
@@ -44,7 +45,7 @@ class ProtocolError(Exception):
 
     @property
     def data(self) -> bytes:
-        """What an error frame carries: code, space, detail. E_BAD_PROTOCOL is never explained."""
+        """The data of the error frame: code, space, detail. E_BAD_PROTOCOL never has a detail."""
         code = self.fault.value.encode()
         if self.fault is Fault.BAD_PROTOCOL or not self.detail:
             return code

@@ -1,6 +1,6 @@
-"""Frames: what the server says. Size and type, 32 bits each, then the data; the size counts type and data.
+"""Frames: what the server sends. Size and type, 32 bits each, then the data; the size counts type and data.
 
-The server encodes them here (message frames are made in bulk by `nsqd.broker.batch`), clients read them.
+The server encodes them here (message frames are made in bulk by `nsqd.broker.batch`), and clients read them here.
 """
 
 from __future__ import annotations
@@ -54,13 +54,14 @@ class Frame(Record):
 
 
 class BadFrame(Exception):
-    """The server sent what is no frame. There is no way to find the next one: close the connection."""
+    """The server sent something that is no frame. The next one cannot be found, so the connection has to be closed."""
 
 
 class FrameReader:
-    """A client's side of the stream, cut into frames, whatever the packet borders.
+    """Cuts the server's stream into frames, however the network has split it.
 
-    Memory is bounded by `max_size`, which a frame's size may not exceed. After `BadFrame` the reader is dead.
+    Its memory is bounded by `max_size`, which a frame's size may not exceed. After `BadFrame` it must not be used any
+    more.
     """
 
     __slots__ = ("_at", "_data", "_half", "_max_size", "_needed")
@@ -69,8 +70,8 @@ class FrameReader:
         self._max_size = max_size
         self._data = b""
         self._at = 0
-        self._half = bytearray()  # the frame that has begun, until all of it is here
-        self._needed = 0  # bytes that `_half` must have before another look is worth it
+        self._half = bytearray()  # a frame of which only a part has arrived
+        self._needed = 0  # bytes that `_half` must have before it can be parsed further
 
     def receive(self, data: bytes) -> None:
         if self._half:
@@ -79,13 +80,13 @@ class FrameReader:
                 return
             data = bytes(self._half)
             self._half.clear()
-        if self._at < len(self._data):  # the last data were not read to their end
+        if self._at < len(self._data):  # the previous data were not read to their end
             data = self._data[self._at :] + data
         self._data = data
         self._at = 0
 
     def next_frame(self) -> Frame | None:
-        """The next whole frame; None: more bytes are needed. Raises BadFrame."""
+        """Return the next whole frame, or None if more bytes are needed. Raise BadFrame."""
         data, at = self._data, self._at
         if not data:
             return None

@@ -4,11 +4,12 @@ A stream of msgpack arrays:
 
     ["log", node, log id, from, to]     first
     ["records", bytes]                  whole records, as they lie in the log (see log_record.py)
-    ["gap", from, to, reason]           messages that nobody can read any more
-    ["end", next]                       last; without it the answer is not whole
+    ["gap", from, to, reason]           messages that cannot be read any more
+    ["end", next]                       last; without it the answer is incomplete
 
-The first and the last record may reach beyond the range. Checksums are the reader's to prove: `HistoryReader` does it, and
-makes a gap of what is bad. The few forms of msgpack that occur are written and read here, so that a reader needs nothing else.
+The first and the last record may reach beyond the range. The reader proves the checksums: `HistoryReader` does, and
+turns damaged records into gaps. The few forms of msgpack that occur are written and read here, so that a reader needs
+no other library.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NDJSON: Final = "application/x-ndjson"
 
 DAMAGED: Final = "damaged"  # the reasons of gaps
 MISSING: Final = "missing"
-REFUSED: Final = "refused"  # the disk does not read them now
+REFUSED: Final = "refused"  # the disk fails to read them at the moment
 
 _RECORDS: Final = b"\x92\xa7records\xc6"  # then the length in four bytes, and the records
 _u8: Final = Struct(">B")
@@ -36,7 +37,7 @@ _u64: Final = Struct(">Q")
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Which messages follow: [first, end) of this log."""
+    """The range of messages that follow: [first, end) of this log."""
 
     node: str
     log_id: str
@@ -46,19 +47,19 @@ class LogRange:
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """Messages that were published together, as far as [first, end) is within the range."""
+    """Messages that were published together; [first, end) are those of them within the range."""
 
     first: int
     end: int
     base_sequence: int
     base_id: int
-    timestamp: int  # wall clock, nanoseconds
+    timestamp: int  # wall time in nanoseconds
     delay_ms: int  # 0: not deferred
     payload: bytes
-    offsets: Sequence[int]  # where in the payload each message's size stands, from base_sequence on, and the end
+    offsets: Sequence[int]  # where in the payload each message's size begins, from base_sequence on, and the end
 
     def messages(self) -> Iterator[tuple[int, int, bytes]]:
-        """(sequence, id, body) of each."""
+        """Yield (sequence, id, body) of each message."""
         offsets, payload = self.offsets, self.payload
         for position in range(self.first - self.base_sequence, self.end - self.base_sequence):
             body = payload[offsets[position] + 4 : offsets[position + 1]]
@@ -75,15 +76,15 @@ class Gap:
 
 
 class Records(NamedTuple):
-    """Whole records without a gap between them, as a server reads them."""
+    """Adjacent whole records, as a server reads them."""
 
     data: memoryview
-    end: int  # the sequence at which they end
+    end: int  # the sequence after their last message
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    next: int  # where to go on
+    next: int  # the sequence at which to go on
 
 
 Event = LogRange | StoredBatch | Gap | End
@@ -91,7 +92,7 @@ FindOffsets = Callable[[bytes, int], Sequence[int] | None]
 
 
 class BadHistory(Exception):
-    """This is no answer of /topic/read, or one of a version that is not known here."""
+    """This is no answer of /topic/read, or one of a later, incompatible version."""
 
 
 # The sending end
@@ -103,7 +104,7 @@ def encode_range(log_range: LogRange) -> bytes:
 
 
 def records_prefix(length: int) -> bytes:
-    """What stands before so many bytes of records."""
+    """Return the bytes that precede `length` bytes of records."""
     return _RECORDS + _u32.pack(length)
 
 
@@ -128,9 +129,9 @@ def _number(number: int) -> bytes:
 
 
 class HistoryReader:
-    """Feed it what comes with `receive`, and take events until there is None. `complete` says whether the end has come.
+    """Reads an answer: give it data with `receive`, and take events until there is none.
 
-    `find_offsets` does what `message_offsets` does, if somebody can do it faster.
+    `complete` tells whether the end has been read. `find_offsets` may be a faster substitute for `message_offsets`.
     """
 
     def __init__(self, find_offsets: FindOffsets = message_offsets) -> None:
@@ -144,7 +145,7 @@ class HistoryReader:
         self._buffer += data
 
     def next_event(self) -> Event | None:
-        """None: more bytes are needed, or nothing follows. Raises BadHistory."""
+        """Return the next event, or None if more bytes are needed or nothing follows. Raise BadHistory."""
         while True:
             event = next(self._events, None)
             if event is not None:
@@ -169,7 +170,7 @@ class HistoryReader:
                 self.complete = True
                 return self._cutter.end(following)
             case [str(word), *_] if self._cutter is not None and word not in ("log", "records", "gap", "end"):
-                return iter(())  # of a later version, and left out here
+                return iter(())  # of a later version: ignored
         raise BadHistory(f"unexpected {array[0]!r:.40}")
 
     def _next_array(self) -> list[int | str | bytes] | None:
@@ -193,7 +194,7 @@ class HistoryReader:
 
 
 def _value(buffer: bytearray, position: int) -> tuple[int | str | bytes, int] | None:
-    """One value and where it ends; None: more bytes are needed."""
+    """Return a value and the position after it, or None if more bytes are needed."""
     if position >= len(buffer):
         return None
     kind = buffer[position]
@@ -231,7 +232,7 @@ def _string(buffer: bytearray, position: int, length: int) -> tuple[str, int] | 
 
 
 class RecordCutter:
-    """Cuts the records of a range into batches, proves their checksums, and makes gaps of what is missing or bad."""
+    """Cuts the records of a range into batches, proves their checksums, and reports missing or damaged ones as gaps."""
 
     def __init__(self, first: int, end: int, find_offsets: FindOffsets = message_offsets) -> None:
         self._next = first
@@ -239,14 +240,14 @@ class RecordCutter:
         self._find_offsets = find_offsets
 
     def records(self, data: bytes) -> Iterator[Event]:
-        """The batches and gaps in whole records; each is proven when it is asked for."""
+        """Yield the batches and gaps in whole records; each record is proven when it is asked for."""
         position = 0
         while position < len(data):
             header = decode_header(data, position)
             if header is None or header.base_sequence > self._next:
                 found = self._next_sound(data, position + (header is None))
                 if found is None:
-                    return  # how far the damage goes is told by what comes next
+                    return  # the next records, gap or end tells how far the damage reaches
                 position, header = found
                 yield from self._missing(header.base_sequence, DAMAGED)
             batch = self._batch(header, data, position)
@@ -259,10 +260,12 @@ class RecordCutter:
             position += header.size
 
     def gap(self, gap: Gap) -> Iterator[Event]:
+        """Yield a gap, after another one for records that should have come before it."""
         yield from self._missing(gap.first, DAMAGED)
         yield from self._missing(gap.end, gap.reason)
 
     def end(self, following: int) -> Iterator[Event]:
+        """Yield the end, after a gap for records that should have come before it."""
         yield from self._missing(following, DAMAGED)
         yield End(following)
 
@@ -275,7 +278,7 @@ class RecordCutter:
     def _next_sound(self, data: bytes, position: int) -> tuple[int, Header] | None:
         while (found := find_header(data, position, not_before=self._next)) is not None:
             position, header = found
-            if decode_payload(header, data, position) is not None:  # else it may stand in the midst of a message
+            if decode_payload(header, data, position) is not None:  # otherwise the header may be part of a message
                 return found
             position += 1
         return None

@@ -1,7 +1,8 @@
-"""IDENTIFY: what a client says about itself and asks for, what it gets, and the answer.
+"""IDENTIFY: what a client says about itself and asks for, what it is granted, and the answer.
 
-Three steps, as the order of NSQ's errors demands: `decode_identify` reads the request, `apply_identify` checks it
-against the server's limits and gives the connection's new settings, `negotiate` decides on upgrades and words the reply.
+Three steps, because NSQ reports errors in this order: `decode_identify` reads the request, `apply_identify` checks it
+against the server's limits and returns the connection's new settings, `negotiate` decides on upgrades and writes the
+reply.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ _MAX_SAMPLE_RATE: Final = 99
 _MIN_MSG_TIMEOUT_MS: Final = 1000
 _DEFAULT_DEFLATE_LEVEL: Final = 6
 
-_OFF: Final = -1  # what a client sends for "none of it"
+_OFF: Final = -1  # switches a feature off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentifyRequest:
-    """The document as it came, in its own words and units (milliseconds, bytes, percent)."""
+    """The document that was received, with its own field names and units (milliseconds, bytes, percent)."""
 
     client_id: str = ""
     hostname: str = ""
@@ -44,7 +45,7 @@ class IdentifyRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """What is in force on a connection. The defaults are those of a client that never identifies itself."""
+    """The settings in force on a connection. The defaults are those of a client that never identifies itself."""
 
     output_buffer_timeout_ms: int  # 0: never flushed by time
     msg_timeout_ms: int
@@ -60,7 +61,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFeatures:
-    """What the server offers, and the limits within which a client may choose."""
+    """The features that the server offers, and the limits within which a client may choose."""
 
     max_rdy_count: int
     version: str
@@ -80,7 +81,7 @@ class ServerFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Negotiation:
-    """The upgrades to perform after the reply. `reply` is None where the answer is a plain OK."""
+    """The upgrades to perform after the reply. `reply` is None if the answer is a plain OK."""
 
     tls: bool
     snappy: bool
@@ -90,12 +91,12 @@ class Negotiation:
 
     @property
     def upgrades(self) -> bool:
-        """Whether the bytes on the wire are other ones behind the reply."""
+        """Whether the stream is encrypted or compressed after the reply."""
         return self.tls or self.snappy or self.deflate
 
 
 def decode_identify(body: bytes) -> IdentifyRequest:
-    """Raises ProtocolError when the body is not such a document."""
+    """Read the body of IDENTIFY. Raise ProtocolError if it is no such document."""
     try:
         fields = Fields(read(body))
         return IdentifyRequest(
@@ -120,7 +121,7 @@ def decode_identify(body: bytes) -> IdentifyRequest:
 
 
 def apply_identify(current: ClientSettings, request: IdentifyRequest, server: ServerFeatures) -> ClientSettings:
-    """The settings that the request makes of the current ones. Raises ProtocolError for the first that is not allowed."""
+    """Return the current settings as the request changes them. Raise ProtocolError for the first value not allowed."""
     # The order of the checks is NSQ's, as only the first failure is reported.
     heartbeat_interval_ms = _chosen(
         request.heartbeat_interval,
@@ -161,7 +162,7 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
         output_buffer_size=output_buffer_size,
         sample_rate=request.sample_rate,
         msg_timeout_ms=msg_timeout_ms,
-        # Absent ones too: they replace even the address that stood in their place.
+        # Also if absent: they replace the former values, which are the client's address at first.
         client_id=request.client_id,
         hostname=request.hostname,
         user_agent=request.user_agent,
@@ -171,7 +172,10 @@ def apply_identify(current: ClientSettings, request: IdentifyRequest, server: Se
 
 
 def negotiate(request: IdentifyRequest, settings: ClientSettings, server: ServerFeatures) -> Negotiation:
-    """`settings` are those that the request has led to. Raises ProtocolError when it wants both compressions."""
+    """Decide on the upgrades, with the settings that the request has led to.
+
+    Raises ProtocolError if the client wants both compressions.
+    """
     if not request.feature_negotiation:
         return Negotiation(tls=False, snappy=False, deflate=False, deflate_level=0, reply=None)
     tls = server.tls and request.tls_v1
@@ -204,7 +208,7 @@ def negotiate(request: IdentifyRequest, settings: ClientSettings, server: Server
 
 
 def _chosen(requested: int, current: int, *, off: int | None, allowed: range, name: str) -> int:
-    """0 keeps what is, -1 switches off where that is possible, all else must be allowed."""
+    """Return the value in force: 0 keeps the current one, -1 switches off where possible, any other must be allowed."""
     if requested == 0:
         return current
     if requested == _OFF and off is not None:

@@ -10,11 +10,11 @@
     delay      8   milliseconds; 0: not deferred
     count      4   messages
     flags      2   none yet
-    key length 2   idempotence key, before the payload
+    key length 2   of the idempotence key, which precedes the payload
     key, payload   the payload is the batch's own: (size:4, body) * count
 
-All numbers are big-endian. Within a segment each record's sequence is where the one before ended. A later version of
-the format changes the magic's last byte; a reader that does not know it takes the record for damage and keeps it.
+All numbers are big-endian. Within a segment each record's sequence is where the previous record ended. A later version
+of the format changes the magic's last byte; a reader that does not know it treats the record as damaged and keeps it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _size_prefix: Final = Struct(">I")
 
 
 class Header(NamedTuple):
-    payload_length: int  # with the key
+    payload_length: int  # includes the key
     payload_crc: int
     base_sequence: int
     base_id: int
@@ -47,7 +47,7 @@ class Header(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Of the whole record."""
+        """The size of the whole record in bytes."""
         return HEADER_SIZE + self.payload_length
 
     @property
@@ -56,7 +56,7 @@ class Header(NamedTuple):
 
 
 def decode_header(buffer: bytes, position: int) -> Header | None:
-    """The header at `position`, or None: there is no sound one."""
+    """Return the header at `position`, or None if there is no valid one."""
     if len(buffer) - position < HEADER_SIZE:
         return None
     magic, header_crc, *fields = _unpack(buffer, position)
@@ -67,7 +67,7 @@ def decode_header(buffer: bytes, position: int) -> Header | None:
 
 
 def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None:
-    """The payload of the record that lies wholly in `buffer` at `position`, or None if its checksum is wrong."""
+    """Return the payload of the record that lies wholly in `buffer` at `position`, or None if its checksum is wrong."""
     start = position + HEADER_SIZE
     payload = buffer[start : start + header.payload_length]
     if len(payload) != header.payload_length or crc32c(payload) != header.payload_crc:
@@ -76,13 +76,13 @@ def decode_payload(header: Header, buffer: bytes, position: int) -> bytes | None
 
 
 def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
-    """Where each message starts, and the end; None unless exactly `count` sized messages fill the payload."""
+    """Return where each message starts, and the end; None unless exactly `count` sized messages fill the payload."""
     length = len(payload)
     if length < 4 * count or not count:
         return None
     (first,) = _size_prefix.unpack_from(payload)
     size = first + 4
-    # Batches of equal sizes are common, and proven by four slices instead of a walk; their offsets are a range.
+    # Batches of equal sizes are common. Four slices prove one without a walk, and its offsets are a range.
     if size * count == length and all(payload[i::size] == payload[i : i + 1] * count for i in range(4)):
         return range(0, length + 1, size)
     unpack = _size_prefix.unpack_from
@@ -98,9 +98,9 @@ def message_offsets(payload: bytes, count: int) -> Sequence[int] | None:
 
 
 def find_header(buffer: bytes, start: int, *, not_before: int) -> tuple[int, Header] | None:
-    """The first sound header from `start` on whose sequence is at least `not_before`.
+    """Return the first valid header from `start` on whose sequence is at least `not_before`, and its position.
 
-    The sequence keeps a message that contains an older record of this log from being taken for one.
+    A message may contain an older record of this log; its sequence keeps it from being taken for a record.
     """
     position = buffer.find(MAGIC, start)
     while position >= 0:
@@ -112,17 +112,19 @@ def find_header(buffer: bytes, start: int, *, not_before: int) -> tuple[int, Hea
 
 
 class Links(NamedTuple):
-    position: int  # where the first record starts that was not taken
-    sequence: int  # that it should have
-    last: int  # where the last one starts that was taken; -1: there is none
-    needed: int  # the size of a record that goes on beyond the buffer, as far as it is known
+    """How far `follow` has come."""
+
+    position: int  # where the first record that was not accepted starts
+    sequence: int  # that this record should have
+    last: int  # where the last accepted record starts; -1: none was accepted
+    needed: int  # the known size of a record that continues beyond the buffer; 0: none does
 
 
 def follow(buffer: bytes, position: int, sequence: int, until: int) -> Links:
-    """Goes from record to record, from the one of `sequence` to the one that holds `until` - 1.
+    """Walk from record to record, from the one of `sequence` to the one that holds `until` - 1.
 
-    It believes a header whose sequence is the next one and behind which the next record starts, at a fifth of the cost of
-    its checksum. So the last one that was taken is still to be proven.
+    A header is accepted if its sequence is the next one and the next record starts right after it, which costs a fifth
+    of verifying its checksum. The last accepted record is therefore still unproven.
     """
     end = len(buffer)
     unpack, magic = _unpack_link, MAGIC

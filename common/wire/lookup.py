@@ -1,7 +1,8 @@
-"""The lookup protocol V1, both directions: how nsqd registers at nsqlookupd.
+"""The lookup protocol V1, both directions: how nsqd registers with nsqlookupd.
 
-After the magic, nsqd sends lines of words; IDENTIFY alone has a body, with its size as 32 bits before it. The answer to
-each is a size of 32 bits and that many bytes, in order; there is no frame type. What a command means is not known here.
+After the magic, nsqd sends lines of words. Only IDENTIFY has a body, after its size in 32 bits. The answer to each
+command is a size of 32 bits and that many bytes, in order; there is no frame type. The meaning of commands is not known
+here.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from common.wire.faults import Fault, ProtocolError
 
 MAGIC: Final = b"  V1"
 OK: Final = b"OK"
-# Words after PING, which NSQ ignores: the node drains, so that nothing comes into its logs before it is started again;
-# and it is not meant to be started again.
+# Words after PING, which NSQ ignores. "leaving": the node drains, so nothing is added to its logs until it is started
+# again. "retired": it will not be started again.
 LEAVING: Final = "leaving"
 RETIRED: Final = "retired"
 
-# NSQ bounds neither. The longest line that means something has some 140 bytes, but clients of old have sent
-# parameters that are ignored; a document of nsqd's has less than 1 kB.
+# NSQ bounds neither. The longest meaningful line has some 140 bytes, but old clients send parameters that are ignored.
+# The document of an nsqd has less than 1 kB.
 MAX_LINE: Final = 64 * 1024
 MAX_BODY: Final = 64 * 1024
 
@@ -31,7 +32,7 @@ _size: Final = Struct(">i")
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """How an nsqlookupd says that it can be reached. What it did not say is empty or 0."""
+    """The addresses that an nsqlookupd announces. Missing values are empty or 0."""
 
     broadcast_address: str
     hostname: str
@@ -42,7 +43,7 @@ class PeerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """How an nsqd says that it can be reached."""
+    """The addresses that an nsqd announces."""
 
     broadcast_address: str
     hostname: str
@@ -51,14 +52,14 @@ class Identity:
     topology_region: str
     topology_zone: str
     version: str
-    node: str = ""  # the id of its data path; NSQ's say none
+    node: str = ""  # the id of its data path; empty for NSQ's nsqd
 
 
 # What nsqd writes
 
 
 def encode_command(*words: str, body: bytes | None = None) -> bytes:
-    """`encode_command("REGISTER", topic, channel)`; only IDENTIFY has a body."""
+    """Encode a command such as `encode_command("REGISTER", topic, channel)`; only IDENTIFY has a body."""
     line = " ".join(words).encode() + b"\n"
     return line if body is None else line + encode_reply(body)
 
@@ -92,11 +93,11 @@ def identify_body(
 
 
 class BadReply(Exception):
-    """The size before a reply cannot be: this is no nsqlookupd, or the stream has lost its place."""
+    """An impossible size precedes a reply: the peer is no nsqlookupd, or the position in the stream is lost."""
 
 
 class ReplyReader:
-    """The replies in what an nsqlookupd sends, whatever the packet borders."""
+    """Cuts an nsqlookupd's stream into replies, however the network has split it."""
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
@@ -106,7 +107,10 @@ class ReplyReader:
         self._data += data
 
     def next_reply(self) -> bytes | None:
-        """None: more bytes are needed. Raises BadReply, after which nothing more can be read."""
+        """Return the next reply, or None if more bytes are needed.
+
+        Raises BadReply, after which nothing more can be read.
+        """
         if len(self._data) < _size.size:
             return None
         (size,) = _size.unpack_from(self._data)
@@ -121,7 +125,7 @@ class ReplyReader:
 
 
 def decode_identify_reply(data: bytes) -> PeerAddress | None:
-    """None when this is no such document: an error's text, for instance."""
+    """Read the reply to IDENTIFY. None if it is no such document but, for instance, the text of an error."""
     try:
         fields = Fields(read(data))
         return PeerAddress(
@@ -139,9 +143,9 @@ def decode_identify_reply(data: bytes) -> PeerAddress | None:
 
 
 class LookupCommandReader:
-    """Lines and bodies in what an nsqd sends, whatever the packet borders.
+    """Cuts an nsqd's stream into lines and bodies, however the network has split it.
 
-    A body is read only when asked for: whether IDENTIFY may come at all is decided before its body is looked at.
+    A body is read only on request: whether IDENTIFY is allowed is decided before its body is examined.
     """
 
     def __init__(self, *, max_line: int = MAX_LINE, max_body: int = MAX_BODY) -> None:
@@ -152,7 +156,7 @@ class LookupCommandReader:
 
     @property
     def unread(self) -> int:
-        """How many bytes wait to be taken."""
+        """The number of bytes that wait to be taken."""
         return len(self._data) - self._at
 
     def receive(self, data: bytes | bytearray) -> None:
@@ -161,7 +165,7 @@ class LookupCommandReader:
         self._data += data
 
     def take(self, size: int) -> bytes | None:
-        """The next `size` bytes as they are; None: more are needed."""
+        """Return the next `size` bytes as they are, or None if more are needed."""
         end = self._at + size
         if len(self._data) < end:
             return None
@@ -170,9 +174,9 @@ class LookupCommandReader:
         return taken
 
     def next_words(self) -> list[bytes] | None:
-        """A line without the white space around it, cut at each space; None: more bytes are needed.
+        """Return a line, stripped of white space and split at each space, or None if more bytes are needed.
 
-        Raises ProtocolError when the line is longer than `max_line`.
+        Raises ProtocolError if the line is longer than `max_line`.
         """
         end = self._data.find(b"\n", self._at, self._at + self._max_line + 1)
         if end < 0:
@@ -185,11 +189,14 @@ class LookupCommandReader:
         return line.strip().split(b" ")
 
     def next_body(self) -> bytes | None:
-        """None: more bytes are needed. Raises ProtocolError for a size that is negative or above `max_body`."""
+        """Return the next body, or None if more bytes are needed.
+
+        Raises ProtocolError for a size that is negative or above `max_body`.
+        """
         if self.unread < _size.size:
             return None
         (size,) = _size.unpack_from(self._data, self._at)
-        if size < 0:  # NSQ itself does not survive this
+        if size < 0:  # NSQ itself crashes on this
             raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to read body size")
         if size > self._max_body:
             raise ProtocolError(Fault.BAD_BODY, "IDENTIFY failed to read body")
@@ -199,13 +206,16 @@ class LookupCommandReader:
         return self.take(size)
 
     def missing_body(self) -> ProtocolError:
-        """What is wrong when the stream ends where a body is due."""
+        """Return the error for a stream that ends where a body is due."""
         has_size = self.unread >= _size.size
         return ProtocolError(Fault.BAD_BODY, f"IDENTIFY failed to read body{'' if has_size else ' size'}")
 
 
 def decode_identify(body: bytes) -> Identity:
-    """Raises ProtocolError when the body is no such document, or lacks what every nsqd must say."""
+    """Read the body of IDENTIFY.
+
+    Raises ProtocolError if it is no such document or lacks what every nsqd must announce.
+    """
     try:
         fields = Fields(read(body))
         identity = Identity(

@@ -23,14 +23,14 @@ class Message(Record):
     __slots__ = ("attempts", "body", "id", "timestamp")
 
     def __init__(self, timestamp: int, attempts: int, id: bytes, body: bytes) -> None:
-        self.timestamp = timestamp  # when it was published, wall clock, nanoseconds
+        self.timestamp = timestamp  # when it was published; wall time in nanoseconds
         self.attempts = attempts  # 1 on the first delivery
         self.id = id  # 16 hex digits
         self.body = body
 
 
 def decode_message(data: bytes) -> Message:
-    """Raises ValueError when the data is too short for a message."""
+    """Read a message from the data of its frame. Raise ValueError if they are too short."""
     if len(data) < HEADER_SIZE:
         raise ValueError(f"message too short {len(data)} < {HEADER_SIZE}")
     timestamp, attempts, message_id = _header.unpack_from(data)
@@ -38,5 +38,5 @@ def decode_message(data: bytes) -> Message:
 
 
 def encode_message(message: Message) -> bytes:
-    # Attempts are 16 bits on the wire and wrap, as the original's do.
+    # Attempts are 16 bits on the wire and wrap, as in NSQ.
     return _header.pack(message.timestamp, message.attempts & 0xFFFF, message.id) + message.body

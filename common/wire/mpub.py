@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 _unpack_size: Final = struct.Struct(">i").unpack_from
 _SIZE: Final = 4
 _SMALLEST_MESSAGE: Final = 5  # a size and one byte
-_OFFSET_SIZE: Final = 36  # bytes of memory that an offset in a list takes: a pointer and a number
-_MANY: Final = 20_000  # offsets; letting go of a million numbers would hold everybody up for tens of milliseconds
-_WORTH_A_GUESS: Final = 4  # equal messages in a row
+_OFFSET_SIZE: Final = 36  # bytes of memory of an offset in a list: a pointer and a number
+_MANY: Final = 20_000  # offsets; freeing a million numbers would block everybody for tens of milliseconds
+_WORTH_A_GUESS: Final = 4  # equal messages in a row from which on the short cut is tried
 
 Offsets: TypeAlias = "list[int] | array[int]"
 
 
 def packed(offsets: Offsets) -> Offsets:
-    """Return the same offsets, many of them in 8 bytes each: a million are then a block of memory, not a million objects."""
+    """Return the same offsets, in 8 bytes each if they are many: a million are then one block, not as many objects."""
     return array("Q", offsets) if isinstance(offsets, list) and len(offsets) > _MANY else offsets
 
 
 def memory_of(offsets: Offsets) -> int:
-    """Return about how many bytes they take."""
+    """Return approximately how many bytes the offsets take."""
     return len(offsets) * (_OFFSET_SIZE if isinstance(offsets, list) else offsets.itemsize)
 
 
 def cut_mpub_body(body: bytes, limits: Limits) -> tuple[bytes, list[int]]:
-    """What HTTP posts, cut: the payload behind the count, and its offsets. What follows the last message is dropped.
+    """Cut the body of an HTTP request into the payload after the count, and its offsets.
 
-    Raises ProtocolError (BAD_BODY or BAD_MESSAGE).
+    Bytes after the last message are dropped. Raises ProtocolError (BAD_BODY or BAD_MESSAGE).
     """
     if len(body) < _SIZE:
         raise count_missing()
@@ -61,10 +61,10 @@ def read_count(data: bytes | bytearray, at: int, limits: Limits) -> int:
 
 
 def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: Limits) -> bool:
-    """Goes on cutting the `count` messages that begin at data[start]; returns whether all of them are there.
+    """Cut, or continue to cut, the `count` messages that begin at data[start]; return whether all of them are there.
 
-    `offsets` begins as [0] and is the memory between calls: the next call may come with the same data elsewhere,
-    and more of them. It gets the end of each message whose size could be read, also when its body is still missing.
+    `offsets` begins as [0] and carries the state between calls: the next call may pass the same data in another place,
+    and more of them. It gets the end of each message whose size could be read, even if the body is still incomplete.
     Raises ProtocolError as soon as a size is wrong.
     """
     at = offsets[-1]
@@ -80,17 +80,18 @@ def cut_messages(data: bytes | bytearray, start: int, count: int, offsets: Offse
                 raise _bad_size(position, size, max_message)
             at += _SIZE + size
             add(at)
-    except struct.error:  # no room for a size: cheaper to hear it from struct once than to ask for each message
+    except struct.error:  # too few bytes for a size: one exception is cheaper than a check for each message
         pass
     _check_total(offsets, limits)
     return len(offsets) == count + 1 and start + at <= len(data)
 
 
 def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets: Offsets, limits: Limits) -> int:
-    """Takes as many messages as are here in whole, if all of them are as long as the first.
+    """Take all messages that are complete, if they are as long as the first one.
 
-    Publishers of many messages mostly send equal ones. If the same size stands wherever equal messages would put it,
-    then that is what they are, and four strided comparisons find it out at a tenth of reading the sizes one by one.
+    Publishers of many messages mostly send equal ones. If the same size stands at each place where equal messages would
+    have one, they are equal. Four strided comparisons find that out in a tenth of the time that reading the sizes one
+    by one takes.
     """
     at = offsets[-1]
     first = start + at
@@ -114,11 +115,11 @@ def _cut_equal_messages(data: bytes | bytearray, start: int, count: int, offsets
 
 
 def _check_total(offsets: Offsets, limits: Limits) -> None:
-    # The size that TCP announces is not held against what comes (the original ignores it, and so must we), hence
-    # a peer could announce little and send without end. What does come is bounded here.
+    # The size announced over TCP is not compared with the data, because NSQ ignores it and so must we. A peer could
+    # announce little and send without end, so the data themselves are bounded here.
     allowed = limits.max_body - _SIZE
     if offsets[-1] > allowed:
-        # The first one beyond, not the last: the answer must not depend on how much arrived together.
+        # The first message beyond the limit, not the last: the answer must not depend on how much arrived together.
         excess = offsets[bisect_right(offsets, allowed)]
         raise ProtocolError(Fault.BAD_BODY, b"MPUB body too big %d > %d" % (_SIZE + excess, limits.max_body))
 
@@ -134,7 +135,7 @@ def count_missing() -> ProtocolError:
 
 
 def message_missing(length: int, offsets: Offsets) -> ProtocolError:
-    """The error of messages that end before their time, `length` bytes behind the first size."""
+    """Return the error for messages that end too early, `length` bytes after the first size."""
     if offsets[-1] > length:
         return ProtocolError(Fault.BAD_MESSAGE, b"MPUB failed to read message body")
     return ProtocolError(Fault.BAD_MESSAGE, b"MPUB failed to read message(%d) body size" % (len(offsets) - 1))

@@ -1,4 +1,4 @@
-"""Names of topics and channels: which are valid, and which mean "ephemeral"."""
+"""Names of topics and channels: which of them are valid, and which are ephemeral."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAX_LENGTH: Final = 64  # in bytes, the suffix included
+MAX_LENGTH: Final = 64  # in bytes, including the suffix
 EPHEMERAL: Final = "#ephemeral"
 
-_CACHE_SIZE: Final = 8192  # names; more topics than that in use at once only cost some decoding
+_CACHE_SIZE: Final = 8192  # names; if more are in use at once, some are decoded again
 
-# Always with fullmatch: a `$` would let a trailing newline pass.
+# With fullmatch: a `$` would let a trailing newline pass.
 _is_name: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?").fullmatch
 
 
 def is_valid_name(name: str) -> bool:
-    # All that the pattern allows is ASCII, so characters are bytes.
+    # The pattern allows only ASCII, so characters are bytes.
     return len(name) <= MAX_LENGTH and _is_name(name) is not None
 
 
@@ -27,8 +27,10 @@ def is_ephemeral(name: str) -> bool:
 
 
 class _Decoded(dict[bytes, str]):
-    """Names as they came, to the text that they are. What is no name is not kept: a peer could invent such
-    for ever, and they may be long."""
+    """Maps received bytes to valid names.
+
+    Invalid names are not kept: a peer could send new ones for ever, and they may be long.
+    """
 
     def __missing__(self, raw: bytes) -> str | None:
         if len(raw) > MAX_LENGTH or not raw.isascii():
@@ -37,11 +39,11 @@ class _Decoded(dict[bytes, str]):
         if not is_valid_name(name):
             return None
         if len(self) >= _CACHE_SIZE:
-            self.clear()  # cheaper over the years than to keep an order of use at each look-up
+            self.clear()  # cheaper in the long run than keeping an order of use at each look-up
         self[raw] = name
         return name
 
 
-# The name that the bytes spell, or None where they are no valid name. This is the dictionary's own
-# subscript, hence one look-up in C on every PUB; a function around it would cost as much again.
+# Returns the name that the bytes spell, or None if it is invalid. This is the dictionary's own subscript method, which
+# is one look-up in C on every PUB; a function around it would cost as much again.
 decode_name: Final[Callable[[bytes], str | None]] = _Decoded().__getitem__

@@ -1,4 +1,4 @@
-"""Text in double quotes as NSQ's error messages show it (the %q of Go)."""
+"""Text in double quotes as in NSQ's error messages (Go's %q)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SHORT: Final = {
 
 
 def quote(data: bytes) -> bytes:
-    """The bytes in quotes, with everything escaped that is not printable Unicode."""
-    # surrogateescape turns each byte that is not UTF-8 into one lone surrogate, which valid text cannot hold.
+    """Return the bytes in quotes, with everything escaped that is not printable Unicode."""
+    # surrogateescape turns each byte that is not UTF-8 into one lone surrogate, which valid text cannot contain.
     text = data.decode("utf-8", "surrogateescape")
     return ('"' + "".join(map(_escaped, text)) + '"').encode()
 

@@ -1,7 +1,7 @@
-"""What the hot records (commands, frames, messages) share.
+"""The base of the hot records (commands, frames, messages).
 
-They are plain classes with slots: built in half the time that a frozen dataclass needs, and some are built
-for every message.
+They are plain classes with slots, which are built in half the time of a frozen dataclass; some are built for every
+message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Record:
     __slots__: tuple[str, ...] = ()
 
     def _values(self) -> dict[str, object]:
-        # A compiled class has no __slots__, but both kinds keep a descriptor for each.
+        # A compiled class has no __slots__, but compiled and plain classes have a descriptor for each field.
         names = [name for name, it in vars(type(self)).items() if isinstance(it, _DESCRIPTORS)]
         return {name: getattr(self, name) for name in names}
 
@@ -27,7 +27,7 @@ class Record:
             return NotImplemented
         return self._values() == other._values()
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, as the hot ones are in the making
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{name}={value!r}" for name, value in self._values().items())

@@ -747,7 +747,7 @@ class ClientProtocol:
 
     def _tell_left_out(self) -> None:
         if self._ration.left_out:
-            self._note("info", b"%d more lines about its messages were left out" % self._ration.told())
+            self._note("info", b"%d more lines about its messages were left out" % self._ration.take_left_out())
 
     def _start_closing(self) -> None:
         consumer, _ = self._subscription()

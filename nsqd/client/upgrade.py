@@ -196,7 +196,7 @@ class UpgradedClient:
         if self._handshake is not None and now >= self._handshake.ends:
             self._refuse("i/o timeout")
             self._wake()
-        elif now >= self._next_look or (self._handshake is not None and now >= self._handshake.looks_at):
+        elif now >= self._next_look or (self._handshake is not None and now >= self._handshake.turn_at):
             self._look(now)
         elif self._is_open:
             self._client.tick(now)

@@ -7,13 +7,13 @@ from random import Random
 
 import httptools
 
-from common.http_client import _Parsed, https_port_in
+from common.http_client import _ResponseParser, https_port_in
 from nsqd.lookup.registration import Refused, channels_in
 from tests.fuzz.fuzzing import pieces
 
 
 def run(data: bytes, random: Random) -> None:
-    answer = _Parsed()
+    answer = _ResponseParser()
     try:
         with suppress(httptools.HttpParserError):
             for piece in pieces(data, random):

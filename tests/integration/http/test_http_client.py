@@ -291,7 +291,7 @@ def read_on(reply: Sequence[bytes], *, patience: float = 10.0, pieces: int = 100
             try:
                 async with open_answer("127.0.0.1", port, "/x", patience=patience) as answer:
                     status = answer.status
-                    while len(found) < pieces and (data := await answer.receive()):
+                    while len(found) < pieces and (data := await answer.next_piece()):
                         found.append(data)
             except HttpFailed as error:
                 trouble.append(error)

@@ -8,7 +8,7 @@ from math import inf
 
 import pytest
 
-from common.handshake import Beginning, Handshake, TlsServer, beginning
+from common.handshake import FirstBytes, Handshake, TlsServer, classify_first_bytes
 from common.streams.layer import StreamError
 
 
@@ -77,15 +77,15 @@ class Crowd:
 
 @pytest.mark.parametrize("count", range(len(HELLO)))
 def test_a_part_of_a_hello_is_no_hello_yet(count: int) -> None:
-    assert beginning(HELLO[:count]) is Beginning.PART
-    assert beginning(HELLO) is Beginning.CLIENT_HELLO
-    assert beginning(HELLO + b"more") is Beginning.CLIENT_HELLO
+    assert classify_first_bytes(HELLO[:count]) is FirstBytes.PART
+    assert classify_first_bytes(HELLO) is FirstBytes.CLIENT_HELLO
+    assert classify_first_bytes(HELLO + b"more") is FirstBytes.CLIENT_HELLO
 
 
 def test_a_hello_may_come_in_several_records() -> None:
     records = b"".join(b"\x16\x03\x01\x00\x01" + HELLO[at : at + 1] for at in range(5, len(HELLO)))
-    assert {beginning(records[:count]) for count in range(len(records))} == {Beginning.PART}
-    assert beginning(records) is Beginning.CLIENT_HELLO
+    assert {classify_first_bytes(records[:count]) for count in range(len(records))} == {FirstBytes.PART}
+    assert classify_first_bytes(records) is FirstBytes.CLIENT_HELLO
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_hello_may_come_in_several_records() -> None:
     ],
 )
 def test_what_cannot_be_a_hello_is_garbage(said: bytes) -> None:
-    assert beginning(said) is Beginning.GARBAGE
+    assert classify_first_bytes(said) is FirstBytes.GARBAGE
 
 
 def test_the_hello_of_ssl_2_is_one() -> None:
-    assert beginning(b"\x80\x03\x01") is Beginning.PART
-    assert beginning(b"\x80\x03\x01\x03\x03") is Beginning.CLIENT_HELLO
+    assert classify_first_bytes(b"\x80\x03\x01") is FirstBytes.PART
+    assert classify_first_bytes(b"\x80\x03\x01\x03\x03") is FirstBytes.CLIENT_HELLO
 
 
 def test_a_crowd_signs_one_after_the_other_and_leaves_others_half_of_the_time() -> None:
@@ -141,7 +141,7 @@ def test_what_comes_before_the_slot_is_kept_for_it() -> None:
 def test_one_slot_is_enough() -> None:
     shaking = Crowd().come()
     assert not shaking.receive(HELLO, 1.0)
-    assert shaking.looks_at == inf
+    assert shaking.turn_at == inf
     assert shaking.next_deadline == 5.0
     assert shaking.receive(b"done", 1.0)
 
@@ -154,8 +154,8 @@ def test_who_goes_gives_the_place_in_the_queue_back() -> None:
     for handshake in gone:
         handshake.end()
     assert crowd.woken[-1] == 99
-    assert last.looks_at == pytest.approx(1.002)
-    last.receive(b"", last.looks_at)
+    assert last.turn_at == pytest.approx(1.002)
+    last.receive(b"", last.turn_at)
     assert len(crowd.layers) == 2
 
 
@@ -187,8 +187,8 @@ def test_what_is_garbage_to_us_is_never_signed_out_of_turn(said: bytes) -> None:
 def test_a_hello_in_very_many_records_is_garbage() -> None:
     message = b"\x01\x00\x7f\x00" + bytes(100)
     records = b"".join(b"\x16\x03\x01\x00\x01" + message[at : at + 1] for at in range(len(message)))
-    assert beginning(records[: 16 * 6]) is Beginning.PART
-    assert beginning(records[: 16 * 6 + 1]) is Beginning.GARBAGE
+    assert classify_first_bytes(records[: 16 * 6]) is FirstBytes.PART
+    assert classify_first_bytes(records[: 16 * 6 + 1]) is FirstBytes.GARBAGE
 
 
 def test_a_second_hello_waits_for_its_turn_as_well() -> None:
@@ -199,8 +199,8 @@ def test_a_second_hello_waits_for_its_turn_as_well() -> None:
     crowd.come().receive(HELLO, 2.0)
     assert not asked_again.receive(HELLO, crowd.now)
     assert crowd.layers[0].heard == WRONG_KEYS
-    assert crowd.now < asked_again.looks_at < inf
-    assert not asked_again.receive(b"", asked_again.looks_at)
+    assert crowd.now < asked_again.turn_at < inf
+    assert not asked_again.receive(b"", asked_again.turn_at)
     assert crowd.layers[0].heard == WRONG_KEYS + HELLO
     assert asked_again.receive(b"done", crowd.now)
 
