@@ -1,7 +1,7 @@
-"""A client for NSQ on trio: consumers, producers, and nothing else to be promised.
+"""A client for NSQ on trio: consumers and producers.
 
-What is named here is the library; modules with an underscore may change. `nsqclient.aio` is the same for asyncio,
-`nsqclient.sync` for plain scripts, `nsqclient.testing` for tests.
+Only the names in `__all__` are promised; modules with an underscore may change. `nsqclient.aio` is the same for
+asyncio, `nsqclient.sync` is for plain scripts, and `nsqclient.testing` for tests.
 """
 
 from nsqclient import events

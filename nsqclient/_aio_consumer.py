@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 from nsqclient._aio_discovery import Discovery
 from nsqclient._aio_link import Link, dial
 from nsqclient._aio_producer import Producer
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, FAREWELL, BaseConsumer, check_sources
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer, check_sources
 from nsqclient._config import Config
 from nsqclient._delivery import Delivery, only_one
 from nsqclient._errors import ConnectError, NSQError
@@ -39,7 +39,11 @@ class Message(Delivery):
 
     @asynccontextmanager
     async def keep_alive(self, *, margin: float = 1.0) -> AsyncIterator[Self]:
-        """Touches it as long as the block runs; TimeoutError `margin` seconds before nsqd takes it back anyway."""
+        """Touch the message while the block runs.
+
+        Raises TimeoutError, and ends the block, `margin` seconds before nsqd takes the message back however often it is
+        touched.
+        """
         touching = asyncio.create_task(self._touch_for_ever())
         try:
             async with asyncio.timeout_at(self.hard_deadline - margin):
@@ -73,7 +77,7 @@ async def open_consumer(
     startup: Literal["background", "require"] = "background",
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Consumer]:
-    """As nsqclient.open_consumer, whose page says more."""
+    """Open a consumer, as nsqclient.open_consumer does, whose documentation says more."""
     consumer = Consumer(
         topic,
         channel,
@@ -97,12 +101,15 @@ async def open_consumer(
         except TimeoutError:
             pass
     finally:
-        await consumer._leave()
+        await consumer._shut_down()
 
 
 class Consumer(BaseConsumer[Message]):
-    """Made by `open_consumer`. Iterating it gives messages, whoever iterates; it ends after `stop`, and raises what makes
-    it hopeless: ProtocolError, AuthError."""
+    """Made by `open_consumer`. Any number of tasks may iterate over it; each message goes to one of them.
+
+    Iteration ends after `stop`. It raises ProtocolError or AuthError if the consumer can never receive anything. Use it
+    in the event loop in which it was opened, not from other threads.
+    """
 
     def __init__(
         self,
@@ -134,13 +141,13 @@ class Consumer(BaseConsumer[Message]):
         self._dead_letter = dead_letter
         self._arrivals: deque[asyncio.Future[None]] = deque()
         self._ticks = asyncio.Event()
-        self._burials = asyncio.Event()
+        self._dead_letters_arrived = asyncio.Event()
         self._changed = asyncio.Event()
-        self._drained_by: float | None = None  # when handlers have to have ended
-        self._handling: set[asyncio.Timeout] = set()  # each `run`
+        self._drained_by: float | None = None  # the time by which handlers have to end
+        self._handling: set[asyncio.Timeout] = set()  # of each `run`
         self._tasks: set[asyncio.Task[None]] = set()
         self._nodes: dict[str, _Node] = {}
-        self._undertakers: dict[str, Producer] = {}  # of dead letters, by nsqd
+        self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._discovery = (
             Discovery(topic, lookupd, config, random=self._random, emit=self._emit, apply=self._apply)
             if lookupd
@@ -157,15 +164,15 @@ class Consumer(BaseConsumer[Message]):
             await arrival
         except asyncio.CancelledError:
             if arrival.done() and not arrival.cancelled():
-                self._notify()  # it was meant for somebody
+                self._notify()  # wake another task in place of this one
             raise
 
     async def run(self, handler: Handler, *, concurrency: int = 1) -> None:
-        """Calls `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
+        """Call `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
 
-        A plain function runs in a thread. When the handler returns, the message is
-        finished; Requeue, GiveUp or any other exception says what becomes of it otherwise. Handlers that have not
-        ended `drain_timeout` after `stop` are cancelled, and their messages requeued.
+        A plain function runs in a thread. When the handler returns, the message is finished. Requeue, GiveUp or any
+        other exception decides what happens to it otherwise. Handlers that have not ended `drain_timeout` after `stop`
+        are cancelled, and their messages requeued. Cancelling `run` cancels the handlers; a thread cannot be cancelled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}")
@@ -187,7 +194,7 @@ class Consumer(BaseConsumer[Message]):
                 raise
 
     def stop(self) -> None:
-        """Begins to drain: iteration and `run` end when what is being handled is done. May be called again."""
+        """Begin to drain: iteration and `run` end once the messages being handled are done. Idempotent."""
         if not self._core.is_stopping:
             self._drained_by = self._loop.time() + self.config.drain_timeout
             for limit in self._handling:
@@ -207,8 +214,8 @@ class Consumer(BaseConsumer[Message]):
             if not arrival.done():
                 arrival.set_result(None)
                 left -= 1
-        if core.dead:
-            self._burials.set()
+        if core.dead_letters:
+            self._dead_letters_arrived.set()
         if core.backoff.until is not None:
             self._ticks.set()
 
@@ -222,7 +229,7 @@ class Consumer(BaseConsumer[Message]):
     def _start(self) -> None:
         self._spawn(self._keep_time())
         if self._dead_letter is not None:
-            self._spawn(self._bury(self._dead_letter))
+            self._spawn(self._serve_dead_letters(self._dead_letter))
         self._core.expect(set(self._nsqd))
         for address in self._nsqd:
             self._follow(address)
@@ -237,7 +244,8 @@ class Consumer(BaseConsumer[Message]):
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:  # what must not go on unheard
+        # The consumer must not continue without this task.
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._core.failure = error
             self._notify()
 
@@ -266,12 +274,12 @@ class Consumer(BaseConsumer[Message]):
             self._changed.clear()
             await self._changed.wait()
 
-    async def _leave(self) -> None:
-        """The end, whatever led to it."""
+    async def _shut_down(self) -> None:
+        """Shut down, whatever the reason: requeue all unanswered messages and end all tasks."""
         self.stop()
         self._core.abandon()
         try:
-            async with asyncio.timeout(FAREWELL):
+            async with asyncio.timeout(REQUEUE_TIMEOUT):
                 await self._wait_until_drained()
         except TimeoutError:
             pass
@@ -280,22 +288,22 @@ class Consumer(BaseConsumer[Message]):
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for producer in self._undertakers.values():
-                await producer._leave()
+            for producer in self._dead_letter_producers.values():
+                await producer._shut_down()
 
-    async def _bury(self, dead_letter: DeadLetter) -> None:
-        bury = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
+    async def _serve_dead_letters(self, dead_letter: DeadLetter) -> None:
+        handle = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
         while True:
-            await self._burials.wait()
-            self._burials.clear()
-            await self._bury_all(bury)
+            await self._dead_letters_arrived.wait()
+            self._dead_letters_arrived.clear()
+            await self._handle_dead_letters(handle)
 
     async def _publish_dead(self, topic: str, message: Message) -> None:
-        """To the nsqd that it has come from."""
-        producer = self._undertakers.get(message.nsqd)
+        """Publish a dead letter to the nsqd from which the message came."""
+        producer = self._dead_letter_producers.get(message.nsqd)
         if producer is None:
             producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
-            self._undertakers[message.nsqd] = producer
+            self._dead_letter_producers[message.nsqd] = producer
         await producer.publish(topic, message.body, timeout=DEAD_LETTER_TIMEOUT)
 
     # --- nsqds
@@ -329,7 +337,7 @@ class Consumer(BaseConsumer[Message]):
             self._changed.set()
 
     async def _connect_once(self, node: _Node, reconnect: Reconnect) -> NSQError | None:
-        """From the dial to the end of the connection; what has ended it, unless it was we."""
+        """Dial, and serve the connection until it ends. Return the error, or None if this side ended it."""
         address = self._target(node.address)
         error: NSQError | None = None
         link: Link | None = None
@@ -340,7 +348,7 @@ class Consumer(BaseConsumer[Message]):
                 return None
             connection = self._core.connect(node.address, make_tls=tls_maker(address, self.config), wake=link.wake)
             node.connection = connection
-            link.begin(connection)
+            link.attach(connection)
             await link.ended.wait()
             error = link.error
         except NSQError as caught:
@@ -350,7 +358,7 @@ class Consumer(BaseConsumer[Message]):
             if link is not None:
                 link.abort()
             if connection is not None:
-                self._core.closed(connection, error)
+                self._core.connection_closed(connection, error)
             self._changed.set()
         if connection is not None and connection.is_open:
             reconnect.worked(connection.opened_at, self._loop.time())
@@ -366,20 +374,20 @@ class Consumer(BaseConsumer[Message]):
 
 
 class _Node:
-    """One nsqd, and how it goes with it."""
+    """One nsqd and the state of its connection."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.is_wanted = True
-        self.first_try = asyncio.Event()  # connected, or failed
-        self.error: NSQError | None = None  # of the last try
-        self.failures = 0  # in a row
+        self.first_try = asyncio.Event()  # set once it has connected or failed
+        self.error: NSQError | None = None  # of the last attempt to connect
+        self.failures = 0  # of attempts to connect, in a row
         self.connection: ConsumerConnection | None = None
         self._wait: asyncio.Task[Any] | None = None  # a dial, or the pause before it
         self._is_stopped = False
 
     async def interruptible(self, work: Any) -> Any:
-        """Its result; None where `stop` has ended it."""
+        """Return the result of `work`, or None if `stop` has interrupted it."""
         self._wait = asyncio.ensure_future(work)
         try:
             return await self._wait
@@ -396,7 +404,7 @@ class _Node:
         return task is not None and task.cancelling() > 0
 
     def stop(self) -> None:
-        """Ends what may take long and serves nobody."""
+        """End a dial, a pause or a handshake, which are of no use any more."""
         self._is_stopped = True
         if self._wait is not None:
             self._wait.cancel()
@@ -413,7 +421,7 @@ async def _in_thread(handler: Callable[[Message], Any], message: Message) -> Non
         def settle() -> None:
             try:
                 done.set_result(answer())
-            except BaseException as error:  # else the thread would wait for ever
+            except BaseException as error:  # otherwise the thread would wait for ever
                 done.set_exception(error)
 
         loop.call_soon_threadsafe(settle)

@@ -1,4 +1,4 @@
-"""Asks nsqlookupd, on asyncio."""
+"""Discovery on asyncio: ask nsqlookupd for the nsqds of a topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READ_SIZE: Final = 64 * 1024
 
 
 class Discovery:
-    """Whenever the picture may have changed, `apply` gets it."""
+    """Asks every nsqlookupd, and calls `apply` whenever the nsqds may have changed."""
 
     def __init__(
         self,
@@ -51,22 +51,23 @@ class Discovery:
         self._emit = emit
         self._apply = apply
         self._groups = groups_of(lookupds, config)
-        self._missing = len(self._groups)  # of the first round
+        self._missing = len(self._groups)  # groups that have not finished their first round
         self._hurry = asyncio.Event()
         wants_tls = any(place.scheme == "https" for group in self._groups for place in group)
         self._tls = config.ssl_context or ssl.create_default_context() if wants_tls else None
 
     def hurry(self) -> None:
-        """Asks all at once, as something was lost."""
+        """Ask every nsqlookupd at once, because a connection was lost."""
         hurry, self._hurry = self._hurry, asyncio.Event()
         hurry.set()
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None]], object]) -> None:
+        """Start a task for each nsqlookupd, or one for all of them with the strategy "rotate"."""
         for group in self._groups:
             spawn(self._follow(group))
 
     async def _follow(self, lookupds: Sequence[Lookupd]) -> None:
-        """One nsqlookupd, or some of them in turn: without end."""
+        """Ask one nsqlookupd, or several in turn, until cancelled."""
         pace, at, is_first = Pace(self._config, self._random), 0, True
         while True:
             hurry = self._hurry
@@ -89,27 +90,30 @@ class Discovery:
                 await asyncio.gather(waiting, hurried, return_exceptions=True)
 
     async def _wait(self, lookupds: Sequence[Lookupd], pace: Pace, index: str | None) -> None:
-        # A question that waits takes the place of the pause, as long as it can be asked.
+        # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
         while index and self._config.lookupd_wait and len(lookupds) == 1:
             index = await self._ask(lookupds[0], pace, index)
         await asyncio.sleep(pace.pause())
 
     async def _ask(self, lookupd: Lookupd, pace: Pace, index: str = "") -> str | None:
-        """The index of the answer, if it has one; None: it failed. With an index it waits for another one."""
-        target = lookupd.asking(self._topic, wait=WAIT if index else 0, index=index)
+        """Query once and return the index of the answer ("" without one), or None if the query failed.
+
+        With an `index` the query waits until nsqlookupd has another one.
+        """
+        target = lookupd.query_target(self._topic, wait=WAIT if index else 0, index=index)
         limit = self._config.lookupd_poll_timeout + (WAIT if index else 0)
         try:
             async with asyncio.timeout(limit):
                 answer = await _get(lookupd, target, headers_of(self._config), self._tls)
             listed = read_answer(answer.status, b"".join(answer.pieces))
         except (OSError, ValueError, httptools.HttpParserError, BadAnswer) as error:
-            pace.asked(has_answered=False)
-            self.listings.failed(lookupd)
+            pace.record_query(has_answered=False)
+            self.listings.record_failure(lookupd)
             self._emit(LookupFailed(str(lookupd), str(error) or "timeout"))
             self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
             return None
-        pace.asked(has_answered=True)
-        if self.listings.answered(lookupd, listed):
+        pace.record_query(has_answered=True)
+        if self.listings.record_answer(lookupd, listed):
             self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
         self._apply(self.listings)
         return answer.index
@@ -118,7 +122,7 @@ class Discovery:
 async def _get(
     lookupd: Lookupd, target: str, headers: Sequence[tuple[str, str]], tls: ssl.SSLContext | None
 ) -> _Answer:
-    """One question on a connection of its own. Raises OSError, HttpParserError, BadAnswer."""
+    """Send a GET on a connection of its own and return the answer. Raise OSError, HttpParserError or BadAnswer."""
     secure = tls if lookupd.scheme == "https" else None
     reader, writer = await asyncio.open_connection(lookupd.host, lookupd.port, ssl=secure)
     try:
@@ -138,7 +142,7 @@ async def _get(
 
 
 class _Answer:
-    """What begins with `on_` is what httptools calls back."""
+    """An HTTP response as it arrives; httptools calls the methods that begin with `on_`."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The bytes of one connection, on asyncio."""
+"""Reading and writing the socket of one connection on asyncio."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _READ_SIZE: Final = 64 * 1024
 
 
 class Link(asyncio.BufferedProtocol):
-    """Reads and writes for a connection; `ended` is set when it has gone, `error` says why, if it was not finished."""
+    """Reads and writes for a connection.
+
+    `ended` is set when the connection has gone; then `error` says why, or is None if it was finished.
+    """
 
     def __init__(self, config: Config) -> None:
         self.ended = asyncio.Event()
@@ -28,21 +31,23 @@ class Link(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
         self._transport: asyncio.Transport | None = None
-        # Without it asyncio reads into 256 KiB, which the allocator may map and unmap anew each time: half a publish.
+        # asyncio's own buffer of 256 KiB may be mapped and unmapped for each read, which takes half of the time of a
+        # publish.
         self._buffer = memoryview(bytearray(_READ_SIZE))
-        self._is_due = False  # a flush
-        self._is_full = False  # what was written last has not left yet
+        self._is_due = False  # a flush is scheduled
+        self._is_full = False  # the last write has not left the process yet
         self._heard_at = self._loop.time()
-        self._watch: asyncio.TimerHandle | None = None
-        self._writing_watch: asyncio.TimerHandle | None = None  # while it is full
+        self._watch: asyncio.TimerHandle | None = None  # for read_timeout
+        self._writing_watch: asyncio.TimerHandle | None = None  # for write_timeout, while `_is_full`
 
     def wake(self) -> None:
-        """For the connection: there is something to send."""
+        """Schedule a flush, because the connection has bytes to send."""
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self.flush)
 
-    def begin(self, connection: Connection) -> None:
+    def attach(self, connection: Connection) -> None:
+        """Serve this connection."""
         self._connection = connection
         assert self._transport is not None
         name = self._transport.get_extra_info("peername")
@@ -51,6 +56,7 @@ class Link(asyncio.BufferedProtocol):
         self.flush()
 
     def flush(self) -> None:
+        """Write what the connection has to send, and close the transport once the connection is finished."""
         self._is_due = False
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or self._is_full or self.ended.is_set():
@@ -70,6 +76,7 @@ class Link(asyncio.BufferedProtocol):
             transport.close()
 
     def fail(self, error: NSQError) -> None:
+        """End the connection because of an error."""
         self.error = self.error or error
         self.abort()
 
@@ -82,7 +89,7 @@ class Link(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.set_write_buffer_limits(high=0)  # we know what has left when we are told to go on
+        transport.set_write_buffer_limits(high=0)  # so that `resume_writing` means that everything has left
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._buffer
@@ -117,7 +124,7 @@ class Link(asyncio.BufferedProtocol):
         self.ended.set()
 
     def _look(self) -> None:
-        """Whether nsqd is still heard of."""
+        """Fail if nsqd was silent for too long; otherwise check again later."""
         left = self._heard_at + self._config.read_timeout - self._loop.time()
         if left <= 0:
             self.fail(Disconnected("IO error - read: i/o timeout"))
@@ -132,7 +139,10 @@ class Link(asyncio.BufferedProtocol):
         self._writing_watch = self._loop.call_later(self._config.write_timeout, self._look_at_writing, unsent)
 
     def _look_at_writing(self, unsent: int) -> None:
-        """`unsent`: as it was at the last look; nothing comes to it as long as it is full."""
+        """Fail unless some of the `unsent` bytes of the previous check have left.
+
+        Nothing is added while the link is full, so fewer bytes mean progress.
+        """
         assert self._transport is not None
         if self._transport.get_write_buffer_size() < unsent:
             self._watch_writing()
@@ -146,7 +156,7 @@ class Link(asyncio.BufferedProtocol):
 
 
 async def dial(address: str, config: Config) -> Link:
-    """Raises ConnectError."""
+    """Connect and return the link. Raise ConnectError."""
     loop = asyncio.get_running_loop()
     make: Callable[[], Link] = lambda: Link(config)  # noqa: E731
     try:
@@ -162,7 +172,7 @@ async def dial(address: str, config: Config) -> Link:
     except TimeoutError as error:
         raise ConnectError(f"dial {address}: i/o timeout") from error
     except (OSError, AddressError) as error:
-        # asyncio words errors its own way, with the address in them.
+        # asyncio's own texts contain the address once more.
         number = error.errno if isinstance(error, OSError) else None
         text = os.strerror(number) if number is not None and number > 0 else str(error)
         raise ConnectError(f"dial {address}: {text.lower()}") from error

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Receipt(BaseReceipt):
-    """What becomes of one submitted message: once `done` is true, `error` says why it failed, or is None."""
+    """The outcome of one submitted message: once `done` is true, `error` says why it failed, or is None."""
 
     __slots__ = ()
 
     async def wait(self) -> Self:
-        """Return when nsqd has answered, or no longer can. Cancelling the wait does not cancel the publish."""
+        """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
         if not self.done:
             answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -50,7 +50,10 @@ async def open_producer(
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Producer]:
-    """As nsqclient.open_producer, whose page says more, without the strategies that publish to several nsqds."""
+    """Open a producer, as nsqclient.open_producer does, whose documentation says more.
+
+    The strategies that publish to several nsqds are missing.
+    """
     producer = Producer(
         [addresses] if isinstance(addresses, str) else addresses,
         strategy=strategy,
@@ -67,13 +70,17 @@ async def open_producer(
             async with asyncio.timeout(config.drain_timeout):
                 await producer.flush()
         except TimeoutError:
-            pass  # who has a receipt hears of it
+            pass  # the receipts report the failures
     finally:
-        await producer._leave()
+        await producer._shut_down()
 
 
 class Producer(BaseProducer["_Node", Receipt]):
-    """Made by `open_producer`. For the loop and its tasks, not for other threads."""
+    """Made by `open_producer`. For the tasks of its event loop, not for other threads.
+
+    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome is
+    logged.
+    """
 
     def __init__(
         self,
@@ -102,13 +109,16 @@ class Producer(BaseProducer["_Node", Receipt]):
     async def publish(
         self, topic: str, body: bytes, *, delay: float | None = None, timeout: float | None = None
     ) -> None:
-        """Returns when nsqd has it; TimeoutError after `timeout` seconds. Otherwise as nsqclient's."""
+        """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
+
+        `delay` and the other errors are those of nsqclient's producer.
+        """
         command = pub_command(topic, body, delay)
         async with asyncio.timeout(timeout):
             await self._publish(topic, command, 1)
 
     async def publish_many(self, topic: str, bodies: Iterable[bytes], *, timeout: float | None = None) -> None:
-        """All of them, as one, as far as 5 MiB hold them."""
+        """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
         commands = list(mpub_commands(topic, bodies))
         async with asyncio.timeout(timeout):
             for command, count in commands:
@@ -117,7 +127,7 @@ class Producer(BaseProducer["_Node", Receipt]):
     async def _sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def _leave(self) -> None:
+    async def _shut_down(self) -> None:
         self._is_stopped = True
         for node in self._nodes:
             await node.stop()
@@ -128,7 +138,7 @@ class _Node(BaseNode):
         super().__init__(target, shared)
         self._room = asyncio.Event()
         self._demand = asyncio.Event()
-        self._try = asyncio.Event()  # over, with a connection or without
+        self._try = asyncio.Event()  # set when the attempt to connect has ended
         self._task: asyncio.Task[None] | None = None
 
     async def wait_for_room(self) -> None:
@@ -145,7 +155,7 @@ class _Node(BaseNode):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._stopped()  # a task that is cancelled before its first step does not reach its own `finally`
+        self._stopped()  # a task that is cancelled before its first step does not run its `finally`
 
     async def _keep_connected(self) -> None:
         try:
@@ -161,13 +171,13 @@ class _Node(BaseNode):
             self._stopped()
 
     async def _connect_once(self) -> None:
-        error: NSQError | None = None  # we ended it ourselves
+        error: NSQError | None = None  # None: this side ended the connection
         link: Link | None = None
         connection: ProducerConnection | None = None
         try:
             link = await dial(self.address, self._shared.config)
             connection = self._new_connection(wake=link.wake, on_room=self._make_room, on_heartbeat=lambda: None)
-            link.begin(connection)
+            link.attach(connection)
             await link.ended.wait()
             error = link.error
         except NSQError as caught:
@@ -179,7 +189,7 @@ class _Node(BaseNode):
 
     def _stopped(self) -> None:
         self._error = Stopped("stopped")
-        self._try.set()  # and it stays set: nobody waits for a try that will not come
+        self._try.set()  # and it stays set: no further attempt will come
 
     def _end_try(self) -> None:
         over, self._try = self._try, asyncio.Event()

@@ -1,9 +1,10 @@
-"""When everything goes slower: one automaton for each consumer.
+"""Backoff: when a consumer slows down and speeds up again. One automaton for each consumer.
 
     level 0 --failed--> level 1, waiting --expired--> level 1, testing --failed--> level 2, waiting
                                                                        --succeeded--> level 0
 
-While it waits, answers change nothing: many failures at once count as one. The answer to the test decides.
+While the automaton waits, answers change nothing, so many failures at once count as one. The answer to the test message
+decides.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqclient._config import BackoffStrategy
 
-AGAIN: Final = 1.0  # seconds until the next try, where nobody could be tested
-_MOST_DOUBLINGS: Final = 1000  # of a float; only pauses of nothing get there
+AGAIN: Final = 1.0  # seconds until the next try if no nsqd could be asked for a test message
+_MOST_DOUBLINGS: Final = 1000  # of a float; only pauses of zero seconds get there
 
 
 class Signal(Enum):
-    """How a message was answered, as far as backoff cares."""
+    """What the answer to a message means for backoff."""
 
     SUCCEEDED = auto()
     FAILED = auto()
@@ -28,14 +29,16 @@ class Signal(Enum):
 
 
 class Step(Enum):
-    """What has to follow."""
+    """What the consumer has to do next."""
 
     NOTHING = auto()
-    WAIT = auto()  # RDY 0 to all, until `until`
-    END = auto()  # full RDY to all
+    WAIT = auto()  # send RDY 0 to all nsqds and wait until `until`
+    END = auto()  # send the full RDY to all nsqds
 
 
 class Backoff:
+    """The state of one consumer's backoff."""
+
     __slots__ = ("_longest", "_pause", "level", "pause", "until")
 
     def __init__(
@@ -44,14 +47,15 @@ class Backoff:
         self._pause = _pauses(strategy, multiplier, random)
         self._longest = longest
         self.level = 0
-        self.until: float | None = None  # when the wait is over
-        self.pause = 0.0  # the length of the wait
+        self.until: float | None = None  # when the wait ends; None: not waiting
+        self.pause = 0.0  # the length of the wait in seconds
 
     @property
     def active(self) -> bool:
         return self.level > 0 or self.until is not None
 
     def signal(self, signal: Signal, now: float) -> Step:
+        """Take note of the answer to a message and return what follows from it."""
         if self.until is not None or self._pause is None:
             return Step.NOTHING
         before = self.level
@@ -66,16 +70,16 @@ class Backoff:
         return Step.WAIT
 
     def tested(self, now: float, *, has_begun: bool) -> None:
-        """The wait is over, and a test message was asked for, or nobody could be asked."""
+        """Take note that the wait is over; `has_begun` says whether some nsqd was asked for a test message."""
         self.until = None if has_begun else now + AGAIN
 
     def clear(self) -> None:
-        """Nothing more is waited for: the consumer stops."""
+        """End the wait, because the consumer stops."""
         self.until = None
 
 
 def _pauses(strategy: BackoffStrategy, multiplier: float, random: Callable[[], float]) -> Callable[[int], float] | None:
-    """Seconds for a level; None: no backoff."""
+    """Return a function from the level to the pause in seconds, or None for a consumer without backoff."""
     if callable(strategy):
         return strategy
     if strategy == "exponential":

@@ -1,4 +1,4 @@
-"""What consumers on trio and on asyncio have in common: all but what waits."""
+"""The part of a consumer that trio and asyncio share: everything but waiting."""
 
 from __future__ import annotations
 
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
 MessageT = TypeVar("MessageT", bound=Delivery)
 
-FAREWELL: Final = 1.0  # seconds that a cancelled consumer takes to give back what it has
+REQUEUE_TIMEOUT: Final = 1.0  # seconds that a cancelled consumer takes at most to requeue its messages
 DEAD_LETTER_TIMEOUT: Final = 30.0
-_TURN: Final = 0.001  # seconds for which messages are handed out without a look at other tasks
+_TURN: Final = 0.001  # seconds for which messages are handed out before other tasks may run
 
 
 class BaseConsumer(ABC, Generic[MessageT]):
-    """Iterating it gives messages, whoever iterates; it ends after `stop`, and raises what makes it hopeless."""
+    """The base of the consumers. Any number of tasks may iterate over one; each message goes to one of them.
+
+    Iteration ends after `stop`. It raises ProtocolError or AuthError if the consumer can never receive anything. A
+    consumer belongs to the loop in which it was opened: call its methods in that loop only.
+    """
 
     def __init__(
         self,
@@ -62,11 +66,11 @@ class BaseConsumer(ABC, Generic[MessageT]):
             has_dead_letters=has_dead_letters,
         )
         self._queue = self._core.queue
-        self._turn_ends = 0.0  # on the real clock
+        self._turn_ends = 0.0  # when other tasks have to run again, on the real clock
 
     @abstractmethod
     def _notify(self) -> None:
-        """The core has something to take, or to bury, or has come to an end."""
+        """Wake the tasks that wait: the core has messages or dead letters, or has ended."""
 
     @abstractmethod
     def _emit(self, event: Event) -> None: ...
@@ -77,7 +81,7 @@ class BaseConsumer(ABC, Generic[MessageT]):
         return self
 
     async def __anext__(self) -> MessageT:
-        # The loop is asked now and then, not for each message.
+        # A checkpoint for each message would cost too much; one is made every _TURN seconds.
         if self._queue and monotonic() < self._turn_ends:
             message = self._queue.popleft()
             if message.answered == "no":
@@ -97,13 +101,13 @@ class BaseConsumer(ABC, Generic[MessageT]):
 
     @abstractmethod
     async def _checkpoint(self) -> None:
-        """Other tasks may run, and this one be cancelled."""
+        """Let other tasks run, and let this one be cancelled."""
 
     @abstractmethod
     async def _wait_for_arrival(self) -> None:
-        """Until `_notify` says that there may be something for one more."""
+        """Return when `_notify` says that another message may be available."""
 
-    # By a handler
+    # Handlers
 
     async def _work(self, call: Callable[[MessageT], Awaitable[None]]) -> None:
         async for message in self:
@@ -131,46 +135,50 @@ class BaseConsumer(ABC, Generic[MessageT]):
             self._logger.error(text, self.topic, self.channel, error, message.id, exc_info=error)
         message.answer_for(error)
 
-    async def _bury_all(self, bury: Callable[[MessageT], Awaitable[None]]) -> None:
-        while self._core.dead:
-            message, _ = self._core.dead.popleft()
+    async def _handle_dead_letters(self, handle: Callable[[MessageT], Awaitable[None]]) -> None:
+        while self._core.dead_letters:
+            message, _ = self._core.dead_letters.popleft()
             try:
-                await bury(cast(MessageT, message))
+                await handle(cast(MessageT, message))
             except Exception as error:
-                text = "[%s/%s] no dead letter of msg %s"
+                text = "[%s/%s] dead letter failed for msg %s, requeued"
                 self._logger.exception(text, self.topic, self.channel, message.id, exc_info=error)
                 message.requeue()
             else:
-                self._core.bury(message)
+                self._core.finish_dead_letter(message)
 
-    # Faster, slower
+    # Flow control
 
     def pause(self) -> None:
-        """No new messages, until `resume`."""
+        """Receive no new messages until `resume`. Messages that were delivered already may still be answered."""
         self._core.pause()
 
     def resume(self) -> None:
+        """Receive messages again."""
         self._core.resume()
 
     @property
     def max_in_flight(self) -> int:
+        """The most messages that all nsqds together may have in flight here."""
         return self._core.max_in_flight
 
     def set_max_in_flight(self, count: int) -> None:
+        """Change `max_in_flight` at once. Raise ValueError for a negative number."""
         self._core.set_max_in_flight(count)
 
-    # What can be asked
+    # Figures
 
     def is_starved(self) -> bool:
-        """Whether nothing waits here, and some nsqd sends nothing more until it is answered."""
+        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
         return self._core.is_starved()
 
     def stats(self) -> ConsumerStats:
+        """Return the figures of this moment."""
         return self._core.stats()
 
 
 def check_sources(nsqd: Sequence[Target], lookupd: Sequence[str]) -> None:
     if not nsqd and not lookupd:
-        raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd to ask")
+        raise ConfigError("nsqd", nsqd, "neither nsqd nor nsqlookupd is given")
     for target in nsqd:
         check_target(target)

@@ -1,4 +1,4 @@
-"""What producers on trio and on asyncio have in common: all but what waits."""
+"""The part of a producer that trio and asyncio share: everything but waiting."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 Retry = Literal["never", "unsent", "always"]
 
-_FIRST_PAUSE: Final = 0.1  # seconds, before a connection is tried again
+_FIRST_PAUSE: Final = 0.1  # seconds until a failed connection is tried again
 _LONGEST_PAUSE: Final = 15.0
-_ROUNDS: Final = 3  # over all nsqds, where a publish may be tried again
+_ROUNDS: Final = 3  # tries of each nsqd if a publish may be retried
 
 
 class BaseReceipt(Outcome, ABC):
-    """What becomes of one submitted message: once `done` is true, `error` says why it failed, or is None."""
+    """The outcome of one submitted message: once `done` is true, `error` says why it failed, or is None."""
 
     __slots__ = ()
 
     @abstractmethod
     async def wait(self) -> Self:
-        """Return when nsqd has answered, or no longer can. Cancelling the wait does not cancel the publish."""
+        """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What a producer hands to each of its nodes."""
+    """The things that a producer shares with each of its nodes."""
 
     config: Config
     max_pending: int
@@ -60,36 +60,37 @@ class Shared:
 
 
 class BaseNode(ABC):
-    """One nsqd. The first publish connects to it; from then on it is kept connected."""
+    """One nsqd of a producer. The first publish connects to it; from then on the connection is kept up."""
 
     def __init__(self, target: Target, shared: Shared) -> None:
         self.address = str(target)
-        self.connection: ProducerConnection | None = None  # when it is open
+        self.connection: ProducerConnection | None = None  # None unless it is open
         self._target = target
         self._shared = shared
         self._reconnect = Reconnect(shared.config, shared.random, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
-        self._error: NSQError = Stopped("stopped")  # of the last try
-        self._published = 0  # on connections that have gone
-        self._failed = 0
-        self._failures = 0
+        self._error: NSQError = Stopped("stopped")  # of the last attempt to connect
+        self._published = 0  # messages on earlier connections
+        self._failed = 0  # messages on earlier connections
+        self._failures = 0  # of attempts to connect, in a row
 
     @abstractmethod
     async def wait_for_room(self) -> None:
-        """Return when the connection may have room for another publish, or has gone."""
+        """Return when the connection may have room for another publish, or is closed."""
 
     @abstractmethod
     async def _wait_for_try(self) -> None:
-        """Ask for a connection, and return when the next try has ended, with a connection or without."""
+        """Ask for a connection, and return when the next attempt has ended, successfully or not."""
 
     @abstractmethod
     def _end_try(self) -> None:
-        """Wake those who are in `_wait_for_try`."""
+        """Wake the tasks in `_wait_for_try`."""
 
     def publish(self, connection: ProducerConnection, command: bytes, receipt: Outcome) -> None:
+        """Queue a command on the connection; `receipt` will hold its outcome."""
         connection.publish(command, receipt)
 
     async def connected(self) -> ProducerConnection:
-        """Return the connection as soon as there is one. Raise ConnectError if the next try fails."""
+        """Return the connection as soon as it is open. Raise ConnectError if the next attempt fails."""
         if self.usable is None:
             await self._wait_for_try()
         connection = self.usable
@@ -127,8 +128,10 @@ class BaseNode(ABC):
         self._end_try()
 
     def _closed(self, connection: ProducerConnection | None, error: NSQError | None) -> None:
-        """Settle what the connection still owed. `connection` is None if there was not even a socket, `error` if we
-        closed it ourselves."""
+        """Settle everything that is pending on the connection.
+
+        `connection` is None if not even a socket was opened, and `error` is None if this side closed the connection.
+        """
         self.connection = None
         self._error = error if isinstance(error, ConnectError) else ConnectError(f"not connected: {error or 'closed'}")
         if connection is not None:
@@ -146,13 +149,16 @@ class BaseNode(ABC):
 
     @property
     def published(self) -> int:
+        """The number of messages that this nsqd has accepted."""
         return self._published + (self.connection.published if self.connection is not None else 0)
 
     @property
     def failed(self) -> int:
+        """The number of messages that were not published, as far as is known."""
         return self._failed + (self.connection.failed if self.connection is not None else 0)
 
     def stats(self) -> NodeStats:
+        """Return the figures of this moment."""
         connection = self.connection
         return NodeStats(
             address=self.address,
@@ -168,7 +174,7 @@ ReceiptT = TypeVar("ReceiptT", bound=BaseReceipt)
 
 
 class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
-    """Chooses an nsqd for each publish, and tries again what may be tried again."""
+    """Chooses an nsqd for each publish, and retries if that is allowed."""
 
     def __init__(
         self,
@@ -190,7 +196,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         if max_pending < 1:
             raise ConfigError("max_pending", max_pending, f"invalid max_pending ! {max_pending} < 1")
         if isinstance(strategy, Quorum) and strategy.count > len(addresses):
-            raise ConfigError("strategy", strategy, f"a quorum of {strategy.count} of {len(addresses)} nsqds")
+            raise ConfigError("strategy", strategy, f"a quorum of {strategy.count}, but only {len(addresses)} nsqds")
         self.config = config
         self._clock = clock
         self._random = Random()
@@ -199,7 +205,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         self._log = logging_events(logger, "")
         shared = Shared(config, max_pending, self._emit, self._random, clock)
         self._nodes = [node(target, shared) for target in addresses]
-        self._only = self._nodes[0] if len(addresses) == 1 else None  # there is nothing to choose, or to judge
+        self._only = self._nodes[0] if len(addresses) == 1 else None  # the only nsqd, which spares the choice
         self._receipt = receipt
         self._is_stopped = False
 
@@ -207,28 +213,29 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
     async def _sleep(self, seconds: float) -> None: ...
 
     async def submit(self, topic: str, body: bytes, *, delay: float | None = None) -> ReceiptT:
-        """Queue the message and return its receipt; wait only for a connection and for room. One nsqd gets it,
-        whatever the strategy.
+        """Queue a message and return its receipt. Wait only for a connection and for room.
+
+        The message goes to a single nsqd, whatever the strategy. If this call is cancelled, the message was not queued.
 
         Raises ConnectError, Stopped, ValueError.
         """
         command = pub_command(topic, body, delay)
-        number, node = self._pick()
+        number, node = self._pick_node()
         receipt = await self._submit(node, topic, command, 1)
         if self._only is None:
             started = self._clock()
-            receipt.when_done(lambda: self._judge(number, receipt.error, started))
+            receipt.when_done(lambda: self._report_to_pool(number, receipt.error, started))
         return receipt
 
     async def flush(self) -> None:
-        """Return when everything submitted before has its answer."""
+        """Return when everything that was submitted before has been answered. Cancelling it cancels no publish."""
         for node in self._nodes:
             if node.connection is not None and node.connection.pending:
                 last = node.connection.pending[-1]
                 assert isinstance(last, BaseReceipt)
                 await last.wait()
 
-    # What can be asked
+    # Figures
 
     @property
     def connected(self) -> bool:
@@ -236,6 +243,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         return any(node.connection is not None for node in self._nodes)
 
     def stats(self) -> ProducerStats:
+        """Return the figures of this moment."""
         return ProducerStats(
             published=sum(node.published for node in self._nodes),
             failed=sum(node.failed for node in self._nodes),
@@ -248,11 +256,11 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         tries = len(self._nodes) * _ROUNDS
         pauses: Reconnect | None = None
         while True:
-            number, node = self._pick()
+            number, node = self._pick_node()
             started = self._clock() if self._only is None else 0.0
             error = await self._try(node, topic, command, count)
             if self._only is None:
-                self._judge(number, error, started)
+                self._report_to_pool(number, error, started)
             if error is None:
                 return
             tries -= 1
@@ -263,7 +271,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
                 await self._sleep(pauses.pause())
 
     async def _try(self, node: NodeT, topic: str, command: bytes, count: int) -> Exception | None:
-        """Publish to this nsqd, and return what went wrong."""
+        """Publish to this nsqd and return the error, or None."""
         try:
             receipt = await self._submit(node, topic, command, count)
         except (ConnectError, PublishUnsent) as error:
@@ -286,14 +294,17 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         node.publish(connection, command, receipt)
         return receipt
 
-    def _pick(self) -> tuple[int, NodeT]:
+    def _pick_node(self) -> tuple[int, NodeT]:
         if self._only is not None:
             return 0, self._only
         number = self._pool.pick(self._clock())
         return number, self._nodes[number]
 
-    def _judge(self, number: int, error: Exception | None, started: float) -> None:
-        """Tell the pool how this nsqd did. Refusing a message is no failure of the nsqd, unless it failed to store it."""
+    def _report_to_pool(self, number: int, error: Exception | None, started: float) -> None:
+        """Report the result to the pool.
+
+        An nsqd that refuses a message has not failed, unless it failed to store the message.
+        """
         now = self._clock()
         if error is None or (isinstance(error, PublishRejected) and not error.code.endswith("PUB_FAILED")):
             self._pool.succeeded(number, now - started, now)
@@ -313,7 +324,7 @@ class BaseProducer(ABC, Generic[NodeT, ReceiptT]):
         self._log(event)
 
     async def _wait_for_one(self) -> None:
-        """Return when one nsqd is connected. Raise the last error if none can be."""
+        """Return when one nsqd is connected. Raise the last error if none can be reached."""
         error: NSQError | None = None
         for node in self._nodes:
             try:

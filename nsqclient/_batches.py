@@ -1,4 +1,4 @@
-"""A consumer's messages, many at a time."""
+"""A consumer's messages in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class Batches:
-    """Iterates over batches; what is in one that nobody has seen yet goes back when this is cancelled."""
+    """Iterates over batches.
+
+    If the iteration is cancelled, it requeues the messages of the batch that is not yet complete.
+    """
 
     def __init__(self, consumer: Consumer, max_size: int, max_wait: float) -> None:
         self._consumer = consumer

@@ -1,7 +1,7 @@
-"""The settings of consumers and producers: frozen, checked, in seconds; and NSQ's names and texts for them.
+"""The settings of consumers and producers: frozen, checked, in seconds, with NSQ's names and texts for them.
 
-`OPTIONS` is the one table: names, bounds, and how text is read. `Config.from_options` reads what tools take as
-`--consumer-opt` and `--producer-opt`.
+`OPTIONS` is the one table: names, bounds, and how text is read. `Config.from_options` reads the `--consumer-opt` and
+`--producer-opt` flags of the tools.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ BackoffStrategy = Literal["exponential", "full_jitter", "none"] | Callable[[int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """How a consumer or producer behaves. Times are seconds; names are NSQ's where NSQ has the setting.
+    """The settings of a consumer or producer. Times are in seconds; names are NSQ's if NSQ has the setting.
 
-    Raises ConfigError for what is out of range.
+    Raises ConfigError for a value out of range.
     """
 
     # The connection
     dial_timeout: float = 1.0
-    read_timeout: float = 60.0  # so long a silence means that nsqd has gone
-    write_timeout: float = 1.0  # so long without progress, too
-    local_addr: str | None = None  # host:port to dial from
-    heartbeat_interval: float | None = 30.0  # None disables (producers only)
+    read_timeout: float = 60.0  # a silence of this length means that nsqd has gone
+    write_timeout: float = 1.0  # and so does a write without progress for this time
+    local_addr: str | None = None  # host:0 to dial from
+    heartbeat_interval: float | None = 30.0  # None: no heartbeats (producers only)
     tls: Literal["off", "require", "prefer"] = "off"
     ssl_context: ssl.SSLContext | None = None
-    server_hostname: str | None = None  # whom the certificate must name, if not the host that was dialled
+    server_hostname: str | None = None  # the name that the certificate must have; None: the host that is dialled
     compression: Literal["none", "snappy", "deflate"] = "none"
     deflate_level: int = 6
     auth_secret: str | None = field(default=None, repr=False)
-    auth_to: tuple[str, ...] = ()  # networks and names of nsqds that may get auth_secret; empty: any
-    output_buffer_size: int = 16384
-    output_buffer_timeout: float | None = 0.25  # None: nsqd does not hold anything back
-    max_msg_size: int = 17 << 20  # largest frame: nsqd's default message size plus 16 MiB; 0: no limit
-    reconnect_delay: Literal["growing", "fixed"] = "growing"  # "fixed": lookupd_poll_interval, as NSQ does it
+    auth_to: tuple[str, ...] = ()  # networks and names of the nsqds that may get auth_secret; empty: every nsqd
+    output_buffer_size: int = 16384  # bytes that nsqd may buffer before it sends
+    output_buffer_timeout: float | None = 0.25  # how long nsqd may buffer; None: it does not buffer
+    max_msg_size: int = 17 << 20  # largest accepted frame: nsqd's default message size plus 16 MiB; 0: no limit
+    reconnect_delay: Literal["growing", "fixed"] = "growing"  # "fixed": lookupd_poll_interval, as in NSQ
 
-    # Who we are
+    # What nsqd is told about this client
     client_id: str | None = None
     hostname: str | None = None
     user_agent: str | None = None
@@ -52,28 +52,30 @@ class Config:
     topology_zone: str = ""
 
     # Consuming
-    max_in_flight: int | None = None  # of all nsqds together; None: one for each nsqd
+    max_in_flight: int | None = None  # messages of all nsqds together; None: one for each nsqd
     msg_timeout: float | None = None  # None: the server's default
-    max_attempts: int = 5  # 0: no limit
-    default_requeue_delay: float = 90.0
+    max_attempts: int = 5  # deliveries after which a message is given up; 0: no limit
+    default_requeue_delay: float = 90.0  # times the number of attempts
     max_requeue_delay: float = 900.0
-    sample_rate: int = 0
+    sample_rate: int = 0  # percent of the messages to receive; the others are lost to this channel; 0: all
     backoff: BackoffStrategy = "exponential"
-    backoff_multiplier: float = 1.0
+    backoff_multiplier: float = 1.0  # seconds, of which a pause has 2 to the power of its level
     max_backoff_duration: float = 120.0  # 0: no backoff
+    # With more nsqds than max_in_flight, they take turns. An idle nsqd loses its turn after the first time, any other
+    # after the second.
     low_rdy_idle_timeout: float = 10.0
     low_rdy_timeout: float = 30.0
-    rdy_redistribute_interval: float = 5.0
-    rdy_policy: Literal["even", "adaptive"] = "even"
-    drain_timeout: float = 30.0
+    rdy_redistribute_interval: float = 5.0  # between two checks of the turns
+    rdy_policy: Literal["even", "adaptive"] = "even"  # "adaptive": busy nsqds get the share of idle ones but for one
+    drain_timeout: float = 30.0  # that messages have to be answered, or publishes to end, after a stop
 
     # Discovery
     lookupd_poll_interval: float = 60.0
-    lookupd_poll_jitter: float = 0.3
+    lookupd_poll_jitter: float = 0.3  # part of the interval by which the first pause may be longer
     lookupd_poll_timeout: float = 60.0
-    lookupd_strategy: Literal["all", "rotate"] = "all"  # "rotate": one after the other, for very large fleets
-    lookupd_wait: bool = True  # have an nsqlookupd that can do it tell us when something changes
-    lookupd_authorization: bool = True  # show it the secret
+    lookupd_strategy: Literal["all", "rotate"] = "all"  # "rotate": one after another, for very large fleets
+    lookupd_wait: bool = True  # let an nsqlookupd that is able to do so answer only when something changes
+    lookupd_authorization: bool = True  # send auth_secret to nsqlookupd
 
     def __post_init__(self) -> None:
         for option in OPTIONS.values():
@@ -97,7 +99,7 @@ class Config:
 
     @classmethod
     def from_options(cls, options: Mapping[str, object], **defaults: Any) -> Self:
-        """The configuration that NSQ's option names and texts mean; `defaults` holds for what they leave out.
+        """Return the configuration for NSQ's option names and texts; `defaults` holds for options that are absent.
 
         `-` and `_` are the same in names. Raises ConfigError with NSQ's words.
         """
@@ -120,7 +122,10 @@ class Config:
 
 
 def options_of_flags(flags: Iterable[str]) -> dict[str, str]:
-    """What repeated `--consumer-opt=key,value` mean; a `key` alone is `true`, and the last one counts."""
+    """Return the options in repeated `--consumer-opt=key,value`.
+
+    A `key` alone means `true`, and the last value of a key counts.
+    """
     pairs = (flag.partition(",") for flag in flags)
     return {key: value if comma else "true" for key, comma, value in pairs}
 
@@ -132,17 +137,18 @@ Kind = Literal["duration", "int", "float", "bool", "string", "strings"]
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One of NSQ's names. Bounds are in the unit of the field: seconds for durations."""
+    """One of NSQ's options. Bounds are in the unit of the field: seconds for durations."""
 
     name: str
     kind: Kind
-    field: str  # of Config; one of _COMPUTED where it takes more than one option to know
+    field: str  # of Config; one of _COMPUTED if it follows from several options
     least: float | None = None
     most: float | None = None
-    none_for: float | None = None  # the value that NSQ has for what is None here
+    none_for: float | None = None  # NSQ's value for None
     help: str = ""
 
     def read(self, written: str, value: object) -> Any:
+        """Return the value of the field. Raise ConfigError for a text that cannot be read."""
         try:
             read = _READERS[self.kind](value)
         except ValueError as error:
@@ -150,6 +156,7 @@ class Option:
         return None if self.none_for is not None and read == self.none_for else read
 
     def check(self, value: Any) -> None:
+        """Raise ConfigError if the value is out of bounds."""
         if value is None or self.kind not in ("duration", "int", "float"):
             return
         show = _shown if self.kind == "duration" else str
@@ -172,26 +179,31 @@ def _table(*options: Option) -> Mapping[str, Option]:
 
 
 OPTIONS: Final = _table(
-    Option("dial_timeout", "duration", "dial_timeout", 0.0, help="TCP connect"),
+    Option("dial_timeout", "duration", "dial_timeout", 0.0, help="the longest time for a TCP connect"),
     Option(
         "read_timeout",
         "duration",
         "read_timeout",
         0.1,
         5 * _MINUTE,
-        help="silence for so long means that nsqd has gone",
+        help="after a silence of this length nsqd is considered gone",
     ),
     Option(
-        "write_timeout", "duration", "write_timeout", 0.1, 5 * _MINUTE, help="so long without progress of a write, too"
+        "write_timeout",
+        "duration",
+        "write_timeout",
+        0.1,
+        5 * _MINUTE,
+        help="after a write without progress for this time nsqd is considered gone, too",
     ),
-    Option("local_addr", "string", "local_addr", help="`host:0` to dial from"),
+    Option("local_addr", "string", "local_addr", help="the local address to dial from: `host:0`"),
     Option(
         "lookupd_poll_interval",
         "duration",
         "lookupd_poll_interval",
         0.01,
         5 * _MINUTE,
-        help="how often nsqlookupd is asked where it cannot tell by itself",
+        help="how often nsqlookupd is asked, unless it reports changes by itself",
     ),
     Option(
         "lookupd_poll_jitter",
@@ -201,15 +213,21 @@ OPTIONS: Final = _table(
         1,
         help="the part of the interval by which the first pause may be longer",
     ),
-    Option("lookupd_poll_timeout", "duration", "lookupd_poll_timeout", 0.0, help="for one answer of nsqlookupd"),
-    Option("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="the longest delay that is computed"),
+    Option(
+        "lookupd_poll_timeout",
+        "duration",
+        "lookupd_poll_timeout",
+        0.0,
+        help="the longest time for an answer of nsqlookupd",
+    ),
+    Option("max_requeue_delay", "duration", "max_requeue_delay", 0.0, _HOUR, help="the longest computed delay"),
     Option(
         "default_requeue_delay",
         "duration",
         "default_requeue_delay",
         0.0,
         _HOUR,
-        help="times the attempts, the delay where none is said",
+        help="the delay of a requeue without one, multiplied by the number of attempts",
     ),
     Option(
         "backoff_strategy",
@@ -220,7 +238,7 @@ OPTIONS: Final = _table(
     Option(
         "max_backoff_duration", "duration", "max_backoff_duration", 0.0, _HOUR, help="the longest pause; 0: no backoff"
     ),
-    Option("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff"),
+    Option("backoff_multiplier", "duration", "backoff_multiplier", 0.0, _HOUR, help="the unit of backoff pauses"),
     Option(
         "max_attempts", "int", "max_attempts", 0, 65535, help="deliveries before a message is given up; 0: no limit"
     ),
@@ -230,10 +248,15 @@ OPTIONS: Final = _table(
         "low_rdy_idle_timeout",
         1.0,
         5 * _MINUTE,
-        help="an nsqd that sends nothing for so long gives up its turn, where there are more nsqds than `max_in_flight`",
+        help="with more nsqds than `max_in_flight`, an nsqd that sends nothing for this time loses its turn",
     ),
     Option(
-        "low_rdy_timeout", "duration", "low_rdy_timeout", 1.0, 5 * _MINUTE, help="the longest turn of one that does"
+        "low_rdy_timeout",
+        "duration",
+        "low_rdy_timeout",
+        1.0,
+        5 * _MINUTE,
+        help="the longest turn of an nsqd that sends messages",
     ),
     Option(
         "rdy_redistribute_interval",
@@ -241,20 +264,25 @@ OPTIONS: Final = _table(
         "rdy_redistribute_interval",
         0.001,
         5.0,
-        help="how often turns are looked at",
+        help="how often turns are checked",
     ),
-    Option("client_id", "string", "client_id", help="by default the first part of the host name"),
-    Option("hostname", "string", "hostname", help="by default that of the machine"),
+    Option("client_id", "string", "client_id", help="by default the first label of the host name"),
+    Option("hostname", "string", "hostname", help="by default the host name of the machine"),
     Option("user_agent", "string", "user_agent", help="by default `nsqclient/` and the version"),
-    Option("topology_region", "string", "topology_region", help="where we are, for nsqds that care"),
-    Option("topology_zone", "string", "topology_zone", help="the same, closer"),
+    Option(
+        "topology_region",
+        "string",
+        "topology_region",
+        help="the region of this client, for nsqds that prefer clients nearby",
+    ),
+    Option("topology_zone", "string", "topology_zone", help="the zone within the region"),
     Option(
         "heartbeat_interval",
         "duration",
         "heartbeat_interval",
         0.0,
         none_for=_OFF,
-        help="at most `read_timeout`; -1 (None): none, for producers only",
+        help="at most `read_timeout`; -1 (None): no heartbeats, for producers only",
     ),
     Option(
         "sample_rate",
@@ -262,32 +290,34 @@ OPTIONS: Final = _table(
         "sample_rate",
         0,
         99,
-        help="percent of the messages that are delivered, the others are gone; 0: all",
+        help="percent of the messages to deliver; the others are lost to this channel; 0: all",
     ),
-    Option("tls_v1", "bool", "tls", help="TLS, or no connection; in code also `prefer`"),
-    Option("tls_root_ca_file", "string", "ssl_context", help="whom to trust (PEM), instead of the system's"),
-    Option("tls_cert", "string", "ssl_context", help="what to show (PEM), with `tls_key`"),
-    Option("tls_key", "string", "ssl_context", help="its key"),
-    Option("tls_insecure_skip_verify", "bool", "ssl_context", help="trust everybody"),
-    Option("tls_min_version", "string", "ssl_context", help="`ssl3.0`, `tls1.0`, `tls1.1`, `tls1.2`"),
-    Option("deflate", "bool", "compression", help="compress"),
-    Option("deflate_level", "int", "deflate_level", 1, 9, help="how hard"),
-    Option("snappy", "bool", "compression", help="compress, quicker"),
-    Option("output_buffer_size", "int", "output_buffer_size", -1, help="bytes that nsqd may hold back"),
+    Option("tls_v1", "bool", "tls", help="require TLS; in code also `prefer`"),
+    Option("tls_root_ca_file", "string", "ssl_context", help="certificates to trust (PEM) instead of the system's"),
+    Option("tls_cert", "string", "ssl_context", help="our certificate (PEM), together with `tls_key`"),
+    Option("tls_key", "string", "ssl_context", help="the key of `tls_cert` (PEM)"),
+    Option("tls_insecure_skip_verify", "bool", "ssl_context", help="accept any certificate"),
+    Option(
+        "tls_min_version", "string", "ssl_context", help="lowest version: `ssl3.0`, `tls1.0`, `tls1.1`, or `tls1.2`"
+    ),
+    Option("deflate", "bool", "compression", help="compress with deflate"),
+    Option("deflate_level", "int", "deflate_level", 1, 9, help="compression level of deflate"),
+    Option("snappy", "bool", "compression", help="compress with snappy, which is quicker"),
+    Option("output_buffer_size", "int", "output_buffer_size", -1, help="bytes that nsqd may buffer before it sends"),
     Option(
         "output_buffer_timeout",
         "duration",
         "output_buffer_timeout",
         0.0,
         none_for=_OFF,
-        help="and for how long; -1 (None): not at all",
+        help="how long nsqd may buffer; -1 (None): it does not",
     ),
     Option(
         "max_in_flight",
         "int",
         "max_in_flight",
         0,
-        help="messages on their way here or being handled, of all nsqds together; without it (None) one for each nsqd",
+        help="most unanswered messages, of all nsqds together; by default (None) one for each nsqd",
     ),
     Option(
         "msg_timeout",
@@ -295,7 +325,7 @@ OPTIONS: Final = _table(
         "msg_timeout",
         0.0,
         none_for=0.0,
-        help="when nsqd takes a message back; 0 (None): as it likes",
+        help="time after which nsqd takes a message back; 0 (None): nsqd's default",
     ),
     Option(
         "max_msg_size",
@@ -305,18 +335,19 @@ OPTIONS: Final = _table(
         (1 << 31) - 1,
         help="largest frame that is accepted, in bytes; 17 MiB by default; 0: no limit",
     ),
-    Option("auth_secret", "string", "auth_secret", help="for AUTH"),
+    Option("auth_secret", "string", "auth_secret", help="the secret to send with AUTH"),
     Option(
         "auth_to",
         "strings",
         "auth_to",
-        help="networks (`10.0.0.0/8`) and names (`nsqd-*.example.com`) of the nsqds that may get `auth_secret`, separated by commas; empty: every nsqd that asks for it",
+        help="networks (`10.0.0.0/8`) and names (`nsqd-*.example.com`) of the nsqds that may get `auth_secret`, "
+        "separated by commas; empty: every nsqd that asks for it",
     ),
     Option(
         "skip_lookupd_authorization",
         "bool",
         "lookupd_authorization",
-        help="misnamed by NSQ: true shows the secret to nsqlookupd, false does not",
+        help="misnamed by NSQ: true sends the secret to nsqlookupd, false does not",
     ),
 )
 
@@ -331,7 +362,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def _combine(given: Mapping[str, Any], values: dict[str, Any]) -> None:
-    """What it takes several options to know."""
+    """Set the fields that follow from several options."""
     if given.get("snappy") and given.get("deflate"):
         raise ConfigError("snappy", True, "cannot enable both deflate and snappy compression")
     if "snappy" in given or "deflate" in given:
@@ -360,7 +391,7 @@ def _ssl_context(given: Mapping[str, Any]) -> ssl.SSLContext:
         certificate, key = given.get("tls_cert"), given.get("tls_key")
         if certificate and key:
             context.load_cert_chain(certificate, key)
-    except OSError as error:  # ssl's own errors are such, too
+    except OSError as error:  # includes ssl's own errors
         where = given.get("tls_root_ca_file") or given.get("tls_cert")
         raise ConfigError("tls_v1", where, f"failed to load TLS files - {error}") from error
     version = given.get("tls_min_version")
@@ -368,7 +399,7 @@ def _ssl_context(given: Mapping[str, Any]) -> ssl.SSLContext:
         if version not in _TLS_VERSIONS:
             words = ", ".join(_TLS_VERSIONS)
             raise ConfigError("tls_min_version", version, f"invalid tls_min_version ! {version!r} is none of {words}")
-        if _TLS_VERSIONS[version] > ssl.TLSVersion.TLSv1_1:  # what is older, OpenSSL itself no longer offers
+        if _TLS_VERSIONS[version] > ssl.TLSVersion.TLSv1_1:  # OpenSSL itself no longer offers older versions
             context.minimum_version = _TLS_VERSIONS[version]
     return context
 
@@ -380,7 +411,7 @@ def _read_duration(value: object) -> float:
     if isinstance(value, int) and not isinstance(value, bool):
         return value * MILLISECOND / SECOND
     text = _text(value)
-    if text == "-1":  # what everybody writes for "off"
+    if text == "-1":  # the usual way to write "off"
         return _OFF
     try:
         return parse_duration(text) / SECOND

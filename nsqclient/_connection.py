@@ -3,9 +3,9 @@
     IDENTIFY --> (TLS) --> (snappy or deflate) --> (AUTH) --> open --> closed
              OK after each, through the new layer
 
-Who owns it gives it what it reads (`receive`), writes what it owes (`bytes_to_send`, then `written`), and ends it when it has
-`finished`. What it raises is the reason to close the connection. A consumer's and a producer's side build on it:
-`_consumption.py`, `_publication.py`.
+The owner of a connection passes the bytes that it has read to `receive`, writes the result of `bytes_to_send` and then
+calls `written`, and closes the connection once it is `finished`. An exception is the reason to close the connection.
+Consumers and producers have subclasses: `_consumption.py`, `_publication.py`.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _DEFAULT_MAX_MSG_TIMEOUT_MS: Final = 900_000
 _DEFAULT_MAX_DEFLATE_LEVEL: Final = 6
 _MOST_IN_HANDSHAKE: Final = 64 * 1024
 _MOST_EVER: Final = (1 << 31) - 1
-_HTTP: Final = int.from_bytes(b"HTTP")  # what a web server's answer looks like as a size
+_HTTP: Final = int.from_bytes(b"HTTP")  # the size that a web server's answer seems to announce
 _PREFIX_SIZE: Final = 8
-_BODY: Final = _PREFIX_SIZE + HEADER_SIZE  # where it begins in a message's frame
+_BODY: Final = _PREFIX_SIZE + HEADER_SIZE  # where the body of a message begins in its frame
 
 _unpack_prefix: Final = Struct(">ii").unpack_from
 _unpack_message: Final = Struct(">qH16s").unpack_from
@@ -55,7 +55,7 @@ _MESSAGE: Final = int(FrameType.MESSAGE)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What is said about ourselves where the configuration leaves it open."""
+    """The values of IDENTIFY that hold unless the configuration sets them."""
 
     hostname: str
     user_agent: str
@@ -63,7 +63,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What nsqd has answered to IDENTIFY; as it stands here, what one means that answers nothing. Seconds."""
+    """nsqd's answer to IDENTIFY. Times are seconds; the defaults hold for an nsqd that answers OK only."""
 
     version: str = ""
     max_rdy: int = _DEFAULT_MAX_RDY
@@ -79,6 +79,8 @@ class Terms:
 
 
 class Connection:
+    """The handshake, the layers and the frames of one connection; subclasses give frames a meaning."""
+
     def __init__(
         self,
         address: str,
@@ -92,29 +94,28 @@ class Connection:
         self.address = address
         self.peer = ""  # the IP address of the other end of the socket
         self.terms = Terms()
-        self.is_open = False  # the handshake is over
-        self.opened_at = 0.0
-        self.is_closed = False
+        self.is_open = False  # the handshake is done
+        self.opened_at = 0.0  # when the handshake was done, on the loop's clock
+        self.is_closed = False  # nothing more is to be sent or received
         self._config = config
-        self._make_tls = make_tls
-        self._wake = wake  # there is something to send, or it is finished
+        self._make_tls = make_tls  # None: TLS is off
+        self._wake = wake  # called when there are bytes to send, or the connection is finished
         self._emit = emit
-        self._max_size = _MOST_IN_HANDSHAKE
+        self._max_size = _MOST_IN_HANDSHAKE  # of a frame
         self._outgoing: list[bytes] = [commands.MAGIC, commands.identify(identify_body(config, identity))]
-        self._raw = b""  # TLS's own, past all layers
-        self._layers: list[Layer] = []  # the outermost, TLS, first
+        self._raw = b""  # TLS's own bytes to send, which bypass all layers
+        self._layers: list[Layer] = []  # from the socket inwards: TLS first
         self._tls: SecureLayer | None = None
-        self._shaking_hands = False  # of TLS
-        self._upgrades: list[str] = []  # still to be confirmed
-        self._expect: Callable[[int, bytes, float], None] = self._identified
-        self._buffer = b""
-        self._half = bytearray()  # the frame that has begun
-        self._needed = 0  # so many bytes of it before another look is worth it
+        self._shaking_hands = False  # the handshake of TLS is under way
+        self._upgrades: list[str] = []  # that nsqd has still to confirm
+        self._expect: Callable[[int, bytes, float], None] = self._identified  # handles the next frame
+        self._half = bytearray()  # a frame of which only a part has arrived
+        self._needed = 0  # bytes that `_half` must have before it can be parsed further
 
-    # For whoever reads and writes
+    # For the owner, which reads and writes
 
     def receive(self, data: bytes, now: float) -> None:
-        """Raises NSQError when this connection has to be given up."""
+        """Process received bytes. Raise NSQError if the connection has to be closed."""
         if self._shaking_hands:
             data = self._shake_hands(data)
         if self._layers:
@@ -123,7 +124,7 @@ class Connection:
             self._cut(data, now)
 
     def bytes_to_send(self) -> bytes:
-        """What the peer has to see now; say `written` when it is on its way."""
+        """Return the bytes to write now; call `written` when they are on their way."""
         raw, self._raw = self._raw, b""
         outgoing = self._outgoing
         if not outgoing or self._shaking_hands:
@@ -138,19 +139,19 @@ class Connection:
         return raw + data if raw else data
 
     def written(self, now: float) -> None:
-        """All that `bytes_to_send` has given has left the process."""
+        """Take note that all bytes from `bytes_to_send` have left the process."""
 
     @property
     def finished(self) -> bool:
-        """Nothing more is to be said or heard: close it."""
+        """Whether there is nothing more to send or receive, so that the owner closes the connection."""
         return self.is_closed
 
     def goodbye(self) -> bytes:
-        """What TLS wants to have said at the end."""
+        """Return the bytes with which TLS ends, or none."""
         return self._tls.goodbye() if self._tls is not None and not self._shaking_hands else b""
 
     def probe(self) -> None:
-        """Sends what means nothing, so that a connection that has gone shows it."""
+        """Send a NOP, so that a broken connection is noticed."""
         self._send(commands.nop())
 
     def _send(self, command: bytes) -> None:
@@ -173,10 +174,10 @@ class Connection:
             if pending := self._tls.pending():
                 self._raw += pending
                 self._wake()
-        return b""  # the layer has it
+        return b""  # the bytes are with the TLS layer
 
     def _receive_through_layers(self, data: bytes, now: float, *, first: int = 0) -> None:
-        """`first`: those before it have seen `data` already."""
+        """Decode and process bytes; the layers before `first` have decoded `data` already."""
         again = True
         while again:
             try:
@@ -231,7 +232,7 @@ class Connection:
             layers = len(self._layers)
             self._expect(kind, content, now)
             if self._shaking_hands or len(self._layers) > layers:
-                # What follows is of the next layer.
+                # The rest belongs to the next layer.
                 if self._shaking_hands:
                     self.receive(data[at:], now)
                 elif at < end:
@@ -266,17 +267,17 @@ class Connection:
             elif config.tls == "require":
                 raise TLSRefused("TLS is required, and nsqd does not grant it")
             else:
-                self._emit(Limited(self.address, "TLS was asked for and not granted: plain text"))
+                self._emit(Limited(self.address, "TLS was requested and not granted: plain text"))
         for name, is_granted in (("snappy", terms.snappy), ("deflate", terms.deflate)):
             if config.compression == name:
                 if is_granted:
                     self._upgrades.append(name.capitalize())
                 else:
-                    self._emit(Limited(self.address, f"{name} was asked for and not granted"))
+                    self._emit(Limited(self.address, f"{name} was requested and not granted"))
         self._go_on(now)
 
     def _go_on(self, now: float) -> None:
-        """To the next upgrade, or else to AUTH, or else to work."""
+        """Continue with the next upgrade, or else with AUTH, or else open the connection."""
         if self._upgrades:
             self._expect = self._upgraded
             self._upgrade(self._upgrades[0])
@@ -295,7 +296,7 @@ class Connection:
         allowed = Recipients(self._config.auth_to)
         if not allowed:
             return True
-        if ":" not in self.address:  # a unix socket, which cannot be registered with nsqlookupd
+        if ":" not in self.address:  # a unix socket, which nobody can register with nsqlookupd
             return True
         host, port = host_and_port(self.address)
         return allowed.has_name(host, port) or allowed.has_address(self.peer, port)
@@ -327,10 +328,10 @@ class Connection:
         self.is_open = True
         self.opened_at = now
         self._max_size = self._config.max_msg_size or _MOST_EVER
-        self._expect = self._answered
+        self._expect = self._frame_received
         self._opened(now)
 
-    def _answered(self, kind: int, content: bytes, now: float) -> None:
+    def _frame_received(self, kind: int, content: bytes, now: float) -> None:
         if kind == _RESPONSE:
             self._response(content, now)
         elif kind == _ERROR:
@@ -338,7 +339,7 @@ class Connection:
         else:
             raise Disconnected(f"unexpected frame of type {kind}")
 
-    # What a consumer or producer makes of it
+    # Implemented by consumers and producers
 
     def _opened(self, now: float) -> None:
         raise NotImplementedError
@@ -350,7 +351,7 @@ class Connection:
         raise NotImplementedError
 
     def _heartbeat(self, now: float) -> None:
-        """nsqd is there."""
+        """Take note of a heartbeat."""
 
     def _delivery(self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float) -> Delivery:
         raise Disconnected("unexpected message")
@@ -360,6 +361,7 @@ class Connection:
 
 
 def identify_body(config: Config, identity: Identity) -> bytes:
+    """Return the body of IDENTIFY."""
     hostname = config.hostname if config.hostname is not None else identity.hostname
     wait, timeout, heartbeat = config.output_buffer_timeout, config.msg_timeout, config.heartbeat_interval
     return json.dumps(
@@ -384,7 +386,7 @@ def identify_body(config: Config, identity: Identity) -> bytes:
 
 
 def read_terms(content: bytes) -> Terms:
-    """Raises HandshakeError when it begins as JSON and is none, or makes no sense."""
+    """Read nsqd's answer to IDENTIFY. Raise HandshakeError for invalid JSON or impossible values."""
     if not content.startswith(b"{"):
         return Terms()
     try:
@@ -414,6 +416,7 @@ def _count(value: Any) -> int:
 
 
 def error_of(content: bytes) -> ProtocolError:
+    """Read the content of an error frame."""
     text = _text(content)
     code = text.partition(" ")[0]
     return ProtocolError(code, text, fatal=code not in ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"))

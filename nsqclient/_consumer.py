@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 import trio
 
 from common.wakeup import Wakeup
-from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, FAREWELL, BaseConsumer, check_sources
+from nsqclient._base_consumer import DEAD_LETTER_TIMEOUT, REQUEUE_TIMEOUT, BaseConsumer, check_sources
 from nsqclient._batches import Batches
 from nsqclient._config import Config
 from nsqclient._dial import Target, dial
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from nsqclient._consumption import ConsumerConnection
     from nsqclient._listings import Listed, Listings
 
-_DIALS: Final = 8  # at once
-_LISTED_IN_VAIN: Final = 3  # failures, after which somebody should look
+_DIALS: Final = 8  # at the same time
+_UNREACHABLE_AFTER: Final = 3  # failures in a row
 
 
 AsyncHandler = Callable[[Message], Awaitable[None]]
@@ -65,16 +65,19 @@ async def open_consumer(
     drop_unlisted_after: float | None = None,
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Consumer]:
-    """A consumer for as long as the block runs; at its end messages in flight have `drain_timeout` to be answered.
+    """Open a consumer for as long as the block runs.
 
-    Left by an exception or cancelled it waits for nobody: what has no answer is requeued at once.
+    At the end of the block, messages in flight have `drain_timeout` to be answered. If the block raises or is
+    cancelled, unanswered messages are requeued at once.
 
-    `resolve` says what to dial for an address that nsqlookupd lists, and `discovery_filter` which of them to use.
-    `dead_letter` gets what was tried `max_attempts` times: a topic, or a function; None: it is logged and finished.
-    `startup="require"`: raises ConnectError where one of `nsqd` cannot be reached, or no nsqlookupd; otherwise it is
-    tried without end. An nsqd that no nsqlookupd lists any more is kept, unless for `drop_unlisted_after` seconds.
+    `resolve` returns what to dial for the address of an nsqd, and `discovery_filter` which of the listed addresses to
+    use. `dead_letter` is a topic, or a function, for messages whose `max_attempts` are used up; with None they are
+    logged and finished. `startup="require"` raises ConnectError if one of `nsqd` cannot be reached or no nsqlookupd
+    answers; otherwise the consumer keeps trying in the background. An nsqd that no nsqlookupd lists any more is kept,
+    unless for `drop_unlisted_after` seconds.
 
-    Raises ConfigError, and within the block, when no nsqd will ever have us (a bad name, no authorization), ProtocolError or AuthError.
+    Raises ConfigError. If no nsqd will ever accept the consumer (an invalid name, no authorization), the block is
+    cancelled and ProtocolError or AuthError raised.
     """
     consumer = Consumer(
         topic,
@@ -91,14 +94,14 @@ async def open_consumer(
     )
     with unwrapped():
         async with trio.open_nursery() as nursery:
-            try:  # a cancellation may come between the start and its end
+            try:  # a cancellation may come after the start, before it has been reported
                 await nursery.start(consumer._serve)
                 yield consumer
                 consumer.stop()
                 with trio.move_on_after(config.drain_timeout):
                     await consumer._wait_until_drained()
             finally:
-                await consumer._leave()
+                await consumer._shut_down()
 
 
 async def serve_consumer(
@@ -110,14 +113,21 @@ async def serve_consumer(
     concurrency: int = 1,
     task_status: trio.TaskStatus[Consumer] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """`open_consumer(topic, channel, **options)` and its `run`, as a task: `await nursery.start(serve_consumer, ...)`."""
+    """Run `open_consumer(topic, channel, **options)` and its `run` as a task.
+
+    Start it with `await nursery.start(serve_consumer, ...)`, which returns the consumer.
+    """
     async with open_consumer(topic, channel, **options) as consumer:
         task_status.started(consumer)
         await consumer.run(handler, concurrency=concurrency)
 
 
 class Consumer(BaseConsumer[Message]):
-    """Made by `open_consumer`. Iterating it gives messages, whoever iterates; it ends after `stop`."""
+    """Made by `open_consumer`. Any number of tasks may iterate over it; each message goes to one of them.
+
+    Iteration ends after `stop`. Use it in the trio loop in which it was opened; only messages may be answered in other
+    threads, and only by the handler of `run`.
+    """
 
     def __init__(
         self,
@@ -153,14 +163,14 @@ class Consumer(BaseConsumer[Message]):
         self._subscribers = Subscribers()
         self._arrivals = trio.lowlevel.ParkingLot()
         self._ticks = Wakeup()
-        self._burials = Wakeup()
-        self._changed = trio.lowlevel.ParkingLot()  # the number of tasks for nsqds
-        self._drained_by = inf  # when handlers have to have ended
-        self._handling: set[trio.CancelScope] = set()  # each `run`
+        self._dead_letters_arrived = Wakeup()
+        self._changed = trio.lowlevel.ParkingLot()  # woken when the task of an nsqd, or its connection, has ended
+        self._drained_by = inf  # the time by which handlers have to end
+        self._handling: set[trio.CancelScope] = set()  # of each `run`
         self._scope = trio.CancelScope()  # of all services
         self._tasks: trio.Nursery | None = None
         self._nodes: dict[str, _Node] = {}
-        self._undertakers: dict[str, Producer] = {}  # of dead letters, by nsqd
+        self._dead_letter_producers: dict[str, Producer] = {}  # for dead letters, by nsqd
         self._dialling = trio.CapacityLimiter(_DIALS)
         self._discovery = (
             Discovery(
@@ -181,16 +191,16 @@ class Consumer(BaseConsumer[Message]):
     async def _wait_for_arrival(self) -> None:
         await self._arrivals.park()
 
-    # By a handler
+    # Handlers
 
     async def run(
         self, handler: Handler, *, concurrency: int = 1, thread_limiter: trio.CapacityLimiter | None = None
     ) -> None:
-        """Calls `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
+        """Call `handler` with each message, `concurrency` at a time, until `stop` and the end of the last call.
 
-        A plain function runs in a thread. When it returns the message is finished; Requeue, GiveUp or any other
-        exception says what becomes of it otherwise. Cancelled, it cancels the handlers, and their messages are requeued;
-        so it does with those that have not ended `drain_timeout` after `stop`. A thread cannot be cancelled.
+        A plain function runs in a thread. When the handler returns, the message is finished. Requeue, GiveUp or any
+        other exception decides what happens to it otherwise. Cancelling `run` cancels the handlers and requeues their
+        messages, and so does the end of `drain_timeout` after `stop`. A thread cannot be cancelled.
         """
         if concurrency < 1:
             raise ValueError(f"concurrency of {concurrency}")
@@ -212,19 +222,22 @@ class Consumer(BaseConsumer[Message]):
             finally:
                 self._handling.remove(scope)
 
-    # Many at once
+    # Batches
 
     def batches(self, max_size: int, max_wait: float) -> AsyncIterator[Batch]:
-        """Up to `max_size` messages at a time; fewer when `max_wait` seconds are over since the first, or when
-        nothing more can come before some are answered."""
+        """Yield up to `max_size` messages at a time.
+
+        A batch is smaller when `max_wait` seconds have passed since its first message, or when no more can come until
+        some are answered.
+        """
         if max_size < 1:
             raise ValueError(f"max_size of {max_size}")
         return Batches(self, max_size, max_wait)
 
-    # Faster, slower, stop
+    # Stop
 
     def stop(self) -> None:
-        """Begins to drain: iteration and `run` end when what is being handled is done. May be called anywhere, and again."""
+        """Begin to drain: iteration and `run` end once the messages being handled are done. Idempotent."""
         if not self._core.is_stopping:
             self._drained_by = trio.current_time() + self.config.drain_timeout
             for scope in self._handling:
@@ -233,15 +246,15 @@ class Consumer(BaseConsumer[Message]):
         for node in self._nodes.values():
             node.stop()
 
-    # What can be asked
+    # State and events
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a message could be had at once."""
+        """Whether a message is available at once."""
         return bool(self._queue)
 
     def events(self) -> AsyncIterator[Event]:
-        """What happens from now on. Who does not keep up misses the newest (a thousand are kept)."""
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
         return self._subscribers.subscribe()
 
     # --- from the core
@@ -252,8 +265,8 @@ class Consumer(BaseConsumer[Message]):
             self._arrivals.unpark_all()
         elif core.queue:
             self._arrivals.unpark(count=len(core.queue))
-        if core.dead:
-            self._burials.set()
+        if core.dead_letters:
+            self._dead_letters_arrived.set()
         if core.backoff.until is not None or core.failure is not None:
             self._ticks.set()
 
@@ -270,7 +283,7 @@ class Consumer(BaseConsumer[Message]):
             async with trio.open_nursery() as self._tasks:
                 self._tasks.start_soon(self._keep_time)
                 if self._dead_letter is not None:
-                    self._tasks.start_soon(self._bury, self._dead_letter)
+                    self._tasks.start_soon(self._serve_dead_letters, self._dead_letter)
                 self._core.expect(set(self._nsqd))
                 for address in self._nsqd:
                     self._follow(address)
@@ -278,8 +291,8 @@ class Consumer(BaseConsumer[Message]):
                     self._tasks.start_soon(self._discovery.run)
                 if self._must_connect:
                     await self._wait_for_start()
-                # From here on our own end decides, which gives back what is in flight first. Whoever starts us
-                # may be cancelled already: then there will be no such end.
+                # From here on only `_shut_down` ends the services, after it has requeued what is in flight. A caller
+                # that is already cancelled will not call it.
                 await trio.lowlevel.checkpoint()
                 self._scope.shield = True
                 task_status.started()
@@ -306,37 +319,37 @@ class Consumer(BaseConsumer[Message]):
         while self._nodes or self._core.connections:
             await self._changed.park()
 
-    async def _leave(self) -> None:
-        """The end, whatever led to it."""
+    async def _shut_down(self) -> None:
+        """Shut down, whatever the reason: requeue all unanswered messages and end all services."""
         self.stop()
         self._core.abandon()
-        with trio.move_on_after(FAREWELL, shield=True):
+        with trio.move_on_after(REQUEUE_TIMEOUT, shield=True):
             await self._wait_until_drained()
         self._scope.cancel()
         self._subscribers.close()
 
     # --- dead letters
 
-    async def _bury(self, dead_letter: DeadLetter) -> None:
-        bury = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
+    async def _serve_dead_letters(self, dead_letter: DeadLetter) -> None:
+        handle = dead_letter if callable(dead_letter) else partial(self._publish_dead, dead_letter)
         while True:
-            await self._burials.wait()
-            await self._bury_all(bury)
+            await self._dead_letters_arrived.wait()
+            await self._handle_dead_letters(handle)
 
     async def _publish_dead(self, topic: str, message: Message) -> None:
-        """To the nsqd that it has come from."""
+        """Publish a dead letter to the nsqd from which the message came."""
         assert self._tasks is not None
-        producer = self._undertakers.get(message.nsqd)
+        producer = self._dead_letter_producers.get(message.nsqd)
         if producer is None:
             producer = Producer([self._target(message.nsqd)], config=self.config, logger=self._logger)
-            self._undertakers[message.nsqd] = producer
+            self._dead_letter_producers[message.nsqd] = producer
             await self._tasks.start(partial(producer._serve, is_shielded=False))
         await producer.publish(topic, message.body, timeout=DEAD_LETTER_TIMEOUT)
 
     # --- nsqds
 
     def _apply(self, listings: Listings) -> None:
-        """What nsqlookupd says may have changed."""
+        """Follow the nsqds that are listed now."""
         listed = listings.nsqds
         chosen = list(listed) if self._filter is None else list(self._filter(list(listed)))
         for address in chosen:
@@ -344,7 +357,7 @@ class Consumer(BaseConsumer[Message]):
         for address, node in self._nodes.items():
             node.listed = listed.get(address)
             node.is_wanted = address in self._nsqd or address in chosen
-            self._heed_absence(node)
+            self._watch_listing(node)
         self._core.expect({*self._nsqd, *chosen})
 
     def _follow(self, address: str) -> None:
@@ -352,14 +365,14 @@ class Consumer(BaseConsumer[Message]):
             self._nodes[address] = node = _Node(address)
             self._start(self._keep_connected, node)
 
-    def _heed_absence(self, node: _Node) -> None:
+    def _watch_listing(self, node: _Node) -> None:
         if node.is_wanted:
             node.absence.cancel()
         elif self._drop_after is not None and not node.is_dropping:
             node.is_dropping = True
-            self._start(self._drop_after_a_while, node, self._drop_after)
+            self._start(self._drop_unless_listed, node, self._drop_after)
 
-    async def _drop_after_a_while(self, node: _Node, seconds: float) -> None:
+    async def _drop_unless_listed(self, node: _Node, seconds: float) -> None:
         with trio.CancelScope() as node.absence:
             await trio.sleep(seconds)
             node.stop()
@@ -387,7 +400,7 @@ class Consumer(BaseConsumer[Message]):
             self._changed.unpark_all()
 
     async def _connect_once(self, node: _Node, reconnect: Reconnect) -> NSQError | None:
-        """From the dial to the end of the connection; what has ended it, unless it was we."""
+        """Dial, and serve the connection until it ends. Return the error, or None if this side ended it."""
         target = self._target(node.address)
         pump = Pump(self.config)
         connection = self._core.connect(node.address, make_tls=tls_maker(target, self.config), wake=pump.wake)
@@ -403,7 +416,7 @@ class Consumer(BaseConsumer[Message]):
             error = caught
         finally:
             node.connection = None
-            self._core.closed(connection, error)
+            self._core.connection_closed(connection, error)
             self._changed.unpark_all()
         if connection.is_open:
             reconnect.worked(connection.opened_at, trio.current_time())
@@ -416,7 +429,7 @@ class Consumer(BaseConsumer[Message]):
     def _failed_to_connect(self, node: _Node, error: NSQError) -> None:
         node.failures += 1
         self._emit(ConnectFailed(node.address, str(error), node.failures))
-        if node.listed is not None and node.failures == _LISTED_IN_VAIN:
+        if node.listed is not None and node.failures == _UNREACHABLE_AFTER:
             listed = node.listed
             self._emit(Unreachable(node.address, listed.hostname, listed.remote_address, node.failures))
 
@@ -426,22 +439,22 @@ class Consumer(BaseConsumer[Message]):
 
 
 class _Node:
-    """One nsqd, and how it goes with it."""
+    """One nsqd and the state of its connection."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.listed: Listed | None = None  # what nsqlookupd says of it
+        self.listed: Listed | None = None  # its entry in nsqlookupd
         self.is_wanted = True
-        self.is_dropping = False
-        self.absence = trio.CancelScope()
-        self.first_try = trio.Event()  # connected, or failed
-        self.error: NSQError | None = None  # of the last try
-        self.failures = 0  # in a row
+        self.is_dropping = False  # it will be dropped unless it is listed again in time
+        self.absence = trio.CancelScope()  # around the wait for that
+        self.first_try = trio.Event()  # set once it has connected or failed
+        self.error: NSQError | None = None  # of the last attempt to connect
+        self.failures = 0  # of attempts to connect, in a row
         self.connection: ConsumerConnection | None = None
         self.wait = trio.CancelScope()  # a dial, or the pause before it
 
     def stop(self) -> None:
-        """Ends what may take long and serves nobody."""
+        """End a dial, a pause or a handshake, which are of no use any more."""
         self.wait.cancel()
         if self.connection is not None and not self.connection.is_open:
             self.connection.close()

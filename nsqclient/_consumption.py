@@ -1,13 +1,13 @@
 """A consumer without its waiting: connections, the queue of messages, answers, attempts, backoff, stop and drain.
 
-One `Consumption` for each consumer, one `ConsumerConnection` for each nsqd that it is connected to.
+There is one `Consumption` for each consumer, and one `ConsumerConnection` for each nsqd that it is connected to.
 
-    nsqd --message--> queue --take--> whoever handles it --finish, requeue--> nsqd
+    nsqd --message--> queue --take--> a handler --finish, requeue--> nsqd
                         |
                         +-- tried too often --> dead letters
 
-Who owns it calls `tick` at `next_tick`, and is told through `notify` that there may be something to take, through `emit` what
-has happened, and through each connection's `wake` that it has something to send.
+The owner calls `tick` at `next_tick`. It is called back through `notify` when there may be messages to take, through
+`emit` with events, and through each connection's `wake` when that has bytes to send.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ if TYPE_CHECKING:
     from common.streams.tls import SecureLayer
     from nsqclient._config import Config
 
-_STARVED: Final = 0.85  # of its RDY in flight
+_STARVED: Final = 0.85  # the part of its RDY that an nsqd has in flight when it counts as starved
 _FATAL_AT_START: Final = ("E_BAD_TOPIC", "E_BAD_CHANNEL", "E_INVALID", "E_UNAUTHORIZED", "E_AUTH_")
 _LATE: Final = ("E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED")
 
 
 class Consumption:
+    """The decisions of one consumer over all of its connections."""
+
     def __init__(
         self,
         topic: str,
@@ -77,10 +79,10 @@ class Consumption:
             random=random.random,
         )
         self.queue: deque[Delivery] = deque()
-        self.dead: deque[tuple[Delivery, str]] = deque()  # given up, and somebody wants them
-        self.connections: list[ConsumerConnection] = []  # those that have subscribed
+        self.dead_letters: deque[tuple[Delivery, str]] = deque()  # messages given up, with the reason
+        self.connections: list[ConsumerConnection] = []  # those whose handshake is done
         self.is_stopping = False
-        self.failure: BaseException | None = None  # why there can be no messages, ever
+        self.failure: BaseException | None = None  # why no message can ever arrive
         self.received = 0
         self.finished = 0
         self.requeued = 0
@@ -88,21 +90,23 @@ class Consumption:
         self.late_responses = 0
         self._has_dead_letters = has_dead_letters
         self._most_attempts = config.max_attempts or 1 << 16
-        self._chosen = config.max_in_flight  # while paused, what `resume` goes back to
+        self._chosen = config.max_in_flight  # also while paused, for `resume`
         self._is_paused = False
         self._next_round = clock() + config.rdy_redistribute_interval
-        self._expected: set[str] = set()  # nsqds that ought to be there
-        self._refusals: dict[str, NSQError] = {}  # of those, who will not have us
-        self._has_begun = False  # some nsqd has accepted our subscription
+        self._expected: set[str] = set()  # addresses of all nsqds that should be connected
+        self._refusals: dict[str, NSQError] = {}  # by the address of an nsqd that refuses this consumer
+        self._has_begun = False  # some nsqd has accepted the subscription
 
     # Connections
 
     def connect(
         self, address: str, *, make_tls: Callable[[], SecureLayer] | None, wake: Callable[[], None]
     ) -> ConsumerConnection:
+        """Return a connection to this nsqd, which has still to be opened."""
         return ConsumerConnection(self, address, make_tls=make_tls, wake=wake)
 
-    def opened(self, connection: ConsumerConnection, now: float) -> None:
+    def connection_opened(self, connection: ConsumerConnection, now: float) -> None:
+        """Add a connection whose handshake is done."""
         if self.is_stopping:
             connection.close()
             return
@@ -116,12 +120,12 @@ class Consumption:
         self.flow.join(connection.seat, now)
 
     def retire(self, connection: ConsumerConnection) -> None:
-        """Nothing new from this one; what it has sent may still be answered, and then it ends."""
+        """Receive nothing new on this connection, and end it once its messages are answered."""
         self.flow.retire(connection.seat, self.clock())
-        connection.say_close()
+        connection.send_cls()
 
-    def closed(self, connection: ConsumerConnection, error: BaseException | None) -> None:
-        """It has gone, for whatever reason. What was in flight is nsqd's again."""
+    def connection_closed(self, connection: ConsumerConnection, error: BaseException | None) -> None:
+        """Remove a connection that has ended, for whatever reason. Its messages in flight belong to nsqd again."""
         now = self.clock()
         connection.lose_messages()
         if connection in self.connections:
@@ -132,11 +136,12 @@ class Consumption:
         self.notify()
 
     def expect(self, addresses: set[str]) -> None:
-        """These are all nsqds there are, as far as anybody knows."""
+        """Take note of the addresses of all nsqds that are known."""
         self._expected = addresses
         self._refused()
 
-    def accepted(self, address: str) -> None:
+    def subscription_accepted(self, address: str) -> None:
+        """Take note that an nsqd has accepted the subscription."""
         self._has_begun = True
         self._refusals.pop(address, None)
 
@@ -147,7 +152,8 @@ class Consumption:
             self.failure = next(iter(self._refusals.values()))
             self.notify()
 
-    def error(self, connection: ConsumerConnection, error: ProtocolError) -> None:
+    def error_received(self, connection: ConsumerConnection, error: ProtocolError) -> None:
+        """Handle an error frame."""
         if error.code in _LATE:
             self.late_responses += 1
             words = error.text.split(" ")
@@ -159,7 +165,8 @@ class Consumption:
 
     # Messages
 
-    def arrived(self, connection: ConsumerConnection, messages: Sequence[Delivery], now: float) -> None:
+    def messages_arrived(self, connection: ConsumerConnection, messages: Sequence[Delivery], now: float) -> None:
+        """Queue messages, or give up those that were attempted too often."""
         self.received += len(messages)
         if self.is_stopping:
             for message in messages:
@@ -170,7 +177,7 @@ class Consumption:
         if len(connection.in_flight) >= int(seat.rdy * _STARVED):
             seat.starved = True
         most = self._most_attempts
-        if any(message.attempts > most for message in messages):  # a list: cheaper than a generator, here
+        if any(message.attempts > most for message in messages):  # checked first, as there hardly ever is one
             for message in messages:
                 if message.attempts > most:
                     self.give_up(message, f"attempted {message.attempts} times")
@@ -179,34 +186,34 @@ class Consumption:
         self.notify()
 
     def take(self) -> Delivery | None:
-        """The next message for a handler; None: there is none now."""
+        """Return the next message for a handler, or None if there is none now."""
         queue = self.queue
         while queue:
             message = queue.popleft()
-            if message.answered == "no":  # else it came again while it waited here
+            if message.answered == "no":  # otherwise it was delivered again while it waited in the queue
                 return message
         return None
 
     def give_up(self, message: Delivery, reason: str) -> None:
-        """It goes where dead letters go, and is finished then; where nobody wants it, at once."""
+        """Make a dead letter of a message, or finish it at once if nobody handles dead letters."""
         if message.answered != "no":
             return
         self.given_up += 1
         self.emit(GaveUp(message, reason))
         if self._has_dead_letters:
-            self.dead.append((message, reason))
+            self.dead_letters.append((message, reason))
             self.notify()
         else:
-            self.bury(message)
+            self.finish_dead_letter(message)
 
-    def bury(self, message: Delivery) -> bool:
-        """Finishes what was given up; for backoff that is neither success nor failure."""
+    def finish_dead_letter(self, message: Delivery) -> bool:
+        """Finish a message that was given up, which backoff counts neither as success nor as failure."""
         source = message._source
         assert isinstance(source, ConsumerConnection)
         return message.answered == "no" and source.finish(message, Signal.NEITHER)
 
     def signal(self, signal: Signal) -> None:
-        """A message is about to be answered: RDY goes first."""
+        """Tell backoff about an answer. The resulting RDY is sent before the answer."""
         if self.is_stopping:
             return
         now = self.clock()
@@ -214,7 +221,7 @@ class Consumption:
             case Step.WAIT:
                 self.flow.hold(now)
                 self.emit(BackoffStarted(self.backoff.level, self.backoff.pause))
-                self.notify()  # there is a new time to wait for
+                self.notify()  # `next_tick` has changed
             case Step.END:
                 self.flow.release(now)
                 self.emit(BackoffEnded())
@@ -222,10 +229,12 @@ class Consumption:
     # Time
 
     def next_tick(self) -> float:
+        """Return when `tick` has to be called."""
         until = self.backoff.until
         return self._next_round if until is None else min(until, self._next_round)
 
     def tick(self, now: float) -> None:
+        """End a pause of backoff, and redistribute RDY, if it is time."""
         if self.is_stopping:
             self.backoff.clear()
         until = self.backoff.until
@@ -236,7 +245,7 @@ class Consumption:
             if not self.is_stopping and self.backoff.until is None:
                 self.flow.redistribute(now)
 
-    # Faster, slower, stop
+    # Flow control and stop
 
     @property
     def max_in_flight(self) -> int:
@@ -260,28 +269,28 @@ class Consumption:
             self.flow.set_max_in_flight(self._chosen, self.clock())
 
     def stop(self) -> None:
-        """No new messages. Those that nobody handles yet go back at once; the others may still be answered."""
+        """Receive no new messages. Requeue those that no handler has taken; the others may still be answered."""
         if self.is_stopping:
             return
         self.is_stopping = True
         self.backoff.clear()
         for connection in self.connections:
-            connection.say_close()
+            connection.send_cls()
         while self.queue:
             self.queue.popleft().requeue(0, backoff=False)
         self.notify()
 
     def abandon(self) -> None:
-        """As `stop`, and all other messages go back, too."""
+        """Stop, and requeue all unanswered messages."""
         self.stop()
-        self.dead.clear()
+        self.dead_letters.clear()
         for connection in self.connections:
-            connection.leave()
+            connection.requeue_all()
 
-    # What can be asked
+    # Figures
 
     def is_starved(self) -> bool:
-        """Whether nothing waits here, and some nsqd sends nothing more until it is answered."""
+        """Return whether no message is waiting here, and some nsqd sends no more until messages are answered."""
         return not self.queue and any(
             connection.in_flight and len(connection.in_flight) >= int(connection.seat.rdy * _STARVED)
             for connection in self.connections
@@ -318,7 +327,7 @@ class Consumption:
 
 
 def check_names(topic: str, channel: str, config: Config) -> None:
-    """Raises ConfigError, before anything is asked of the network."""
+    """Raise ConfigError for invalid names or missing heartbeats, before anything is sent."""
     if not is_valid_name(topic):
         raise ConfigError("topic", topic, "invalid topic name")
     if not is_valid_name(channel):
@@ -328,7 +337,7 @@ def check_names(topic: str, channel: str, config: Config) -> None:
 
 
 class ConsumerConnection(Connection):
-    """Implements `Source` of its messages."""
+    """A connection that subscribes. Implements `Source` of its messages."""
 
     def __init__(
         self,
@@ -347,16 +356,16 @@ class ConsumerConnection(Connection):
             emit=consumption.emit,
         )
         self.in_flight: dict[bytes, Delivery] = {}
-        self.seat = Seat(self._tell_rdy, max_rdy=0, now=0.0)
-        self.is_subscribed = False  # nsqd has said so
-        self.is_closing = False  # CLS was said
+        self.seat = Seat(self._tell_rdy, max_rdy=0, now=0.0)  # replaced once `terms` are known
+        self.is_subscribed = False  # nsqd has confirmed SUB
+        self.is_closing = False  # CLS was sent
         self.topic = consumption.topic
         self.channel = consumption.channel
         self.msg_timeout = 0.0
         self.max_msg_timeout = 0.0
         self._consumption = consumption
-        self._has_waited = False  # nsqd has said CLOSE_WAIT
-        self._make = consumption.delivery
+        self._close_wait_received = False  # nsqd has answered CLS with CLOSE_WAIT
+        self._delivery_class = consumption.delivery
 
     # From the connection
 
@@ -365,30 +374,30 @@ class ConsumerConnection(Connection):
         self.max_msg_timeout = self.terms.max_msg_timeout
         self.seat = Seat(self._tell_rdy, max_rdy=self.terms.max_rdy, now=now)
         self._send(commands.sub(self.topic, self.channel))
-        self._consumption.opened(self, now)
+        self._consumption.connection_opened(self, now)
 
     def _response(self, content: bytes, now: float) -> None:
         if content == b"CLOSE_WAIT":
-            self._has_waited = True
+            self._close_wait_received = True
             self._wake()
         elif not self.is_subscribed:
             self.is_subscribed = True
-            self._consumption.accepted(self.address)
+            self._consumption.subscription_accepted(self.address)
 
     def _error(self, error: ProtocolError, now: float) -> None:
-        self._consumption.error(self, error)
+        self._consumption.error_received(self, error)
 
     def _delivery(self, timestamp: int, attempts: int, id: bytes, body: bytes, now: float) -> Delivery:
-        if id in self.in_flight:  # it was too slow, and comes again: who still has it has it no more
+        if id in self.in_flight:  # delivered again after its timeout, so the earlier delivery is void
             self.in_flight[id].answered = "lost"
-        delivery = self.in_flight[id] = self._make(self, timestamp, attempts, id, body, now)
+        delivery = self.in_flight[id] = self._delivery_class(self, timestamp, attempts, id, body, now)
         return delivery
 
     def _messages(self, messages: Sequence[Delivery], now: float) -> None:
-        self._consumption.arrived(self, messages, now)
+        self._consumption.messages_arrived(self, messages, now)
 
     def bytes_to_send(self) -> bytes:
-        self.seat.take()
+        self.seat.mark_sending()
         return super().bytes_to_send()
 
     def written(self, now: float) -> None:
@@ -396,7 +405,7 @@ class ConsumerConnection(Connection):
 
     @property
     def finished(self) -> bool:
-        return self.is_closed or (self._has_waited and not self.in_flight and not self._outgoing)
+        return self.is_closed or (self._close_wait_received and not self.in_flight and not self._outgoing)
 
     # Answers
 
@@ -422,7 +431,7 @@ class ConsumerConnection(Connection):
         return True
 
     def requeue_at_once(self, delivery: Delivery) -> None:
-        """Without a word to anybody: nobody has handled it."""
+        """Requeue a message that no handler has taken, without a signal to backoff."""
         self._requeue(delivery, 0)
 
     def _requeue(self, delivery: Delivery, delay_ms: int) -> None:
@@ -442,21 +451,24 @@ class ConsumerConnection(Connection):
 
     # The end
 
-    def say_close(self) -> None:
+    def send_cls(self) -> None:
+        """Send CLS, after which nsqd sends no more messages."""
         if not self.is_closing:
             self.is_closing = True
             self._send(commands.cls())
 
-    def leave(self) -> None:
-        """Everything that has no answer yet goes back, for others to have at once."""
+    def requeue_all(self) -> None:
+        """Requeue all unanswered messages without delay, so that other consumers get them at once."""
         for delivery in list(self.in_flight.values()):
             self.requeue_at_once(delivery)
 
     def close(self) -> None:
+        """End the connection at once."""
         self.is_closed = True
         self._wake()
 
     def lose_messages(self) -> None:
+        """Void all unanswered messages after the connection has gone."""
         self.is_closed = True
         if not self.in_flight:
             return

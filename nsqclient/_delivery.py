@@ -1,10 +1,10 @@
 """A message as a consumer holds it, and the one answer that it gets.
 
-Answering never waits and cannot be cancelled: it leaves a few bytes with the connection. So it may be done in a
-`finally`, in plain functions, and from any task of the loop that the consumer lives in.
+Answering never waits and cannot be cancelled: it only queues a few bytes on the connection. So a message may be
+answered in a `finally`, in plain functions, and from any task of the consumer's loop.
 
     no -> finished | requeued      by whoever has the message, once
-    no -> lost                     the connection has gone: nsqd gives the message to somebody again
+    no -> lost                     the connection has gone, and nsqd will deliver the message again
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class Source(Protocol):
-    """Where a message came from, and where its answer goes."""
+    """Where a message came from and where its answer goes."""
 
     @property
     def topic(self) -> str: ...
@@ -42,7 +42,11 @@ class Source(Protocol):
 
 
 class Delivery:
-    """One message, delivered once. As `async with message:` it is answered by how the block ends."""
+    """One message, delivered once. `async with message:` answers it according to how the block ends.
+
+    Answer it in the loop of its consumer. A handler that runs in a thread gets a copy that may be answered in that
+    thread.
+    """
 
     __slots__ = (
         "_deadline",
@@ -62,17 +66,17 @@ class Delivery:
         self._source = source
         self._id = id
         self._deadline = 0.0  # 0: never touched
-        self.timestamp_ns = timestamp_ns  # when it was published, since 1970
+        self.timestamp_ns = timestamp_ns  # when it was published; nanoseconds since 1970
         self.attempts = attempts  # 1 on the first delivery
         self.body = body
-        self.received_at = received_at  # on the loop's clock
+        self.received_at = received_at  # on the clock of the loop
         self.answered: Answered = "no"
-        self.auto_response = True  # False: the end of a handler is no answer; somebody will give one
+        self.auto_response = True  # False: a handler that returns does not answer; see `disable_auto_response`
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of {self.topic}/{self.channel}, {self.answered} answered>"
 
-    # What it is
+    # Properties
 
     @property
     def id(self) -> str:
@@ -92,44 +96,48 @@ class Delivery:
 
     @property
     def nsqd(self) -> str:
-        """The address of the nsqd that has sent it."""
+        """The address of the nsqd that sent the message."""
         return self._source.address
 
     @property
     def deadline(self) -> float:
-        """When nsqd takes it back, on the loop's clock, unless it is touched before."""
+        """When nsqd takes the message back unless it is touched before, on the clock of the loop."""
         return self._deadline or self.received_at + self._source.msg_timeout
 
     @property
     def hard_deadline(self) -> float:
-        """When nsqd takes it back, however often it is touched."""
+        """When nsqd takes the message back even if it is touched, on the clock of the loop."""
         return self.received_at + self._source.max_msg_timeout
 
     def json(self) -> Any:
-        """The body, read as JSON. Raises ValueError."""
+        """Return the body, read as JSON. Raise ValueError."""
         return json.loads(self.body)
 
-    # Answers. Each says whether it had an effect: only the first answer has one.
+    # Answers. Each returns whether it had an effect, which only the first answer has.
 
     def finish(self) -> bool:
-        """It is done with: nsqd forgets it."""
+        """Tell nsqd that the message is done and may be forgotten. Return whether this was its first answer."""
         return self.answered == "no" and self._source.finish(self)
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> bool:
-        """nsqd delivers it again after `delay` seconds; by default the longer the more often it was tried.
+        """Let nsqd deliver the message again after `delay` seconds. Return whether this was its first answer.
 
-        With `backoff` it counts as a sign that everything should go slower.
+        By default the delay grows with the number of attempts. With `backoff` the answer counts as a failure, on which
+        the consumer slows down. Raises ValueError for a negative or infinite delay.
         """
         if delay is not None and not 0 <= delay < float("inf"):
             raise ValueError(f"a delay of {delay} seconds")
         return self.answered == "no" and self._source.requeue(self, delay, backoff)
 
     def touch(self) -> bool:
-        """It needs more time: its deadline begins anew, up to `hard_deadline`."""
+        """Ask nsqd for more time: `deadline` is extended, up to `hard_deadline`. Return False if already answered."""
         return self.answered == "no" and self._source.touch(self)
 
     def disable_auto_response(self) -> None:
-        """The handler's end does not answer it, unless by an error: somebody will, from anywhere, at any time."""
+        """Let the message be answered later, and not when its handler returns.
+
+        An exception of the handler still answers it.
+        """
         self.auto_response = False
 
     # `async with message:` needs no loop of any kind, as answering does not wait.
@@ -146,10 +154,11 @@ class Delivery:
         return rest is None
 
     def answer_for(self, error: BaseException | None) -> BaseException | None:
-        """Answers as the end of a block says, if nobody has yet; returns what of `error` was not only said to us.
+        """Answer the message according to how a block has ended, unless it is answered already.
 
-        No error: finished. Requeue: as it says. Any other Exception: requeued, with backoff. What is none
-        (a cancellation): requeued for at once, without backoff.
+        Without an error it is finished. A Requeue says how it is requeued; any other Exception requeues it with
+        backoff. Any other BaseException (a cancellation) requeues it without delay and backoff. Returns the part of
+        `error` that the caller has to raise.
         """
         requeue, rest = _split(error)
         if error is None:
@@ -165,7 +174,7 @@ class Delivery:
 
 
 def _split(error: BaseException | None) -> tuple[Requeue | None, BaseException | None]:
-    """A Requeue, also one that a nursery has wrapped, and what there is besides."""
+    """Return a Requeue, also one that a nursery has wrapped, and the rest of the error."""
     if isinstance(error, Requeue):
         return error, None
     if isinstance(error, BaseExceptionGroup):
@@ -181,7 +190,7 @@ def _first_in(group: BaseExceptionGroup[Requeue]) -> Requeue:
 
 
 def only_one(error: BaseException | None) -> BaseException | None:
-    """What a nursery has wrapped, where it is alone."""
+    """Return the exception that nurseries have wrapped, if it is the only one; otherwise `error` itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

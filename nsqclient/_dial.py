@@ -1,4 +1,4 @@
-"""How nsqd is reached from trio: over TCP or a unix socket, read and written without trio's layers; or over any stream."""
+"""How trio reaches an nsqd: over TCP or a unix socket without trio's own socket layer, or over any trio stream."""
 
 from __future__ import annotations
 
@@ -15,43 +15,45 @@ from nsqclient._errors import ConfigError, ConnectError, Disconnected
 if TYPE_CHECKING:
     from nsqclient._config import Config
 
-_READ_SIZE: Final = 120 * 1024  # just below what the allocator maps and unmaps anew for each read
+_READ_SIZE: Final = 120 * 1024  # the allocator would map and unmap a larger buffer for each read
 
 
 @runtime_checkable
 class Dialable(Protocol):
-    """Something that takes the place of an nsqd's address: `str()` names it, and it is connected to by itself."""
+    """An object that stands for an nsqd instead of its address: `str()` names it, and `connect` connects to it."""
 
-    async def connect(self) -> trio.abc.Stream: ...
+    async def connect(self) -> trio.abc.Stream:
+        """Return a new connection. Raise OSError, or trio's BrokenResourceError or ClosedResourceError."""
 
 
 Target = str | Dialable
 
 
 class Transport(Protocol):
-    """Bytes in both directions. Raises Disconnected."""
+    """Bytes in both directions. Every method may raise Disconnected."""
 
     @property
     def peer(self) -> str:
         """The IP address of the other end; empty if it has none."""
 
     async def receive(self) -> bytes:
-        """What has come; b"" at the end. A checkpoint."""
+        """Return received bytes, or b"" at the end of the stream. This is a checkpoint."""
 
     def send_now(self, data: bytes) -> int:
-        """How much of it could be sent without waiting."""
+        """Send as much as is possible without waiting, and return the number of bytes."""
 
     async def send(self, data: bytes, *, timeout: float) -> None:
-        """`timeout` is for each step, not for all of it."""
+        """Send all of `data`; `timeout` is the longest time without progress."""
 
     async def end(self) -> None:
-        """Says that nothing more comes, and reads until the other side says so, too: so that nothing sent gets lost."""
+        """Half-close the stream and read until the peer has done so, too: closing earlier could lose sent data."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close the stream at once."""
 
 
 async def dial(target: Target, config: Config) -> Transport:
-    """Raises ConnectError."""
+    """Connect to an nsqd. Raise ConnectError."""
     try:
         with trio.fail_after(config.dial_timeout):
             if isinstance(target, Dialable):
@@ -68,7 +70,7 @@ async def dial(target: Target, config: Config) -> Transport:
 
 
 def check_target(target: Target) -> None:
-    """Raises ConfigError for what can never be dialled."""
+    """Raise ConfigError for an address that can never be dialled."""
     if isinstance(target, str):
         try:
             where = parse_address(target)
@@ -90,14 +92,15 @@ def peer_of(connection: socket.socket) -> str:
 
 
 def host_of(target: Target) -> str:
-    """Whom a certificate has to name."""
+    """Return the name that the nsqd's certificate must have."""
     try:
         return parse_address(target).host or "localhost" if isinstance(target, str) else "localhost"
-    except AddressError:  # some nsqlookupd has listed it: `dial` says so
+    except AddressError:  # an nsqlookupd has listed it; `dial` reports the error
         return "localhost"
 
 
 def local_host(config: Config) -> str | None:
+    """Return the local address to dial from, or None."""
     if config.local_addr is None:
         return None
     where = parse_address(config.local_addr)
@@ -107,10 +110,11 @@ def local_host(config: Config) -> str | None:
 
 
 class SocketTransport:
-    """Implements `Transport`."""
+    """Implements `Transport` for a socket."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
-        # trio's own sockets cannot be tried without waiting, which costs twice a turn.
+        # trio's sockets have no way to try without waiting, and waiting costs a turn of the loop for each read and
+        # write.
         self._socket = socket.socket(fileno=stream.socket.detach())
         self._socket.setblocking(False)
 
@@ -119,8 +123,8 @@ class SocketTransport:
         return peer_of(self._socket)
 
     async def receive(self) -> bytes:
-        # Asking first whether there is something is dearer where there is, and cheaper where there is not, which is
-        # as a rule: what was sent together has come together.
+        # Waiting before the read costs more if data are there, and less if none are. Usually none are, because data
+        # that were sent together have arrived together.
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             try:
@@ -162,7 +166,7 @@ class SocketTransport:
 
 
 class StreamTransport:
-    """Implements `Transport`."""
+    """Implements `Transport` for any trio stream."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
@@ -200,7 +204,10 @@ class StreamTransport:
 
 
 def _cause(error: BaseException) -> str:
-    """trio wraps: one error for all addresses of a name, one for whatever broke a stream; and names the address again."""
+    """Return the text of the innermost cause.
+
+    trio wraps the errors of all addresses of a name, and any error of a stream. Its own texts repeat the address.
+    """
     inner = error.__cause__
     while isinstance(inner, BaseExceptionGroup):
         inner = inner.exceptions[0]

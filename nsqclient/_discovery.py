@@ -1,4 +1,4 @@
-"""Asks every nsqlookupd for the nsqds of a topic: now and then, or by a question that waits for a change."""
+"""Discovery on trio: ask every nsqlookupd for the nsqds of a topic, at intervals or by queries that wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Discovery:
-    """Whenever the picture may have changed, `apply` gets it."""
+    """Asks every nsqlookupd, and calls `apply` whenever the nsqds may have changed."""
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class Discovery:
         self._tls = config.ssl_context or ssl.create_default_context() if wants_tls else None
 
     async def run(self) -> None:
+        """Ask until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 for follower in self._followers:
@@ -65,39 +66,43 @@ class Discovery:
             await self._waiting.close_idle()
 
     def hurry(self) -> None:
-        """Asks all at once, as something was lost."""
+        """Ask every nsqlookupd at once, because a connection was lost."""
         for follower in self._followers:
             follower.hurry()
 
     async def wait_for_first_round(self) -> None:
-        """Until each has answered or failed once."""
+        """Return when every nsqlookupd has answered or failed once."""
         await self._first_round.wait()
 
     def round_done(self) -> None:
+        """Take note that a follower has finished a round."""
         if all(follower.rounds for follower in self._followers):
             self._first_round.set()
 
     async def ask(self, lookupd: Lookupd, *, index: str = "") -> str | None:
-        """The index of the answer, if it has one; None: it failed. With an index it waits for another one."""
+        """Query once and return the index of the answer ("" without one), or None if the query failed.
+
+        With an `index` the query waits until nsqlookupd has another one.
+        """
         client = self._waiting if index else self._asking
-        target = lookupd.asking(self._topic, wait=WAIT if index else 0, index=index)
+        target = lookupd.query_target(self._topic, wait=WAIT if index else 0, index=index)
         tls = self._tls if lookupd.scheme == "https" else None
         try:
             answer = await client.get(lookupd.host, lookupd.port, target, tls=tls, headers=self._headers)
             listed = read_answer(answer.status, answer.body)
         except (HttpFailed, BadAnswer) as error:
-            self.listings.failed(lookupd)
+            self.listings.record_failure(lookupd)
             self._emit(LookupFailed(str(lookupd), str(error)))
             self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
             return None
-        if self.listings.answered(lookupd, listed):
+        if self.listings.record_answer(lookupd, listed):
             self._emit(DiscoveryRound(len(self.listings.nsqds), self.listings.failures))
         self._apply(self.listings)
         return answer.index
 
 
 class _Follower:
-    """Asks one nsqlookupd, or some of them in turn, without end."""
+    """Asks one nsqlookupd, or several in turn, until cancelled."""
 
     def __init__(self, discovery: Discovery, lookupds: Sequence[Lookupd], config: Config, random: Random) -> None:
         self.rounds = 0
@@ -122,7 +127,7 @@ class _Follower:
                 self._is_hurried = False
                 continue
             with trio.CancelScope() as self._nap:
-                # A question that waits takes the place of the pause, as long as it can be asked.
+                # While nsqlookupd supports it, a query that waits for a change takes the place of the pause.
                 while index and self._config.lookupd_wait and len(self._lookupds) == 1:
                     index = await self._ask(index)
                 await trio.sleep(self._pace.pause())
@@ -140,6 +145,6 @@ class _Follower:
 
     async def _ask(self, index: str = "") -> str | None:
         found = await self._discovery.ask(self._lookupds[self._at], index=index)
-        self._pace.asked(has_answered=found is not None)
+        self._pace.record_query(has_answered=found is not None)
         self._at = (self._at + 1) % len(self._lookupds)
         return found

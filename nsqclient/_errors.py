@@ -1,14 +1,14 @@
-"""What can go wrong, and what a handler raises to say what becomes of its message."""
+"""The errors of this library, and the exceptions with which a handler decides what happens to its message."""
 
 from __future__ import annotations
 
 
 class NSQError(Exception):
-    """What this library raises because of nsqd, nsqlookupd or the network between."""
+    """The base of all errors caused by nsqd, nsqlookupd, the network, or the use of this library."""
 
 
 class ConfigError(NSQError, ValueError):
-    """A setting cannot be used; the text is NSQ's where NSQ has one."""
+    """A setting cannot be used; the text is NSQ's if NSQ has one."""
 
     def __init__(self, option: str, value: object, reason: str) -> None:
         super().__init__(option, value, reason)
@@ -21,19 +21,19 @@ class ConfigError(NSQError, ValueError):
 
 
 class ConnectError(NSQError):
-    """There is no connection to an nsqd: it refuses, does not answer, or is no nsqd."""
+    """No connection to an nsqd: it refuses, does not answer, or is no nsqd."""
 
 
 class HandshakeError(ConnectError):
-    """nsqd was reached, and the two do not come together."""
+    """nsqd was reached, but the handshake failed."""
 
 
 class AuthError(HandshakeError):
-    """nsqd wants a secret that it was not given, or does not accept it."""
+    """nsqd requires a secret that it was not given, or does not accept the one that it got."""
 
 
 class TLSRefused(HandshakeError):
-    """TLS is required here, and nsqd does not grant it, or the handshake of TLS fails."""
+    """TLS is required here, but nsqd does not offer it or the TLS handshake failed."""
 
 
 class ProtocolError(NSQError):
@@ -42,15 +42,15 @@ class ProtocolError(NSQError):
     def __init__(self, code: str, text: str, *, fatal: bool = True) -> None:
         super().__init__(code, text)
         self.code = code
-        self.text = text  # all of it, the code included
-        self.fatal = fatal
+        self.text = text  # all of it, including the code
+        self.fatal = fatal  # nsqd closes the connection
 
     def __str__(self) -> str:
         return self.text
 
 
 class Disconnected(NSQError):
-    """The connection has gone while something was asked of it that needs one."""
+    """The connection was lost, or is not there, when it was needed."""
 
 
 class PublishError(NSQError):
@@ -58,7 +58,7 @@ class PublishError(NSQError):
 
 
 class PublishRejected(PublishError):
-    """nsqd has refused it. Nothing was stored."""
+    """nsqd has refused the message. Nothing was stored."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(code, text)
@@ -70,11 +70,11 @@ class PublishRejected(PublishError):
 
 
 class PublishUnknown(PublishError):
-    """The connection was lost before nsqd's answer came: the message may be stored, or may not."""
+    """The connection was lost before nsqd answered: the message may or may not have been stored."""
 
 
 class PublishUnsent(PublishError, Disconnected):
-    """The connection was lost before nsqd had all of it. Nothing was stored."""
+    """The connection was lost before nsqd had received the whole message. Nothing was stored."""
 
 
 class Stopped(NSQError):
@@ -82,7 +82,10 @@ class Stopped(NSQError):
 
 
 class Requeue(Exception):
-    """A handler raises this to have its message again after `delay` seconds (None: as the configuration says)."""
+    """Raised by a handler to get its message again after `delay` seconds (None: as configured).
+
+    With `backoff` it counts as a failure, on which the consumer slows down.
+    """
 
     def __init__(self, delay: float | None = None, backoff: bool = True) -> None:
         super().__init__(delay, backoff)
@@ -91,7 +94,7 @@ class Requeue(Exception):
 
 
 class GiveUp(Exception):
-    """A handler raises this for a message that will never work: it goes where dead letters go, and is finished."""
+    """Raised by a handler for a message that can never be handled: it becomes a dead letter and is finished."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

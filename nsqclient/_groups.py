@@ -1,4 +1,4 @@
-"""What nurseries wrap, unwrapped: who uses this library does not see that there are any."""
+"""Errors without the exception groups of nurseries, which users of this library should not have to know about."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 @contextmanager
 def unwrapped() -> Iterator[None]:
-    """Of several errors at once, the only one that says something; a group only where there are really several."""
+    """Raise the only meaningful one of several errors at once; raise a group only if there are several."""
     try:
         yield
     except BaseExceptionGroup as group:
@@ -29,5 +29,6 @@ def _the_one(error: BaseException) -> BaseException:
 
 
 def _mixes(leaves: list[BaseException]) -> bool:
-    # A cancellation belongs to a scope further out, which waits for it: it may not be dropped beside another error.
+    # A cancellation belongs to an outer scope, which waits for it, so it must not be dropped in favour of another
+    # error.
     return len({isinstance(leaf, trio.Cancelled) for leaf in leaves}) > 1

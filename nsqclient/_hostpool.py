@@ -1,6 +1,6 @@
-"""Which of several nsqds is published to.
+"""Strategies for choosing the nsqd to publish to.
 
-`pick` names one by its number; `succeeded` and `failed` say how it went. Seconds; nothing here has a clock.
+`pick` returns its number; `succeeded` and `failed` report the result. Times are in seconds and passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUCKET: Final = 2.5  # seconds: five minutes in all
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """Every message goes to all nsqds, and `count` of them have to accept it."""
+    """Every message goes to all nsqds, `count` of which have to accept it."""
 
     count: int
 
@@ -31,19 +31,22 @@ Strategy = Literal["round_robin", "hostpool", "epsilon_greedy", "first", "all"] 
 
 
 def quorum(count: int) -> Quorum:
-    """A strategy for `open_producer`: published where `count` of the nsqds have accepted it."""
+    """Return a strategy for `open_producer`: a message is published once `count` of the nsqds have accepted it."""
     if count < 1:
         raise ValueError(f"a quorum of {count}")
     return Quorum(count)
 
 
 class Pool(Protocol):
+    """Chooses among numbered nsqds."""
+
     def pick(self, now: float) -> int: ...
     def succeeded(self, number: int, seconds: float, now: float) -> None: ...
     def failed(self, number: int, now: float) -> None: ...
 
 
 def pool_of(strategy: Strategy, size: int, random: Random) -> Pool:
+    """Return the pool of a strategy."""
     match strategy:
         case "round_robin":
             return RoundRobin(size)
@@ -57,7 +60,7 @@ def pool_of(strategy: Strategy, size: int, random: Random) -> Pool:
 
 
 class RoundRobin:
-    """Each in turn, whatever happens."""
+    """Picks each in turn, whatever the results."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -68,10 +71,10 @@ class RoundRobin:
         return self._last
 
     def succeeded(self, number: int, seconds: float, now: float) -> None:
-        """Nothing is remembered."""
+        """Do nothing: results do not matter."""
 
     def failed(self, number: int, now: float) -> None:
-        """Nothing is remembered."""
+        """Do nothing: results do not matter."""
 
 
 class _Host:
@@ -84,9 +87,9 @@ class _Host:
 
 
 class HostPool:
-    """Each in turn; who fails is left alone for 30 s, 60 s, ... up to 15 minutes. If all do, all are tried again.
+    """Picks each in turn, without those that have failed. If all have failed, all are tried again.
 
-    Ordered: always the first that is not left alone.
+    A failed one is left out for 30 s, 60 s, ... up to 15 minutes. Ordered: always picks the first that is not left out.
     """
 
     def __init__(self, size: int, *, is_ordered: bool = False) -> None:
@@ -107,6 +110,7 @@ class HostPool:
         return 0
 
     def usable(self, now: float) -> Sequence[int]:
+        """Return the numbers of those that are not left out."""
         return [number for number, host in enumerate(self._hosts) if not host.is_dead or host.next_try <= now]
 
     def _may_be_tried(self, host: _Host, now: float) -> bool:
@@ -130,12 +134,12 @@ class HostPool:
 
 
 class _Speed:
-    """How long a host took in the last five minutes."""
+    """The times that one nsqd took in the last five minutes."""
 
     def __init__(self) -> None:
         self._counts = [0] * _BUCKETS
         self._sums = [0.0] * _BUCKETS
-        self._bucket = 0  # its number since the beginning of time
+        self._bucket = 0  # the number of the current bucket, counted from time 0
 
     def add(self, seconds: float, now: float) -> None:
         self._advance(now)
@@ -144,7 +148,7 @@ class _Speed:
         self._sums[at] += seconds
 
     def average(self, now: float) -> float:
-        """The newer, the more it counts; 0 where nothing is known."""
+        """Return the weighted average, in which newer times count more; 0 if none are known."""
         self._advance(now)
         total, last = 0.0, 0.0
         for weight in range(1, _BUCKETS + 1):
@@ -163,7 +167,7 @@ class _Speed:
 
 
 class EpsilonGreedy:
-    """As HostPool, but mostly whoever is quick; now and then another one, to learn."""
+    """Picks mostly quick ones; now and then it picks as HostPool does, to learn."""
 
     def __init__(self, size: int, random: Random) -> None:
         self._pool = HostPool(size)

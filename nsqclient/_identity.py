@@ -1,4 +1,4 @@
-"""What is said about ourselves where nobody has said anything else."""
+"""The values of IDENTIFY that hold unless the configuration sets them."""
 
 from __future__ import annotations
 
@@ -9,4 +9,5 @@ from nsqclient._connection import Identity
 
 
 def our_identity() -> Identity:
+    """Return host name and user agent of this process."""
     return Identity(hostname=platform.node(), user_agent=f"nsqclient/{suite_version()}")

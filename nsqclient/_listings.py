@@ -1,4 +1,4 @@
-"""What several nsqlookupd say of a topic, as one picture; how they are asked, and how their answers read."""
+"""Queries to nsqlookupd, their answers, and the union of the answers of several."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 _FIRST_RETRY: Final = 1.0  # seconds
-_MOST_DOUBLINGS: Final = 16  # beyond any interval
-_VARIES: Final = 0.1  # an interval by so much, so that a fleet does not ask in step
+_MOST_DOUBLINGS: Final = 16  # more than any interval needs
+_VARIES: Final = 0.1  # the part by which an interval varies, so that a fleet does not query in step
 
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
-WAIT: Final = 60.0  # seconds, of a question that waits
-TRIES: Final = 3  # in a round, where one nsqlookupd is asked after the other
+WAIT: Final = 60.0  # seconds that a query waits for a change
+TRIES: Final = 3  # queries in a round of the strategy "rotate"
 
 
 class BadAnswer(Exception):
-    """An nsqlookupd has answered what is no use."""
+    """The answer of an nsqlookupd is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An nsqd, as some nsqlookupd knows it."""
+    """The entry of an nsqd in nsqlookupd."""
 
     address: str
     hostname: str = ""
@@ -40,7 +40,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Lookupd:
-    """Where to ask."""
+    """The address of an nsqlookupd."""
 
     scheme: str
     host: str
@@ -51,14 +51,17 @@ class Lookupd:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}{self.target}"
 
-    def asking(self, topic: str, *, wait: float = 0.0, index: str = "") -> str:
-        """The target of the question. With `wait` the answer may take so many seconds, unless it is new at once."""
+    def query_target(self, topic: str, *, wait: float = 0.0, index: str = "") -> str:
+        """Return the target of a query.
+
+        With `wait`, nsqlookupd may delay its answer for that many seconds, until its index differs from `index`.
+        """
         target = f"{self.target}{'&' if '?' in self.target else '?'}topic={quote(topic, safe='')}"
         return f"{target}&wait={wait:g}s&index={quote(index, safe='')}" if wait else target
 
 
 def parse_lookupd(text: str) -> Lookupd:
-    """`host:port`, or a URL. Raises ConfigError."""
+    """Read `host:port` or a URL. Raise ConfigError."""
     url = text if "://" in text else f"http://{text}"
     try:
         parts: SplitResult = urlsplit(url)
@@ -74,30 +77,30 @@ def parse_lookupd(text: str) -> Lookupd:
 
 
 def groups_of(texts: Sequence[str], config: Config) -> list[list[Lookupd]]:
-    """Those that are asked side by side; those of one group one after the other."""
+    """Return groups of nsqlookupds. All groups are asked at the same time, the members of a group in turn."""
     places = list(dict.fromkeys(map(parse_lookupd, texts)))
     return [places] if config.lookupd_strategy == "rotate" else [[place] for place in places]
 
 
 def headers_of(config: Config) -> list[tuple[str, str]]:
-    """What every question says of who asks."""
+    """Return the headers of every query."""
     secret = config.auth_secret if config.lookupd_authorization else None
     return [ACCEPT, ("Authorization", f"Bearer {secret}")] if secret else [ACCEPT]
 
 
 def read_answer(status: int, body: bytes) -> tuple[Listed, ...]:
-    """The nsqds that it names; none where nsqlookupd knows no such topic. Raises BadAnswer."""
+    """Return the nsqds in an answer; none if nsqlookupd does not know the topic. Raise BadAnswer."""
     if status == _NOT_FOUND:
         return ()
     if status != _OK:
         raise BadAnswer(f"got response {status} {body[:200].decode('utf-8', 'replace')!r}")
     try:
         said: Any = json.loads(body or b"{}")
-        # Some proxies drop the header that says which of the two forms it is, so the document itself is asked.
+        # Some proxies drop the header that distinguishes the two forms, so the document itself decides.
         producers = said["producers"] if "producers" in said else (said.get("data") or {}).get("producers")
         return tuple(_listed(producer) for producer in producers or ())
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-        raise BadAnswer(f"it makes no sense: {error}") from error
+        raise BadAnswer(f"malformed answer: {error}") from error
 
 
 def _listed(producer: Mapping[str, Any]) -> Listed:
@@ -116,11 +119,13 @@ class Pace:
         self._rounds = 0
         self._failures = 0  # in a row
 
-    def asked(self, *, has_answered: bool) -> None:
+    def record_query(self, *, has_answered: bool) -> None:
+        """Take note of the result of a query."""
         self._rounds += 1
         self._failures = 0 if has_answered else self._failures + 1
 
     def pause(self) -> float:
+        """Return the seconds until the next query."""
         if self._failures:
             return min(self._interval, _FIRST_RETRY * 2.0 ** min(self._failures - 1, _MOST_DOUBLINGS))
         if self._rounds == 1:
@@ -129,30 +134,30 @@ class Pace:
 
 
 class Listings:
-    """The union of the last good answers: one nsqlookupd that fails takes nothing away."""
+    """The union of the last good answers: an nsqlookupd that fails takes nothing away."""
 
     def __init__(self) -> None:
         self._by_lookupd: dict[Lookupd, Sequence[Listed]] = {}
         self._failed: set[Lookupd] = set()
-        self.has_begun = False  # somebody has answered
+        self.has_begun = False  # at least one has answered
 
-    def answered(self, lookupd: Lookupd, listed: Sequence[Listed]) -> bool:
-        """Says whether the picture has changed."""
+    def record_answer(self, lookupd: Lookupd, listed: Sequence[Listed]) -> bool:
+        """Replace the answer of an nsqlookupd; return whether the nsqds or the number of failures have changed."""
         before = self.nsqds.keys(), len(self._failed)
         self.has_begun = True
         self._failed.discard(lookupd)
         self._by_lookupd[lookupd] = listed
         return (self.nsqds.keys(), len(self._failed)) != before
 
-    def failed(self, lookupd: Lookupd) -> None:
+    def record_failure(self, lookupd: Lookupd) -> None:
         self._failed.add(lookupd)
 
     @property
     def failures(self) -> int:
-        """How many did not answer, the last time they were asked."""
+        """The number of nsqlookupds whose last query failed."""
         return len(self._failed)
 
     @property
     def nsqds(self) -> dict[str, Listed]:
-        """By address."""
+        """All listed nsqds by address."""
         return {listed.address: listed for some in self._by_lookupd.values() for listed in some}

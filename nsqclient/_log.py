@@ -1,4 +1,4 @@
-"""What consumers and producers log: their events, in NSQ's words where NSQ has some."""
+"""The log lines of consumers and producers: their events, in NSQ's words if NSQ has some."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nsqclient import events
 
 LOGGER: Final = logging.getLogger("nsqclient")
 
-# Events that there may be one of for each message, or as many as a sick nsqd causes.
+# Events that may occur for each message, or as often as a faulty nsqd causes them.
 _OF_A_MESSAGE: Final = (events.LateResponse, events.GaveUp, events.LatePublish, events.Refused)
 
 
 def logging_events(logger: logging.Logger, prefix: str) -> Callable[[events.Event], None]:
-    """Logs each event as one line; `extra` has `nsqd` where it is about one."""
+    """Return a function that logs each event as one line. The line's `extra` has `nsqd`, the address, and `event`."""
 
-    rations: dict[str, Ration] = {}  # of lines about messages, by nsqd, until it disconnects
+    rations: dict[str, Ration] = {}  # for lines about messages; by nsqd, until it disconnects
 
     def log(event: events.Event) -> None:
         level, text = _line(event)
@@ -74,4 +74,4 @@ def _line(event: events.Event) -> tuple[int, str]:
             )
         case events.LatePublish(topic=topic, error=error):
             outcome = "done" if error is None else f"failed - {error}"
-            return logging.INFO, f"publish to {topic} that nobody waits for any more: {outcome}"
+            return logging.INFO, f"cancelled publish to {topic}: {outcome}"

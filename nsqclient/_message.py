@@ -1,4 +1,4 @@
-"""A message on trio, and several of them."""
+"""Messages on trio, alone and in batches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import trio
 from nsqclient._delivery import Delivery
 from nsqclient._groups import unwrapped
 
-_SHORTEST_TOUCH: Final = 0.1  # seconds between two
-_TOUCHES: Final = 2  # in the time after which nsqd would take a message back
+_SHORTEST_TOUCH: Final = 0.1  # seconds between two touches
+_TOUCHES: Final = 2  # in the time after which nsqd would take the message back
 
 
 class Message(Delivery):
@@ -22,10 +22,10 @@ class Message(Delivery):
 
     @asynccontextmanager
     async def keep_alive(self, *, margin: float = 1.0) -> AsyncIterator[Self]:
-        """Touches it as long as the block runs.
+        """Touch the message while the block runs.
 
-        nsqd takes it back in the end however often it is touched: `margin` seconds before that the block is
-        cancelled, and trio.TooSlowError raised.
+        nsqd takes a message back in the end, however often it is touched. `margin` seconds before that, the block is
+        cancelled and trio.TooSlowError raised.
         """
         with unwrapped(), trio.fail_at(self.hard_deadline - margin):
             async with trio.open_nursery() as nursery:
@@ -40,16 +40,19 @@ class Message(Delivery):
 
 
 class Batch(list[Message]):
-    """Messages to be answered together; each of them that has an answer already keeps it."""
+    """Messages to be answered together; those that are already answered keep their answer."""
 
     def finish(self) -> None:
+        """Finish all messages."""
         for message in self:
             message.finish()
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> None:
+        """Requeue all messages; see `Message.requeue`."""
         for message in self:
             message.requeue(delay, backoff=backoff)
 
     def touch(self) -> None:
+        """Touch all messages."""
         for message in self:
             message.touch()

@@ -25,22 +25,22 @@ if TYPE_CHECKING:
     from nsqclient._hostpool import Strategy
     from nsqclient.events import Event
 
-_LARGE: Final = 16 * 1024  # bytes of a command that nsqd had better begin with at once
+_LARGE: Final = 16 * 1024  # bytes of a command that is sent at once, so that nsqd can begin to read it
 
 
 class Receipt(BaseReceipt):
-    """What becomes of one submitted message: once `done` is true, `error` says why it failed, or is None."""
+    """The outcome of one submitted message: once `done` is true, `error` says why it failed, or is None."""
 
     __slots__ = ()
 
     async def wait(self) -> Self:
-        """Return when nsqd has answered, or no longer can. Cancelling the wait does not cancel the publish."""
+        """Return when nsqd has answered, or can no longer answer. Cancelling the wait does not cancel the publish."""
         if not self.done:
             wake = partial(trio.lowlevel.reschedule, trio.lowlevel.current_task())
             self.when_done(wake)
 
             def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
-                self.never_mind(wake)
+                self.remove_waiter(wake)
                 return trio.lowlevel.Abort.SUCCEEDED
 
             await trio.lowlevel.wait_task_rescheduled(abort)
@@ -58,18 +58,21 @@ async def open_producer(
     connect: Literal["lazy", "require"] = "lazy",
     logger: logging.Logger = LOGGER,
 ) -> AsyncIterator[Producer]:
-    """A producer for as long as the block runs; at its end what was submitted has `drain_timeout` to be answered.
+    """Open a producer for as long as the block runs.
 
-    `strategy` chooses among several nsqds: "hostpool" in turn, leaving alone who fails; "round_robin" in turn;
-    "epsilon_greedy" mostly the quickest; "first" the first that works; "all" and `quorum(n)` send to all.
+    At the end of the block, submitted messages have `drain_timeout` to be answered.
 
-    `retry` is what may be tried again by itself. "never": nothing, the caller hears of each failure. "unsent": what
-    certainly was not published, because there was no connection, or it was lost before nsqd had all of it. "always":
-    also what may have been, which can publish it twice. Each nsqd is tried up to three times; what nsqd refuses is
-    never tried again.
+    `strategy` chooses among several nsqds: "hostpool" takes each in turn, leaving out those that fail; "round_robin"
+    takes each in turn; "epsilon_greedy" mostly the quickest; "first" the first that works; "all" and `quorum(n)` send
+    to all.
 
-    At most `max_pending` publishes are without an answer on each connection, and 8 MiB; who comes then waits.
-    `connect="require"`: raises ConnectError when no nsqd can be reached.
+    `retry` is what may be retried automatically. "never": nothing; the caller gets each failure. "unsent": messages
+    that were certainly not published, because there was no connection or it was lost before nsqd had received all of
+    the message. "always": also messages that may have been published, which can publish them twice. Each nsqd is tried
+    up to three times. A message that nsqd refuses is never retried.
+
+    Each connection has at most `max_pending` unanswered publishes, and 8 MiB of them; further publishes wait for room.
+    `connect="require"` raises ConnectError if no nsqd can be reached.
     """
     producer = Producer(
         [addresses] if isinstance(addresses, str) or not isinstance(addresses, Sequence) else addresses,
@@ -82,19 +85,20 @@ async def open_producer(
     )
     with unwrapped():
         async with trio.open_nursery() as nursery:
-            try:  # a cancellation may come between the start and its end
+            try:  # a cancellation may come after the start, before it has been reported
                 await nursery.start(producer._serve)
                 yield producer
                 with trio.move_on_after(config.drain_timeout):
                     await producer.flush()
             finally:
-                producer._leave()
+                producer._shut_down()
 
 
 class Producer(BaseProducer["_Node", Receipt]):
-    """Made by `open_producer`. May be used from many tasks at once.
+    """Made by `open_producer`. Any number of tasks of its trio loop may use it, but no other threads.
 
-    A publish that is cancelled before it was queued is not sent. After that it is: its outcome is reported as a LatePublish event.
+    A publish that is cancelled before it was queued is not sent. Cancelled later, it is sent, and its outcome becomes a
+    LatePublish event.
     """
 
     def __init__(
@@ -130,10 +134,11 @@ class Producer(BaseProducer["_Node", Receipt]):
     async def publish(
         self, topic: str, body: bytes, *, delay: float | None = None, timeout: float | None = None
     ) -> None:
-        """Returns when nsqd has it. `delay` seconds pass before it is delivered.
+        """Publish a message and return when nsqd has accepted it. It is delivered after `delay` seconds.
 
-        Raises PublishRejected, PublishUnknown (it may be published, or not), PublishUnsent, ConnectError, Stopped;
-        trio.TooSlowError after `timeout` seconds; ValueError for what no nsqd takes.
+        Raises PublishRejected, PublishUnknown (it may have been published), PublishUnsent, ConnectError or Stopped;
+        trio.TooSlowError after `timeout` seconds; ValueError for an invalid topic, an empty message or an invalid
+        delay.
         """
         command = pub_command(topic, body, delay)
         if timeout is None:
@@ -143,15 +148,18 @@ class Producer(BaseProducer["_Node", Receipt]):
                 await self._send(topic, command, 1)
 
     async def publish_many(self, topic: str, bodies: Iterable[bytes], *, timeout: float | None = None) -> None:
-        """All of them, as one: nsqd takes all or none. Beyond 5 MiB that holds for each 5 MiB, which are published one
-        after the other. Raises as `publish`."""
+        """Publish messages together: nsqd accepts all or none.
+
+        More than 5 MiB are published in parts of up to 5 MiB, one after another, and each part is accepted or not.
+        Raises as `publish`.
+        """
         commands = list(mpub_commands(topic, bodies))
         with trio.fail_after(timeout if timeout is not None else float("inf")):
             for command, count in commands:
                 await self._send(topic, command, count)
 
     async def ping(self) -> None:
-        """Returns when each nsqd has shown that it is there: with its next heartbeat. Raises ConnectError, Disconnected."""
+        """Return when the next heartbeat of each nsqd has arrived. Raise ConnectError or Disconnected."""
         if self.config.heartbeat_interval is None:
             raise ConfigError("heartbeat_interval", None, "there are no heartbeats to wait for")
         with unwrapped():
@@ -160,13 +168,13 @@ class Producer(BaseProducer["_Node", Receipt]):
                     nursery.start_soon(self._hear_from, node)
 
     async def probe_write(self) -> None:
-        """Returns when each connection has taken a few bytes, which proves less than `ping`. Raises ConnectError."""
+        """Return when a NOP is queued on each connection, which proves less than `ping`. Raise ConnectError."""
         for node in self._nodes:
             self._check_running()
             (await node.connected()).probe()
 
     def events(self) -> AsyncIterator[Event]:
-        """What happens from now on. Who does not keep up misses the newest (a thousand are kept)."""
+        """Yield events from now on. A subscriber that falls a thousand events behind misses the newest ones."""
         return self._subscribers.subscribe()
 
     async def _publish_to_all(self, topic: str, command: bytes, count: int) -> None:
@@ -208,18 +216,18 @@ class Producer(BaseProducer["_Node", Receipt]):
     async def _serve(
         self, *, is_shielded: bool = True, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Shielded it goes on when everything around it is cancelled, until `_leave`."""
+        """Keep the connections up. Shielded, this goes on after a cancellation from outside, until `_shut_down`."""
         with self._scope:
             async with trio.open_nursery() as tasks:
                 for node in self._nodes:
                     tasks.start_soon(node.keep_connected)
                 if self._must_connect:
                     await self._wait_for_one()
-                await trio.lowlevel.checkpoint()  # who is cancelled by now will not say `_leave`
+                await trio.lowlevel.checkpoint()  # a caller that is cancelled by now will not call `_shut_down`
                 self._scope.shield = is_shielded
                 task_status.started()
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         self._is_stopped = True
         self._scope.cancel()
         self._subscribers.close()
@@ -228,10 +236,10 @@ class Producer(BaseProducer["_Node", Receipt]):
 class _Node(BaseNode):
     def __init__(self, target: Target, shared: Shared) -> None:
         super().__init__(target, shared)
-        self.heartbeat = trio.Event()  # the next one
+        self.heartbeat = trio.Event()  # set by the next heartbeat, then replaced
         self._room = trio.lowlevel.ParkingLot()
         self._demand = Wakeup()
-        self._try = trio.Event()  # over, with a connection or without
+        self._try = trio.Event()  # set when the attempt to connect has ended
         self._pump = Pump(shared.config)
 
     async def wait_for_room(self) -> None:
@@ -246,7 +254,7 @@ class _Node(BaseNode):
         if connection.pending and len(command) < _LARGE:
             connection.publish(command, receipt)
         else:
-            # A command that is alone, or worth a packet of its own, goes at once: it is spared the writer's task.
+            # A command that is alone, or large, is written at once, which saves a switch to the writing task.
             self._pump.hold()
             connection.publish(command, receipt)
             self._pump.release()
@@ -260,13 +268,13 @@ class _Node(BaseNode):
                     await self._demand.wait()
         finally:
             self._error = Stopped("stopped")
-            self._try.set()  # and it stays set: nobody waits for a try that will not come
+            self._try.set()  # and it stays set: no further attempt will come
 
     async def _connect_once(self) -> None:
         config = self._shared.config
         self._pump = pump = Pump(config)
         connection = self._new_connection(wake=pump.wake, on_room=self._room.unpark_all, on_heartbeat=self._heard)
-        error: NSQError | None = None  # we ended it ourselves
+        error: NSQError | None = None  # None: this side ended the connection
         try:
             await pump.run(connection, await dial(self._target, config))
         except NSQError as caught:

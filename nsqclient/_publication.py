@@ -1,7 +1,7 @@
-"""A producer without its waiting: what is published on one connection, and the receipts in the order of the commands.
+"""A producer without its waiting: the publishes on one connection, and their receipts in the order of the commands.
 
-nsqd answers commands in their order and names none, so the oldest receipt without an answer is the one that is meant. Nobody
-can take a receipt out of the row: who no longer waits for it leaves it there.
+nsqd answers commands in order and does not name them, so an answer belongs to the oldest receipt without one. Therefore
+a receipt is never removed from the queue, even if nobody waits for it any more.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SIZE: Final = 4
 _OK: Final = b"OK"
 _OK_SIZE: Final = len(OK_FRAME)
 _OF_BODIES: Final = ("E_BAD_MESSAGE", "E_BAD_BODY")
-_CUT_OFF: Final = " failed to read "  # in errors of nsqd about what did not come whole
+_CUT_OFF: Final = " failed to read "  # in nsqd's errors about bodies that did not arrive completely
 _pack_size: Final = Struct(">i").pack
 _pack_sizes: Final = Struct(">ii").pack
 
 
 class Outcome:
-    """What becomes of one publish. `error` is None until it has failed."""
+    """The outcome of one publish. `error` is None until it has failed."""
 
     __slots__ = ("_waiters", "count", "done", "error", "is_abandoned", "size", "topic")
 
@@ -48,24 +48,28 @@ class Outcome:
         self.size = size  # bytes
         self.done = False
         self.error: Exception | None = None
-        self.is_abandoned = False  # who has asked for it waits no longer
+        self.is_abandoned = False  # the caller no longer waits for it
         self._waiters: list[Callable[[], object]] = []
 
     def settle(self, error: Exception | None) -> None:
+        """Set the outcome and wake those that wait for it."""
         self.done = True
         self.error = error
         for wake in self._waiters:
             wake()
 
     def when_done(self, wake: Callable[[], object]) -> None:
-        """Only while it is not done."""
+        """Call `wake` once the outcome is known. Only for one that is not `done`."""
         self._waiters.append(wake)
 
-    def never_mind(self, wake: Callable[[], object]) -> None:
+    def remove_waiter(self, wake: Callable[[], object]) -> None:
+        """Undo `when_done`."""
         self._waiters.remove(wake)
 
 
 class ProducerConnection(Connection):
+    """A connection that publishes."""
+
     def __init__(
         self,
         address: str,
@@ -84,19 +88,20 @@ class ProducerConnection(Connection):
         self.pending: deque[Outcome] = deque()
         self.pending_bytes = 0
         self.published = 0  # messages
-        self.failed = 0
+        self.failed = 0  # messages
         self._max_pending = max_pending
         self._on_open = on_open
         self._on_room = on_room
         self._on_heartbeat = on_heartbeat
-        self._unsent = 0  # the last so many of the pending have not left yet
+        self._unsent = 0  # how many of the last ones in `pending` have not left this object yet
 
     @property
     def has_room(self) -> bool:
-        """Whether another one may be published; who comes when there is none waits for `on_room`."""
+        """Whether another publish may be queued; otherwise wait for `on_room`."""
         return len(self.pending) < self._max_pending and self.pending_bytes < MOST_PENDING_BYTES
 
     def publish(self, command: bytes, outcome: Outcome) -> None:
+        """Queue a command, whose answer will settle `outcome`."""
         self.pending.append(outcome)
         self.pending_bytes += outcome.size
         self._unsent += 1
@@ -106,7 +111,7 @@ class ProducerConnection(Connection):
         outgoing.append(command)
 
     def lost(self, error: Exception | None) -> None:
-        """It has gone: what has no answer gets none."""
+        """Settle all pending publishes as failed, because the connection has gone."""
         self.is_closed = True
         sent = len(self.pending) - self._unsent
         reason = str(error or "closed")
@@ -125,7 +130,7 @@ class ProducerConnection(Connection):
     def _cut(self, data: bytes, now: float) -> None:
         count = len(data) // _OK_SIZE
         if self.is_open and not self._half and count <= len(self.pending) and data == OK_FRAME * count:
-            for _ in range(count):  # the usual case, without a look at each frame
+            for _ in range(count):  # the usual case, in which no frame is parsed
                 self._succeeded()
         else:
             super()._cut(data, now)
@@ -153,7 +158,7 @@ class ProducerConnection(Connection):
             raise error
         outcome = self.pending.popleft()
         self.pending_bytes -= outcome.size
-        self.is_closed = True  # by nsqd, in a moment: nobody shall publish here any more
+        self.is_closed = True  # nsqd closes the connection in a moment, so nothing more may be published on it
         self._settle(outcome, _failure_of(error))
         raise error
 
@@ -171,16 +176,17 @@ class ProducerConnection(Connection):
 
 
 def _failure_of(error: ProtocolError) -> PublishError:
-    """Return what an error of nsqd means for the publish that it answers.
+    """Return the meaning of nsqd's error for the publish that it answers.
 
-    A connection may stand still in the middle of a body until nsqd gives it up. Nothing was wrong with the message then.
+    If a connection stalls in the middle of a body, nsqd gives up and answers with such an error. The message itself was
+    not wrong then.
     """
     if error.code in _OF_BODIES and _CUT_OFF in error.text:
         return PublishUnsent(f"cut off on its way: {error.text}")
     return PublishRejected(error.code, error.text)
 
 
-# What is published. ValueError where nsqd would refuse it: a mistake must not cost the connection that others use.
+# Commands. They raise ValueError where nsqd would refuse the command and close the connection, which others use, too.
 
 
 @lru_cache(maxsize=1024)
@@ -191,6 +197,7 @@ def _named(word: bytes, topic: str) -> bytes:
 
 
 def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
+    """Return a PUB, or a DPUB with a `delay` in seconds."""
     if not body:
         raise ValueError("an empty message")
     if delay is None:
@@ -201,7 +208,7 @@ def pub_command(topic: str, body: bytes, delay: float | None) -> bytes:
 
 
 def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, int]]:
-    """As few MPUBs as hold them, each with the number of its messages."""
+    """Yield as few MPUBs as can hold the messages, each with the number of its messages."""
     name = _named(b"MPUB", topic)
     left = bodies if isinstance(bodies, list) else list(bodies)
     sizes = list(map(len, left))
@@ -220,7 +227,7 @@ def mpub_commands(topic: str, bodies: Iterable[bytes]) -> Iterator[tuple[bytes, 
 
 
 def _end_of_mpub(sizes: list[int], at: int) -> int:
-    """How far those from `at` on fit into one; at least one does."""
+    """Return the end of the messages from `at` on that fit into one MPUB; at least one does."""
     room = MOST_AT_ONCE - _SIZE
     if sum(sizes) + _SIZE * len(sizes) <= room:
         return len(sizes)

@@ -1,4 +1,4 @@
-"""The tasks that move the bytes of one connection."""
+"""The tasks that move the bytes of one connection on trio."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from nsqclient._config import Config
     from nsqclient._connection import Connection
 
-_DEADLINES: Final = 16  # in the time of one
-_GOODBYE: Final = 0.5  # seconds for the other side to see the end, and say so
+_DEADLINES: Final = 16  # how often a deadline is moved at most within its own length
+_GOODBYE: Final = 0.5  # seconds for the peer to notice the end and end its side
 
 
 class Pump:
-    """Reads and writes for a connection until it is finished, or cannot go on."""
+    """Reads and writes for a connection until it is finished or has failed."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -34,17 +34,17 @@ class Pump:
         self._transport: Transport | None = None
         self._connection: Connection | None = None
         self._is_writing = False
-        self._rest = b""  # of what was sent in part
+        self._rest = b""  # unsent part of the last write
         self._is_held = False
         self._error: NSQError | None = None
 
     def wake(self) -> None:
-        """For the connection: there is something to send."""
+        """Wake the writing task, because the connection has bytes to send."""
         if not self._is_held:
             self._wakeup.set()
 
     async def run(self, connection: Connection, transport: Transport) -> None:
-        """Returns when it was finished properly. Raises the NSQError that has ended it otherwise.
+        """Serve the connection, and return when it was finished. Raise the NSQError that has ended it otherwise.
 
         Cancelling it closes the socket.
         """
@@ -64,10 +64,11 @@ class Pump:
                 await transport.close()
 
     def hold(self) -> None:
-        """What is to be sent from here to `release` goes at once then, if that needs no waiting."""
+        """Collect what the connection sends until `release`, which writes it at once if that needs no waiting."""
         self._is_held = not (self._is_writing or self._rest)
 
     def release(self) -> None:
+        """Write what was collected since `hold`."""
         if self._is_held:
             self._is_held = False
             self._flush()
@@ -78,7 +79,7 @@ class Pump:
             return
         data = connection.bytes_to_send()
         sent = 0
-        with suppress(Disconnected):  # the tasks will hear of it
+        with suppress(Disconnected):  # the reading or writing task gets the same error
             sent = transport.send_now(data)
         if sent == len(data):
             connection.written(trio.current_time())
@@ -132,7 +133,7 @@ class Pump:
 
 
 def tls_maker(target: Target, config: Config) -> Callable[[], SecureLayer] | None:
-    """Makes the client's side of TLS, where it is wanted."""
+    """Return a maker of the client's side of TLS, or None if TLS is off."""
     if config.tls == "off":
         return None
     context = config.ssl_context or ssl.create_default_context()

@@ -1,4 +1,4 @@
-"""What consumers and producers tell about themselves."""
+"""The figures of consumers and producers."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class ConnectionStats:
     address: str
     rdy: int
     in_flight: int
-    queued: int  # delivered, not yet handed to a handler
-    last_message_age: float
+    queued: int  # delivered, but not yet given to a handler
+    last_message_age: float  # seconds
     server_version: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStats:
-    """A consumer as it is now; counts are since it was opened."""
+    """The figures of a consumer at one moment; counts are since it was opened, times are seconds."""
 
     received: int
     finished: int
@@ -28,10 +28,10 @@ class ConsumerStats:
     given_up: int
     late_responses: int
     backoff_level: int
-    backing_off_for: float  # 0 when not waiting
+    backing_off_for: float  # 0: not waiting
     starved: bool
     connections: Sequence[ConnectionStats]
-    oldest_queued_age: float = 0.0  # how long the next message has waited here for a handler
+    oldest_queued_age: float = 0.0  # how long the next message has waited for a handler
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class ProducerStats:
-    """A producer as it is now; counts are of messages since it was opened."""
+    """The figures of a producer at one moment; counts are of messages since it was opened."""
 
     published: int
     failed: int

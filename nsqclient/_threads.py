@@ -1,4 +1,4 @@
-"""Messages in threads: their answers go back to the loop that they belong to."""
+"""Messages in threads: their answers are passed on to the loop of their consumer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ InLoop = Callable[[Callable[[], bool]], bool]  # calls a function in the loop, w
 
 
 def for_thread(message: DeliveryT, in_loop: InLoop) -> DeliveryT:
-    """The same message for use in a thread."""
+    """Return a copy of the message for use in a thread."""
     twin = copy(message)
     twin._source = _FromThread(message, in_loop)
     return twin
 
 
 class _FromThread:
-    """Implements `Source` by asking the real one, in its loop."""
+    """Implements `Source` by calling the original message in its loop."""
 
     def __init__(self, message: Delivery, in_loop: InLoop) -> None:
         self._message = message

@@ -1,6 +1,6 @@
-"""The library for asyncio: `from nsqclient import aio`. The same settings, messages, errors and flow control.
+"""The library for asyncio: `from nsqclient import aio`, with the same settings, messages, errors and flow control.
 
-It leaves out what few need: docs/how-to/python-client.md names it.
+docs/how-to/python-client.md lists what it leaves out.
 """
 
 from nsqclient._aio_consumer import Consumer, Message, open_consumer

@@ -1,4 +1,4 @@
-"""What happens to a consumer or producer: `async for event in consumer.events()`. Compare with `match` or `isinstance`."""
+"""Events of a consumer or producer: `async for event in consumer.events()`, and `match` or `isinstance`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """An nsqd has been connected to, and is ready."""
+    """A connection to an nsqd is open."""
 
     address: str
     server_version: str
@@ -19,7 +19,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class ConnectFailed:
-    """An nsqd could not be connected to. `failures` counts those in a row."""
+    """An nsqd could not be connected to. `failures` counts the failures in a row."""
 
     address: str
     reason: str
@@ -28,11 +28,11 @@ class ConnectFailed:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A connection has gone."""
+    """A connection has ended."""
 
     address: str
-    reason: str  # empty where it was we who closed it
-    left: int  # how many connections there still are
+    reason: str  # empty if this side closed it
+    left: int  # the number of connections that are still open
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """An nsqd, or both ends together, offer less than was asked for."""
+    """An nsqd offers less than was requested."""
 
     address: str
     text: str
@@ -53,7 +53,7 @@ class Limited:
 
 @dataclass(frozen=True, slots=True)
 class LateResponse:
-    """A message was answered after nsqd had taken it back; it is delivered again."""
+    """A message was answered after nsqd had taken it back; nsqd delivers it again."""
 
     id: str
     address: str
@@ -62,7 +62,7 @@ class LateResponse:
 
 @dataclass(frozen=True, slots=True)
 class BackoffStarted:
-    """Nothing is asked for during `seconds`; then a single message is."""
+    """The consumer receives nothing for `seconds`, and then a single message."""
 
     level: int
     seconds: float
@@ -70,12 +70,12 @@ class BackoffStarted:
 
 @dataclass(frozen=True, slots=True)
 class BackoffEnded:
-    """Everything goes at full speed again."""
+    """The consumer receives at full speed again."""
 
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """A message was tried too often, or its handler said that it is hopeless."""
+    """A message was attempted too often, or its handler raised GiveUp."""
 
     message: Delivery
     reason: str
@@ -83,7 +83,7 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryRound:
-    """What the nsqlookupds know now: how many nsqd have the topic, and how many nsqlookupds did not answer."""
+    """The result of asking nsqlookupd: the numbers of nsqds found and of nsqlookupds that failed to answer."""
 
     found: int
     failed: int
@@ -91,7 +91,7 @@ class DiscoveryRound:
 
 @dataclass(frozen=True, slots=True)
 class LookupFailed:
-    """An nsqlookupd did not answer as it should."""
+    """A query to an nsqlookupd failed."""
 
     lookupd: str
     reason: str
@@ -99,7 +99,7 @@ class LookupFailed:
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """An nsqd that nsqlookupd lists cannot be reached, time and again: is its broadcast address right?"""
+    """An nsqd that nsqlookupd lists cannot be reached after several attempts: its broadcast address may be wrong."""
 
     address: str
     hostname: str
@@ -109,7 +109,7 @@ class Unreachable:
 
 @dataclass(frozen=True, slots=True)
 class LatePublish:
-    """A publish whose caller was cancelled has its answer now."""
+    """A publish whose caller was cancelled has been answered."""
 
     topic: str
     error: Exception | None

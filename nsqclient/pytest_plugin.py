@@ -1,10 +1,10 @@
-"""The pytest plugin `nsq`: a real broker for a test, in this process, on free ports, its data in a temporary folder.
+"""The pytest plugin `nsq`: a real broker in the process of the test, on free ports, with a temporary data path.
 
-    def test_what_is_published_is_there(nsq_broker):
+    def test_a_published_message_is_there(nsq_broker):
         with nsqclient.sync.producer(nsq_broker.tcp_address) as producer:
             producer.publish("orders", b"one")
 
-Each test that asks for `nsq_broker` has its own. It needs the broker installed, which comes in the same distribution.
+Each test that uses `nsq_broker` has a broker of its own. The broker itself is part of the same distribution.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Where it listens: host:port, for TCP and for HTTP."""
+    """The addresses of a running broker, host:port, for TCP and for HTTP."""
 
     tcp_address: str
     http_address: str
@@ -36,29 +36,29 @@ class Broker:
 
 @pytest.fixture
 def nsq_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A real nsqd of this test's own."""
+    """Run a real nsqd for this test only."""
     with running_broker(tmp_path_factory.mktemp("nsqd")) as broker:
         yield broker
 
 
 @contextmanager
 def running_broker(folder: Path) -> Iterator[Broker]:
-    """A real nsqd in a thread, with its data in `folder`."""
-    life = _Life(folder)
-    thresholds, thread = gc.get_threshold(), threading.Thread(target=life.run, name="nsq_broker", daemon=True)
+    """Run a real nsqd in a thread, with its data in `folder`, for as long as the block runs."""
+    broker_thread = _BrokerThread(folder)
+    thresholds, thread = gc.get_threshold(), threading.Thread(target=broker_thread.run, name="nsq_broker", daemon=True)
     thread.start()
     try:
-        yield life.started()
+        yield broker_thread.started()
     finally:
-        life.end()
+        broker_thread.end()
         thread.join()
-        gc.set_threshold(*thresholds)  # a broker has its own
+        gc.set_threshold(*thresholds)  # a broker sets its own
         gc.unfreeze()
-    if life.error is not None:
-        raise life.error
+    if broker_thread.error is not None:
+        raise broker_thread.error
 
 
-class _Life:
+class _BrokerThread:
     def __init__(self, folder: Path) -> None:
         self.error: BaseException | None = None
         self._folder = folder
@@ -90,7 +90,7 @@ class _Life:
             self._is_settled.set()
 
     async def _live(self) -> None:
-        # Not before it is asked for: whoever installs the plugin does not want a broker loaded in each run of pytest.
+        # Imported here, so that runs of pytest that do not use the fixture do not load the broker.
         from common.options import parse
         from nsqd.daemon import run
         from nsqd.options import Options
@@ -107,7 +107,7 @@ class _Life:
 
 
 async def _never(drain: Drain) -> None:
-    """A thread hears no signals."""
+    """Wait for ever: a thread receives no signals."""
     await trio.sleep_forever()
 
 

@@ -1,4 +1,4 @@
-"""The library for scripts: plain calls that wait. Each producer and consumer has a thread of its own with trio in it.
+"""The library for scripts: plain calls that wait. Each producer and consumer has a thread of its own that runs trio.
 
     with nsqclient.sync.producer("127.0.0.1:4150") as producer:
         producer.publish("clicks", b"hello", timeout=2.0)
@@ -8,7 +8,7 @@
             print(message.body)
             message.finish()
 
-Times that are over raise TimeoutError. Messages may be answered in any thread.
+A timeout raises TimeoutError. Messages may be answered in any thread.
 """
 
 from __future__ import annotations
@@ -36,36 +36,39 @@ __all__ = ["Consumer", "Producer", "consumer", "producer"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-_LOOK: Final = 0.2  # seconds between two looks at whether somebody has pressed Ctrl-C
+_LOOK: Final = 0.2  # seconds between two chances for Ctrl-C to take effect
 
 
 @contextmanager
 def producer(*arguments: Any, **options: Any) -> Iterator[Producer]:
-    """A producer for as long as the block runs; takes what nsqclient.open_producer takes."""
+    """Open a producer for as long as the block runs, with the arguments of nsqclient.open_producer."""
     with _in_thread(partial(open_producer, *arguments, **options)) as portal:
         yield Producer(portal)
 
 
 @contextmanager
 def consumer(*arguments: Any, **options: Any) -> Iterator[Consumer]:
-    """A consumer for as long as the block runs; takes what nsqclient.open_consumer takes."""
+    """Open a consumer for as long as the block runs, with the arguments of nsqclient.open_consumer."""
     with _in_thread(partial(open_consumer, *arguments, **options)) as portal:
         yield Consumer(portal)
 
 
 class Producer:
-    """Made by `producer`. May be used from several threads."""
+    """Made by `producer`. Any number of threads may use it."""
 
     def __init__(self, portal: _Portal[TrioProducer]) -> None:
         self._portal = portal
 
     def publish(self, topic: str, body: bytes, *, delay: float | None = None, timeout: float | None = None) -> None:
-        """Returns when nsqd has it. Raises as nsqclient's."""
-        self._portal.call(partial(self._portal.it.publish, topic, body, delay=delay), timeout)
+        """Publish a message and return when nsqd has accepted it. Raise TimeoutError after `timeout` seconds.
+
+        `delay` and the other errors are those of nsqclient's producer.
+        """
+        self._portal.call(partial(self._portal.client.publish, topic, body, delay=delay), timeout)
 
     def publish_many(self, topic: str, bodies: Iterable[bytes], *, timeout: float | None = None) -> None:
-        """All of them, as one, as far as 5 MiB hold them."""
-        self._portal.call(partial(self._portal.it.publish_many, topic, list(bodies)), timeout)
+        """Publish the messages together: nsqd accepts all or none of each 5 MiB. Raises as `publish`."""
+        self._portal.call(partial(self._portal.client.publish_many, topic, list(bodies)), timeout)
 
 
 class Consumer:
@@ -75,7 +78,7 @@ class Consumer:
         self._portal = portal
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
-        """Messages as they come, until `stop`; also until none has come for `idle_timeout` seconds."""
+        """Yield messages until `stop` is called, or until none has arrived for `idle_timeout` seconds."""
         while True:
             try:
                 message = self._portal.call(self._next, idle_timeout)
@@ -86,26 +89,26 @@ class Consumer:
             yield for_thread(message, self._portal.answer)
 
     async def _next(self) -> Message | None:
-        return await anext(self._portal.it, None)
+        return await anext(self._portal.client, None)
 
     def stop(self) -> None:
-        """Ends `messages`."""
+        """End `messages`. May be called in any thread."""
         try:
-            trio.from_thread.run_sync(self._portal.it.stop, trio_token=self._portal.token)
+            trio.from_thread.run_sync(self._portal.client.stop, trio_token=self._portal.token)
         except trio.RunFinishedError:
-            pass  # it has
+            pass  # the thread has already ended
 
 
 class _Portal(Generic[T]):
-    """The way into the thread."""
+    """Calls into the thread that runs trio."""
 
-    def __init__(self, it: T, token: trio.lowlevel.TrioToken, fatal: Callable[[], BaseException | None]) -> None:
-        self.it = it
+    def __init__(self, client: T, token: trio.lowlevel.TrioToken, fatal: Callable[[], BaseException | None]) -> None:
+        self.client = client
         self.token = token
         self._fatal = fatal
 
     def call(self, function: Callable[[], Awaitable[R]], timeout: float | None = None) -> R:
-        """Its result. Raises TimeoutError, and what it raises."""
+        """Run an async function in the thread and return its result. Raise its errors, and TimeoutError."""
 
         async def limited() -> R:
             with trio.fail_after(timeout if timeout is not None else float("inf")):
@@ -119,7 +122,7 @@ class _Portal(Generic[T]):
             raise self._fatal() or Stopped("stopped") from None
 
     def answer(self, answer: Callable[[], bool]) -> bool:
-        """What an answer to a message says; where all is over, that it had no effect."""
+        """Answer a message in the thread, and return whether that had an effect: none once the thread has ended."""
         try:
             return trio.from_thread.run_sync(answer, trio_token=self.token)
         except trio.RunFinishedError:
@@ -128,29 +131,29 @@ class _Portal(Generic[T]):
 
 @contextmanager
 def _in_thread(open_it: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[_Portal[T]]:
-    """Opens it in a thread of its own, and closes it at the end: drained, or at once where the block raises."""
-    life = _Life(open_it)
-    thread = threading.Thread(target=life.run, name="nsqclient", daemon=True)
+    """Open it in a thread of its own, and close it at the end: drained, or at once if the block raises."""
+    trio_thread = _TrioThread(open_it)
+    thread = threading.Thread(target=trio_thread.run, name="nsqclient", daemon=True)
     thread.start()
     try:
-        yield life.opened()
+        yield trio_thread.opened()
     except BaseException:
-        life.end(at_once=True)
+        trio_thread.end(at_once=True)
         thread.join()
         raise
-    life.end(at_once=False)
+    trio_thread.end(at_once=False)
     while thread.is_alive():
         thread.join(_LOOK)
-    if life.error is not None:
-        raise life.error
+    if trio_thread.error is not None:
+        raise trio_thread.error
 
 
-class _Life(Generic[T]):
+class _TrioThread(Generic[T]):
     def __init__(self, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self.error: BaseException | None = None
         self._open = open_it
         self._portal: _Portal[T] | None = None
-        self._is_settled = threading.Event()  # open, or never to be
+        self._is_settled = threading.Event()  # set once it is open or has failed to open
         self._end = trio.Event()
         self._scope = trio.CancelScope()
 

@@ -1,4 +1,4 @@
-"""An nsqd in memory, for tests of handlers and of whatever publishes: no process, no sockets, and its time is trio's.
+"""An nsqd in memory, for tests of handlers and publishers: no process and no sockets, and its clock is trio's.
 
     async def test_a_poison_message_becomes_a_dead_letter(autojump_clock):
         async with MemoryNSQD() as server:
@@ -7,8 +7,8 @@
                 await server.wait_empty("orders", "billing")
             assert server.bodies("orders.dead") == [b"boom"]
 
-It speaks the protocol as nsqd does, with one difference: what it is asked for beyond that is not there (TLS, compression, AUTH).
-For a real broker there is the fixture `nsq_broker` of the pytest plugin that comes with this package.
+It speaks the protocol as nsqd does, but without TLS, compression and AUTH. For a real broker there is the fixture
+`nsq_broker` of the pytest plugin in this package.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _REPLY: Final[Mapping[str, object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """One command that a client has sent."""
+    """A command that a client has sent."""
 
     time: float  # on trio's clock
-    connection: int  # the first is 1
-    text: str  # its line: "RDY 5"
+    connection: int  # counted from 1
+    text: str  # the command's line: "RDY 5"
 
 
 @dataclass
@@ -95,11 +95,11 @@ class _Topic:
 
 
 class MemoryNSQD:
-    """Stands in the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
+    """Takes the place of an address: `open_consumer(..., nsqd=[server])`, `open_producer(server)`.
 
-    `commands` is all that clients have said. `reply` are keys for the answer to IDENTIFY, or all of the answer.
-    Without `heartbeats` it never sends any. `on_command` may answer a command in its place: it returns
-    bytes to send, or None to have it carried out, or raises common.wire.faults.ProtocolError.
+    `commands` has everything that clients have sent. `reply` has keys to add to the answer to IDENTIFY, or is the whole
+    answer. Without `heartbeats` no heartbeat is ever sent. `on_command` may handle a command itself: it returns the
+    bytes to send, or None to have the command executed as usual, or raises common.wire.faults.ProtocolError.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MemoryNSQD:
         on_command: Callable[[int, str], bytes | None] | Callable[[int, str], None] | None = None,
     ) -> None:
         self.commands: list[Said] = []
-        self.is_up = True  # False: it refuses connections
+        self.is_up = True  # False: connections are refused
         self._name = f"memory-nsqd-{next(_names)}:4150"
         self._reply = reply
         self._heartbeats = heartbeats
@@ -139,7 +139,7 @@ class MemoryNSQD:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def connect(self) -> trio.abc.Stream:
-        """For the library: a new connection. Raises OSError when it is down."""
+        """Return a new connection; the library calls this. Raise OSError if the server is down."""
         await trio.lowlevel.checkpoint()
         if not self.is_up or self._tasks is None:
             raise ConnectionRefusedError("connection refused")
@@ -152,36 +152,36 @@ class MemoryNSQD:
     # For tests
 
     def put(self, topic: str, body: bytes, *, attempts: int = 1) -> str:
-        """A message; its first delivery is number `attempts`. Its id."""
+        """Publish a message whose first delivery has the number `attempts`, and return its id."""
         stored = _Stored(b"%016x" % next(self._ids), body, time_ns(), attempts - 1)
         self._publish(topic, stored)
         return stored.id.decode()
 
     def bodies(self, topic: str) -> list[bytes]:
-        """All that was ever published there."""
+        """Return the bodies of all messages that were ever published to the topic."""
         return list(self._topic(topic).bodies)
 
     def finished(self, topic: str, channel: str) -> list[bytes]:
-        """The bodies of what was finished there, in that order."""
+        """Return the bodies of the channel's finished messages, in the order of their FIN."""
         return list(self._channel(topic, channel).finished)
 
     def depth(self, topic: str, channel: str) -> int:
-        """How many wait, deferred ones included."""
+        """Return how many messages wait in the channel, including deferred ones."""
         found = self._channel(topic, channel)
         return len(found.waiting) + len(found.deferred)
 
     async def wait_empty(self, topic: str, channel: str) -> None:
-        """Until everything there is finished."""
+        """Return when every message of the channel is finished."""
         await self.wait_until(lambda: self._channel(topic, channel).is_empty and not self._topic(topic).waiting)
 
     async def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Looks at it whenever something has happened here."""
+        """Return when `condition` is true; it is checked after every change of the server's state."""
         while not condition():
             await self._changed.wait()
         await trio.lowlevel.checkpoint()
 
     def said(self, connection: int | None = None, *words: str) -> list[str]:
-        """The commands, of one connection or of all, that begin with one of `words`."""
+        """Return the commands, of one connection or of all, that begin with one of `words`, or with any."""
         return [
             said.text
             for said in self.commands
@@ -189,20 +189,21 @@ class MemoryNSQD:
         ]
 
     def break_connections(self) -> None:
-        """As if the network did it."""
+        """Break all connections, as a failing network would."""
         for client in list(self._clients):
             client.drop()
 
     def send(self, frame: bytes) -> None:
-        """To all clients, as it is."""
+        """Send these bytes to all clients as they are."""
         for client in self._clients:
             client.send(frame)
 
     @property
     def connections(self) -> int:
+        """The number of clients."""
         return len(self._clients)
 
-    # Inside
+    # Implementation
 
     def _topic(self, name: str) -> _Topic:
         return self._topics.setdefault(name, _Topic())
@@ -235,7 +236,7 @@ class MemoryNSQD:
         changed.set()
 
     async def _keep_time(self) -> None:
-        """What is deferred or was not answered in time comes back."""
+        """Return deferred and timed-out messages to their channels."""
         while True:
             changed = self._changed
             with trio.move_on_at(min([time for time, _ in self._deadlines()], default=float("inf"))):
@@ -299,7 +300,7 @@ class _Client:
         self._heartbeat = 30.0
         self._msg_timeout = _MSG_TIMEOUT
         self._magic = b""
-        self._is_ending = False  # when all is written
+        self._is_ending = False  # drop the connection once everything is written
 
     # Bytes
 
@@ -357,7 +358,7 @@ class _Client:
             self.send(HEARTBEAT_FRAME)
 
     def _forget(self) -> None:
-        """What it had comes back when its time is over, as with nsqd."""
+        """Remove the client. As in nsqd, its unanswered messages come back after their timeout."""
         if self._channel is not None:
             self._channel.clients.remove(self)
             self._channel.deferred += [(entry.deadline, entry.stored) for entry in self.in_flight.values()]

@@ -61,7 +61,7 @@ def test_a_peer_that_reads_slowly_is_kept_and_one_that_stops_is_not() -> None:
         theirs.setblocking(False)
         _, link = await loop.create_connection(lambda: Link(Config(write_timeout=1.0)), sock=ours)
         connection = Connection()
-        link.begin(cast(Any, connection))
+        link.attach(cast(Any, connection))
         with theirs:
             heard = 0
             while heard < SENT:

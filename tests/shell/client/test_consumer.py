@@ -94,7 +94,7 @@ async def some(happened: AsyncIterator[events.Event], count: int) -> list[events
     [
         ({"topic": "x$"}, "invalid topic name"),
         ({"channel": ""}, "invalid channel name"),
-        ({"nsqd": ()}, "neither nsqd nor nsqlookupd to ask"),
+        ({"nsqd": ()}, "neither nsqd nor nsqlookupd is given"),
         ({"nsqd": "localhost"}, "address localhost: missing port in address"),
         ({"lookupd": "localhost"}, "missing port"),
         ({"config": Config(heartbeat_interval=None)}, "a consumer needs heartbeats"),

@@ -343,7 +343,7 @@ async def test_a_quorum() -> None:
     [
         ([], {}, "no nsqd to publish to"),
         (["localhost"], {}, "missing port in address"),
-        (["a:1"], {"strategy": quorum(2)}, "a quorum of 2 of 1 nsqds"),
+        (["a:1"], {"strategy": quorum(2)}, "a quorum of 2, but only 1 nsqds"),
         (["a:1"], {"max_pending": 0}, "invalid max_pending ! 0 < 1"),
     ],
 )

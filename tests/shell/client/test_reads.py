@@ -51,7 +51,7 @@ class Connection:
 
 async def main():
     _, link = await asyncio.get_running_loop().create_connection(lambda: Link(Config()), sock=ours)
-    link.begin(Connection())
+    link.attach(Connection())
     for number in range(READS):
         if number == READS // 2:
             before = faults()

@@ -33,5 +33,5 @@ def test_the_page_names_all_that_asyncio_lacks() -> None:
         (nsqclient.Consumer.run, aio.Consumer.run),
     ):
         lacking |= parameters_of(function) - parameters_of(counterpart)
-    [line] = re.findall(r"^Not there: .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    [line] = re.findall(r"^Not available are .*$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert lacking == set(re.findall(r"`(\w+)`", line)) - {"quorum"}

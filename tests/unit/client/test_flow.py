@@ -28,7 +28,7 @@ class Nsqd:
         return self.told[self.read - 1] if self.read else 0
 
     def take(self) -> None:
-        self.seat.take()
+        self.seat.mark_sending()
         self.taken = len(self.told)
 
 

@@ -30,11 +30,11 @@ def answer(*hosts: str) -> bytes:
 )
 def test_where_to_ask(text: str, asked: str) -> None:
     place = parse_lookupd(text)
-    assert str(place).removesuffix(place.target) + place.asking("t1#ephemeral") == asked
+    assert str(place).removesuffix(place.target) + place.query_target("t1#ephemeral") == asked
 
 
 def test_a_question_that_waits() -> None:
-    assert parse_lookupd("lk:4161").asking("t", wait=60, index="7") == "/lookup?topic=t&wait=60s&index=7"
+    assert parse_lookupd("lk:4161").query_target("t", wait=60, index="7") == "/lookup?topic=t&wait=60s&index=7"
 
 
 @pytest.mark.parametrize("text", ["lk", "http://lk", "ftp://lk:1", "http://:4161", "lk:x"])
@@ -70,12 +70,12 @@ def test_answers_that_make_no_sense(status: int, body: bytes) -> None:
 def test_the_union_of_what_all_say_and_have_said() -> None:
     one, two = parse_lookupd("a:1"), parse_lookupd("b:1")
     listings = Listings()
-    assert listings.answered(one, read_answer(200, answer("x", "y")))
-    assert listings.answered(two, read_answer(200, answer("y", "z")))
-    assert not listings.answered(two, read_answer(200, answer("y", "z")))
-    listings.failed(one)
+    assert listings.record_answer(one, read_answer(200, answer("x", "y")))
+    assert listings.record_answer(two, read_answer(200, answer("y", "z")))
+    assert not listings.record_answer(two, read_answer(200, answer("y", "z")))
+    listings.record_failure(one)
     assert (set(listings.nsqds), listings.failures) == ({"x:4150", "y:4150", "z:4150"}, 1)
-    listings.answered(one, ())
+    listings.record_answer(one, ())
     assert (set(listings.nsqds), listings.failures) == ({"y:4150", "z:4150"}, 0)
 
 
@@ -94,12 +94,12 @@ def test_who_is_asked_side_by_side() -> None:
 
 def test_pauses() -> None:
     pace = Pace(Config(lookupd_poll_interval=60, lookupd_poll_jitter=0.3), Random(1))
-    pace.asked(has_answered=True)
+    pace.record_query(has_answered=True)
     assert 60 <= pace.pause() <= 78
-    pace.asked(has_answered=True)
+    pace.record_query(has_answered=True)
     assert all(54 <= pace.pause() <= 66 for _ in range(100))
     pauses = []
     for _ in range(8):
-        pace.asked(has_answered=False)
+        pace.record_query(has_answered=False)
         pauses.append(pace.pause())
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
