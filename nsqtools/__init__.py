@@ -1,1 +1,1 @@
-"""The command line tools: one module each, named as the command is; what several need stands beside them."""
+"""The command line tools: one module for each command, with its name, and modules that several of them share."""

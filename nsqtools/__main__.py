@@ -1,4 +1,4 @@
-"""`python -m nsqtools nsq_tail ...` is the command `nsq_tail`, and so for each tool."""
+"""Runs a tool from its module: `python -m nsqtools nsq_tail ...` is the command `nsq_tail`."""
 
 import sys
 from typing import Final

@@ -1,7 +1,7 @@
-"""One file of nsq_to_file on the disk: opened at a free name, written and synced, closed, and moved where it belongs.
+"""One file of nsq_to_file on the disk: opened under a free name, written and synced, closed, and moved to its folder.
 
-Everything here blocks and is called in a thread, one call at a time. Nothing is buffered: what `write` was given is on
-the disk when it returns, or it raises ArchiveFailed.
+Everything here blocks and has to be called in a thread, one call at a time. Nothing is buffered: when `write` returns,
+its data are on the disk; otherwise it raises ArchiveFailed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _UNKNOWN_SYSTEM: Final = b"\xff"
 
 
 class ArchiveFailed(Exception):
-    """The disk does not do what it should; the message is the line to end with."""
+    """The disk has failed; the message is the last line of the log."""
 
 
 class FileReplaced(Exception):
-    """Somebody has moved, removed or replaced the file: what was written is not where it is looked for."""
+    """The file was moved, removed or replaced, so data written to it are not where they are expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where files are made and how."""
+    """Where files are made, and how."""
 
     output_dir: str
-    work_dir: str  # the same, where there is none of its own
+    work_dir: str  # `output_dir`, unless set
     gzip: bool
     gzip_level: int
-    exclusive: bool  # each start begins a new file
+    exclusive: bool  # every start begins a new file
     rotate_size: int
 
     @property
@@ -48,7 +48,7 @@ class Layout:
 
 
 def gzip_member(data: bytes, level: int) -> bytes:
-    """One whole member: header without name and time, data, checksum."""
+    """Return one complete gzip member: a header without name and time, data, checksum."""
     speed = _FASTEST if level == 1 else _BEST if level == 9 else b"\x00"
     compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = compressor.compress(data) + compressor.flush()
@@ -57,7 +57,7 @@ def gzip_member(data: bytes, level: int) -> bytes:
 
 
 class ArchiveFile:
-    """An open file. Made by `open_next`."""
+    """An open file, made by `open_next`."""
 
     def __init__(
         self, layout: Layout, name: str, revision: int, descriptor: int, log: logging.LoggerAdapter[logging.Logger]
@@ -72,14 +72,17 @@ class ArchiveFile:
         self._log = log
 
     def end_torn_record(self) -> None:
-        """What was cut off by a crash or a full disk comes again, on a line of its own. Raises ArchiveFailed."""
+        """End a record that a crash or a full disk has cut off, so that it is repeated on a line of its own.
+
+        Raises ArchiveFailed.
+        """
         size = self.size_at_open
         if size and not self._layout.gzip and os.pread(self._descriptor, 1, size - 1) != b"\n":
             self._log.warning("%s ends within a message", self.path)
             self._put(b"\n")
 
     def write(self, data: bytes) -> None:
-        """Returns when it is on the disk. Raises ArchiveFailed, or FileReplaced when it is not where it should be."""
+        """Write data and return when they are on the disk. Raise ArchiveFailed, or FileReplaced."""
         if self._layout.gzip:
             data = gzip_member(data, self._layout.gzip_level)
         self._put(data)
@@ -88,10 +91,10 @@ class ArchiveFile:
             raise FileReplaced
 
     def close(self) -> None:
-        """Ends it and moves it to the output folder; whatever happens, it is not open afterwards. Raises ArchiveFailed."""
+        """End the file and move it to the output folder. Raise ArchiveFailed; the file is closed in any case."""
         try:
             if self._layout.gzip and not self._written:
-                self._put(gzip_member(b"", self._layout.gzip_level))  # an empty file would be no gzip file
+                self._put(gzip_member(b"", self._layout.gzip_level))  # an empty file is not a valid gzip file
             self._sync("failed to fsync output file")
         finally:
             self.abandon()
@@ -99,7 +102,7 @@ class ArchiveFile:
             self._move()
 
     def abandon(self) -> None:
-        """Closes it as it is."""
+        """Close the file as it is. Raise ArchiveFailed."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             try:
@@ -149,7 +152,7 @@ class ArchiveFile:
         sync_folder(self.path.parent)
 
     def _link(self, target: Path) -> bool:
-        """Atomic, and never in the place of another file: that is what a rename would do."""
+        """Give the file a second name; return False if it is taken. A rename would replace a file of that name."""
         try:
             os.link(self.path, target)
         except FileExistsError:
@@ -160,16 +163,18 @@ class ArchiveFile:
 
 
 def open_next(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[logging.Logger]) -> ArchiveFile:
-    """The first file of this name, from that revision on, that may be written to. Raises ArchiveFailed."""
+    """Open the first file of this name, from that revision on, that may be written to. Raise ArchiveFailed."""
     make_folders(Path(layout.work_dir, name).parent)
     while True:
-        file = _try(layout, name, revision, log)
+        file = _try_to_open(layout, name, revision, log)
         if file is not None:
             return file
         revision += 1
 
 
-def _try(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[logging.Logger]) -> ArchiveFile | None:
+def _try_to_open(
+    layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[logging.Logger]
+) -> ArchiveFile | None:
     path = Path(layout.work_dir, with_revision(name, revision))
     final = Path(layout.output_dir, with_revision(name, revision))
     if layout.moves and final.exists():
@@ -201,18 +206,18 @@ def _try(layout: Layout, name: str, revision: int, log: logging.LoggerAdapter[lo
 
 
 def _lock(descriptor: int) -> bool:
-    """Two of us that append to one file would each move it away from the other."""
+    """Lock the file; return False if another process has locked it, which would move the file away from us."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: as good as none
+    except OSError:  # a file system without locks: treat the file as unlocked
         return True
     return True
 
 
 def make_folders(folder: Path) -> None:
-    """This one and those above it. Raises ArchiveFailed."""
+    """Make this folder and those above it, and sync their names. Raise ArchiveFailed."""
     try:
         if not folder.is_dir():
             make_folders(folder.parent)
@@ -225,7 +230,7 @@ def make_folders(folder: Path) -> None:
 
 
 def check_folders(layout: Layout) -> None:
-    """Whether files can be made and moved there, before there is any to lose. Raises ArchiveFailed."""
+    """Check that files can be made and moved, before there are data to lose. Raise ArchiveFailed."""
     folders = (Path(layout.output_dir), Path(layout.work_dir))
     for folder in folders:
         make_folders(folder)
@@ -236,7 +241,7 @@ def check_folders(layout: Layout) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A file whose name is not on the disk is as good as lost. Raises ArchiveFailed."""
+    """Sync the names in a folder, without which its files could be lost. Raise ArchiveFailed."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -1,4 +1,4 @@
-"""What nsq_to_http and nsq_to_nsq share: a consumer, which target gets a message, and how long that took."""
+"""The parts that nsq_to_http and nsq_to_nsq share: a consumer, the choice of a target, and times of requests."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nsqtools.status import StatusLines
 
 log = logging.getLogger(__name__)
 
-STATUS_EVERY: Final = "after how many messages a line tells how long they took; 0: never"
+STATUS_EVERY: Final = "messages after which a line of the log says how long they took; 0: never"
 MODE: Final = (
-    "which one gets a message: round-robin, hostpool (leaves alone who fails), or epsilon-greedy (the quickest)"
+    "choice of the target: round-robin, hostpool (skips those that fail), or epsilon-greedy (prefers quick ones)"
 )
 _STRATEGIES: Final[dict[str, Strategy]] = {
     "round-robin": "round_robin",
@@ -32,7 +32,7 @@ MODES_AND_ALL: Final = one_of(*_STRATEGIES, ALL)
 
 
 class Targets:
-    """Several places of which one gets each message, or with the mode `all` every one."""
+    """Several targets, one of which gets each message, or all of them with the mode `all`."""
 
     def __init__(self, names: Sequence[str], mode: str, status_every: int, random: Random | None = None) -> None:
         self._count = len(names)
@@ -42,7 +42,7 @@ class Targets:
             log.warning("%s", line)
 
     async def send(self, send: Callable[[int], Awaitable[None]]) -> None:
-        """`send(number)` sends to one of them; what it raises, this raises."""
+        """Call `send(number)` with the number of a target, and pass on what it raises."""
         if self._pool is None:
             for number in range(self._count):
                 await self._send(number, send)
@@ -78,7 +78,8 @@ async def consume(
 ) -> None:
     """Consume until `stop` is set, and then finish the handlers that have begun.
 
-    Handlers that take longer than LAST_ANSWERS are cancelled, and nsqd delivers their messages again. Raises ToolFailed.
+    Handlers that take longer than LAST_ANSWERS are cancelled, and nsqd delivers their messages again. Raises
+    ToolFailed.
     """
     startup: Literal["require", "background"] = "require" if nsqd else "background"
 
@@ -89,7 +90,7 @@ async def consume(
         if opened:
             opened[0].stop()
             nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
-        else:  # an nsqd that hangs may take long to fail
+        else:  # connecting to an nsqd that hangs may take long to fail
             nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""How far a replay has come, in a file that is whole at every moment."""
+"""The progress of a replay, in a file that is complete at every moment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nsqtools.command import ToolFailed
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a replay is in one node's log: [next, end) is still to come."""
+    """The part of one node's log that is still to be replayed: [next, end)."""
 
     log_id: str
     next: int
@@ -22,13 +22,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
+    """The progress of a replay."""
+
     topic: str
     destination_topic: str
     published: int
-    places: dict[str, Place]  # by node
+    places: dict[str, Place]  # by the id of a node
 
     def save(self, path: Path) -> None:
-        """Raises ToolFailed."""
+        """Write the file, replacing it atomically. Raise ToolFailed."""
         temporary = path.with_name(path.name + ".new")
         try:
             with temporary.open("w", encoding="utf-8") as file:
@@ -42,7 +44,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """None where there is no such file. Raises ToolFailed."""
+        """Read the file; None if there is none. Raise ToolFailed."""
         try:
             document: dict[str, Any] = json.loads(path.read_bytes())
             places = {node: Place(**place) for node, place in document.pop("places").items()}

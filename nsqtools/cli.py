@@ -1,4 +1,4 @@
-"""The commands: each holds the signals before the module of its tool is imported."""
+"""The entry points of the commands. Each holds the signals before it imports its tool."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from common.entry import hold_signals
 
 
 def start(tool: str) -> None:
+    """Run a tool and exit with its status."""
     hold_signals()
     sys.exit(import_module(f"nsqtools.{tool}").main())
 

@@ -1,4 +1,4 @@
-"""`--consumer-opt` and `--producer-opt`, and the configuration that they make."""
+"""`--consumer-opt` and `--producer-opt`, and the configuration that they result in."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from common.startup import StartupError
 from common.version import NSQ_VERSION, suite_version
 from nsqclient import Config, ConfigError, options_of_flags
 
-CONSUMER_OPT: Final = "setting of the client, name,value, or name alone for true (docs/reference/tools.md)"
+CONSUMER_OPT: Final = "setting of the client: name,value, or name alone for true (docs/reference/client-options.md)"
 PRODUCER_OPT: Final = CONSUMER_OPT
-MAX_IN_FLIGHT: Final = "most messages that are in flight at a time"
+MAX_IN_FLIGHT: Final = "most messages in flight at a time"
 
 
 def _parse(text: str) -> tuple[str, ...]:
@@ -26,9 +26,9 @@ CLIENT_OPTIONS: Final[Kind[tuple[str, ...]]] = Kind(
 
 
 def client_config(tool: str, options: Sequence[str], *, max_in_flight: int | None = None, **defaults: Any) -> Config:
-    """What the flags say, and `defaults` where they say nothing. Raises StartupError.
+    """Return the configuration of the flags, with `defaults` for settings without a flag. Raise StartupError.
 
-    The user agent is ours whatever they say, and so is `max_in_flight` where there is a flag for it.
+    The flags cannot change the user agent, nor `max_in_flight` if the tool has a flag for it.
     """
     given = {name.replace("-", "_"): value for name, value in options_of_flags(options).items()}
     given["user_agent"] = f"{tool}/{NSQ_VERSION} nsqclient/{suite_version()}"

@@ -1,11 +1,11 @@
-"""The process around a tool: its flags, its log, signals, and what it says as it ends.
+"""The process around a tool: its flags, log and signals, and its exit status.
 
-A tool's `main` is one call of `run_tool()`; what it does is its own `async def run(options, stop)`, which returns the
-exit status. Everything that is said goes to stderr; stdout carries data only.
+A tool's `main` is one call of `run_tool()`. The tool itself is an `async def run(options, stop)` that returns the exit
+status. All messages go to stderr; stdout carries data only.
 
-Signals: the first SIGINT or SIGTERM sets `stop`, and the tool ends in good order, with status 0. A second one ends it
-at once, with 130 or 143: what was under way is then as after a `kill -9`. One that comes during the start is held until
-`stop` can be set (`common.entry`).
+The first SIGINT or SIGTERM sets `stop`, and the tool ends in good order with status 0. A second one ends it at once,
+with 130 or 143; work under way is then in the same state as after a `kill -9`. A signal that comes during the start is
+held until `stop` can be set (`common.entry`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ STATUS_OF_A_CLOSED_PIPE: Final = 128 + signal.SIGPIPE
 EXIT_STATUSES: Final = """\
 A flag may be written with one dash or two, as --flag=value or --flag value.
 
-Exit status: 0 when it ended in good order, also after SIGINT or SIGTERM; 1 when a setting cannot be used or something
-failed, as the last line on stderr says; 2 when the command line is wrong; 130 or 143 after a second SIGINT or SIGTERM;
-141 when whoever read the output has gone."""
+Exit status: 0 after a normal end, also after SIGINT or SIGTERM; 1 if a setting cannot be used or something failed,
+as the last line on stderr says; 2 if the command line is wrong; 130 or 143 after a second SIGINT or SIGTERM; 141 if
+the reader of the output has gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolOptions:
-    """What every tool's table begins with."""
+    """The base of the tools' tables of options."""
 
     def check_first(self) -> None:
-        """What is looked at even where only the version is asked for. Raises StartupError."""
+        """Check what is checked even if only the version is asked for. Raise StartupError."""
 
     def check(self) -> None:
-        """Whether these settings can be used. Raises StartupError with the line to print."""
+        """Check that these settings can be used. Raise StartupError with the line to print."""
 
     @property
     def must_connect(self) -> bool:
@@ -55,18 +55,18 @@ class ToolOptions:
         return True
 
 
-# Seconds that work under way may take after a signal. Then it is given up, since `docker stop` kills after ten.
+# Seconds that work under way may take after a signal before it is given up. `docker stop` kills after ten.
 LAST_ANSWERS: Final = 5.0
 
 OptionsT = TypeVar("OptionsT", bound=ToolOptions)
 
 
 class ToolFailed(Exception):
-    """The tool cannot go on. The message is the one line that is said about it."""
+    """The tool cannot go on. The message is the one line that is printed about it."""
 
 
 class OutputClosed(Exception):
-    """Whoever read our standard output has gone."""
+    """The reader of our standard output has gone."""
 
 
 def run_tool(
@@ -80,9 +80,9 @@ def run_tool(
     left_held: Iterable[signal.Signals] = (),
     configure_logging: Callable[[OptionsT], None] | None = None,
 ) -> int:
-    """Reads the flags, runs `run(options, stop)` under trio, and gives the exit status (see EXIT_STATUSES).
+    """Read the flags, run `run(options, stop)` under trio, and return the exit status (see EXIT_STATUSES).
 
-    `left_held` are signals that `run` releases itself, when it can handle them.
+    `left_held` are signals that `run` releases itself, once it can handle them.
     """
     log_to_stderr(GoFormatter())
     try:
@@ -111,7 +111,7 @@ def run_tool(
     if configure_logging is not None:
         configure_logging(flags.options)
     if flags.options.must_connect:
-        _leave_the_start_to_us()
+        _hide_first_connect_failures()
     return _run(program, run, flags.options, frozenset(stopped_by), frozenset(left_held))
 
 
@@ -137,11 +137,14 @@ def _run(
 
 
 def _status_of(program: str, error: BaseException) -> int:
-    """Several tasks may fail at once, mostly for the same reason: one line is said."""
+    """Report an error and return the exit status.
+
+    Several tasks may fail at once, mostly for the same reason, so only one line is printed.
+    """
     errors = list(_alone(error))
     if any(isinstance(it, OutputClosed) for it in errors):
         return STATUS_OF_A_CLOSED_PIPE
-    if isinstance(errors[0], KeyboardInterrupt):  # when the signals are no longer ours
+    if isinstance(errors[0], KeyboardInterrupt):  # a signal after trio has restored the default handlers
         return 128 + signal.SIGINT
     if all(isinstance(it, ToolFailed | StartupError) for it in errors):
         log.critical("%s", errors[0])
@@ -175,7 +178,7 @@ async def _heed_signals(
 
 
 async def run_until(stop: trio.Event, job: Callable[[], Awaitable[object]], *, grace: float = 0.0) -> bool:
-    """Run the job, and cancel it `grace` seconds after `stop` is set. Return whether it came to its end.
+    """Run the job, and cancel it `grace` seconds after `stop` is set. Return whether the job has ended by itself.
 
     Exceptions of the job are raised as they are, not in a group.
     """
@@ -206,7 +209,7 @@ _CLIENT_WORDS: Final = {logging.DEBUG: "DBG", logging.INFO: "INF", logging.WARNI
 
 
 def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) -> None:
-    """Ours from `level` on; what the client library says from INFO on, whatever that is; others only warn."""
+    """Log our own lines from `level` on, the client library's from INFO on, and warnings of other libraries."""
     root = logging.getLogger()
     root.handlers[:] = [_handler(formatter)]
     root.setLevel(logging.WARNING)
@@ -218,8 +221,11 @@ def log_to_stderr(formatter: logging.Formatter, *, level: int = logging.INFO) ->
     client.propagate = False
 
 
-def _leave_the_start_to_us() -> None:
-    """Who ends when it cannot connect says so itself: the client library's line about it is one too many."""
+def _hide_first_connect_failures() -> None:
+    """Drop the client library's lines about failing to connect, until there was a connection.
+
+    A tool that must connect ends with a line of its own about the failure.
+    """
     is_connected = False
 
     def may_pass(record: logging.LogRecord) -> bool:
@@ -238,7 +244,7 @@ def _handler(formatter: logging.Formatter) -> logging.Handler:
 
 
 class GoFormatter(logging.Formatter):
-    """`YYYY/MM/DD HH:MM:SS text` in local time, as Go's `log` writes it."""
+    """Lines in the form of Go's `log`: `YYYY/MM/DD HH:MM:SS text` in local time."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(record.created))
@@ -252,7 +258,7 @@ class GoFormatter(logging.Formatter):
 
 
 class ClientFormatter(GoFormatter):
-    """The same with a level, as NSQ's client library writes it: `... INF  [topic/channel] (address) text`."""
+    """Lines in the form of NSQ's client library, with a level: `... INF  [topic/channel] (address) text`."""
 
     def _text(self, record: logging.LogRecord) -> str:
         return f"{_CLIENT_WORDS.get(record.levelno, 'ERR'):<4} {record.getMessage()}"

@@ -1,4 +1,4 @@
-"""CORE: the percent codes of `--datetime-format`, in English wherever one is. What is no code stays as it is."""
+"""CORE: the percent codes of `--datetime-format`, in English in every locale. Unknown codes are left as they are."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CODES: Final[Mapping[str, Callable[[datetime], str]]] = {
 
 
 def format_datetime(pattern: str, when: datetime) -> str:
-    """`when` knows its zone."""
+    """Replace the codes in `pattern`; `when` must have a time zone."""
 
     def replacement(found: re.Match[str]) -> str:
         code = _CODES.get(found[1])

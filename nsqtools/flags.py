@@ -1,4 +1,4 @@
-"""Kinds of flags, and checks of them, that several tools share."""
+"""Kinds and checks of flags that several tools share."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from nsqtools.nodes import parse_server
 NSQD_TCP_ADDRESS: Final = "TCP address of an nsqd, host:port"
 LOOKUPD_HTTP_ADDRESS: Final = "HTTP address of an nsqlookupd, host:port or URL"
 NSQD_HTTP_ADDRESS: Final = "HTTP address of an nsqd, host:port"
-CONNECT_TIMEOUT: Final = "how long an HTTP connection may take to be made"
-REQUEST_TIMEOUT: Final = "how long an HTTP request may take"
+CONNECT_TIMEOUT: Final = "longest time to open an HTTP connection"
+REQUEST_TIMEOUT: Final = "longest time for an HTTP request"
 
 _INT32: Final = range(-(2**31), 2**31)
 
@@ -32,14 +32,14 @@ def _no_file(value: object) -> int | None:
     raise ValueError(f"invalid value type {type(value).__name__}")
 
 
-# None: it was not given.
+# None: the flag was not given.
 COUNT: Final[Kind[int | None]] = Kind(
     word="int", parse=_parse_count, convert=_no_file, show=lambda value: "" if value is None else str(value)
 )
 
 
 def check_sources(nsqd: Sequence[str], lookupd: Sequence[str], *, kind: str = "tcp", full_stop: str = "") -> None:
-    """Exactly one sort of addresses. Raises StartupError."""
+    """Check that there are addresses of exactly one kind. Raise StartupError."""
     if not nsqd and not lookupd:
         raise StartupError(f"--nsqd-{kind}-address or --lookupd-http-address required{full_stop}")
     if nsqd and lookupd:
@@ -47,6 +47,7 @@ def check_sources(nsqd: Sequence[str], lookupd: Sequence[str], *, kind: str = "t
 
 
 def check_timeouts(connect: int, request: int) -> None:
+    """Check that both timeouts are positive. Raise StartupError."""
     if connect <= 0:
         raise StartupError("--http-client-connect-timeout should be positive")
     if request <= 0:
@@ -54,17 +55,19 @@ def check_timeouts(connect: int, request: int) -> None:
 
 
 def check_topic(name: str) -> None:
+    """Check a topic's name. Raise StartupError."""
     if not is_valid_name(name):
         raise StartupError(f"invalid topic name {name!r}")
 
 
 def check_channel(name: str) -> None:
+    """Check a channel's name. Raise StartupError."""
     if not is_valid_name(name):
         raise StartupError(f"invalid channel name {name!r}")
 
 
 def check_server(text: str) -> None:
-    """An HTTP address."""
+    """Check an HTTP address. Raise StartupError."""
     try:
         parse_server(text)
     except ValueError as error:
@@ -72,5 +75,6 @@ def check_server(text: str) -> None:
 
 
 def check_addresses(nsqd_tcp: Sequence[str], lookupd_http: Sequence[str]) -> None:
+    """Check the addresses of nsqd and nsqlookupd. Raise StartupError."""
     for address in (*nsqd_tcp, *lookupd_http):
         check_server(address)

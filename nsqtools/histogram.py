@@ -1,4 +1,4 @@
-"""CORE: how long things took, in a few hundred counters, whatever their number. Figures are within 2 %."""
+"""CORE: a histogram of durations in a few hundred counters, however many durations there are. Exact within 2 %."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from math import exp, floor, log
 from typing import Final
 
 _STEP: Final = log(1.02)
-_LEAST: Final = 1e-7  # seconds; what is shorter counts as that
+_LEAST: Final = 1e-7  # seconds; a shorter time counts as this
 PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
 
 
 class Histogram:
+    """Durations in seconds."""
+
     def __init__(self) -> None:
         self._buckets: Counter[int] = Counter()
         self.count = 0
@@ -24,7 +26,7 @@ class Histogram:
         self.longest = max(self.longest, seconds)
 
     def percentile(self, percent: float) -> float:
-        """Seconds below which so many are; 0 where there is none."""
+        """Return the seconds below which that many percent of the durations are; 0 without any."""
         wanted = self.count * percent / 100
         for bucket in sorted(self._buckets):
             wanted -= self._buckets[bucket]
@@ -33,6 +35,6 @@ class Histogram:
         return self.longest
 
     def milliseconds(self) -> Mapping[str, float]:
-        """`{"p50": 0.41, ..., "max": 12.0}`"""
+        """Return the percentiles and the maximum in milliseconds: `{"p50": 0.41, ..., "max": 12.0}`."""
         found = {f"p{percent:g}": round(self.percentile(percent) * 1000, 3) for percent in PERCENTILES}
         return {**found, "max": round(self.longest * 1000, 3)}

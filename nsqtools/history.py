@@ -1,6 +1,6 @@
-"""What a topic's log has kept, on one nsqd or on many, read over HTTP (docs/reference/http-history.md).
+"""The messages that a topic's log has kept, on one nsqd or several, read over HTTP (docs/reference/http-history.md).
 
-Nothing is held open between two pages: who reads slowly, or waits for another node, holds up no file of nsqd's.
+Nothing is held open between two pages: a slow reader, or one that waits for another node, keeps no file of nsqd open.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from common.durations import parse_duration
 from common.http_client import HttpFailed, OpenAnswer, open_answer
 from common.startup import StartupError
 from common.wire.history import MSGPACK, BadHistory, End, Gap, HistoryReader, LogRange, StoredBatch
-from nsqtools.answers import number_in, text_in
-from nsqtools.nodes import AskFailed, Asking, Server, refusal
+from nsqtools.json_fields import number_in, text_in
+from nsqtools.nodes import AskFailed, Queries, Server, refusal
 
 log = logging.getLogger(__name__)
 
 _PAGE_BYTES: Final = 4 << 20
 _PATIENCE: Final = 30.0  # seconds for the next piece of a page
-_TRIES: Final = 30  # when there are too many readers already
+_TRIES: Final = 30  # while nsqd has too many readers
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
 
 _REASONS: Final = {
     "NOT_FOUND": "this nsqd keeps no history that can be read",
     "TOPIC_NOT_FOUND": "there is no such topic",
     "EPHEMERAL_TOPIC": "an ephemeral topic keeps no history",
-    "GONE": "what is asked for has been removed",
-    "BEYOND_END": "what is asked for has not been published yet",
-    "ANOTHER_LOG": "the topic was deleted and created anew",
+    "GONE": "these messages have been removed",
+    "BEYOND_END": "these messages have not been published yet",
+    "ANOTHER_LOG": "the topic was deleted and created again",
 }
 
 
-def parse_place(flag: str, text: str, now: datetime) -> str:
-    """What `/topic/read` takes as `from`: `earliest`, `latest`, a sequence, or a time; also `1h`, so long ago.
+def parse_position(flag: str, text: str, now: datetime) -> str:
+    """Return the argument `from` of `/topic/read` for a flag's value.
 
-    Raises StartupError.
+    It is `earliest`, `latest`, a sequence, a time, or a duration such as `1h` before now. Raises StartupError.
     """
     if text in ("earliest", "latest") or (text.isascii() and text.isdigit()):
         return text
@@ -55,21 +55,23 @@ def parse_place(flag: str, text: str, now: datetime) -> str:
         ago = timedelta(microseconds=abs(parse_duration(text)) / 1000)
     except ValueError:
         raise StartupError(
-            f"--{flag} should be earliest, latest, a sequence, a time (2026-03-01T12:00:00Z) or a duration (1h: so long ago)"
+            f"--{flag} should be earliest, latest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)"
         ) from None
     return (now.astimezone(UTC) - ago).isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
+    """A message as the log has kept it."""
+
     sequence: int
     id: int
-    timestamp: int  # wall clock, nanoseconds
+    timestamp: int  # wall time in nanoseconds
     delay_ms: int
     body: bytes
 
     def document(self) -> dict[str, Any]:
-        """As `/topic/read` writes it."""
+        """Return the message as `/topic/read` writes it."""
         document: dict[str, Any] = {"sequence": self.sequence, "id": f"{self.id:016x}", "timestamp": self.timestamp}
         if self.delay_ms:
             document["delay_ms"] = self.delay_ms
@@ -77,6 +79,7 @@ class StoredMessage:
 
 
 def body_document(body: bytes) -> dict[str, str]:
+    """Return the body as a field of JSON, in base64 if it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:
@@ -85,7 +88,7 @@ def body_document(body: bytes) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What there is of a topic on one nsqd: [first, next) of this log."""
+    """The messages of a topic on one nsqd: [first, next) of this log."""
 
     node: str
     log_id: str
@@ -94,13 +97,13 @@ class Bounds:
 
 
 def _bounds(said: Any) -> Bounds:
-    """What `/topic/log` says."""
+    """Read an answer of `/topic/log`."""
     return Bounds(text_in(said, "node"), text_in(said, "log"), number_in(said, "first"), number_in(said, "next"))
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What of it is wanted: [first, end)."""
+    """The messages to read: [first, end) of this log."""
 
     node: str
     log_id: str
@@ -113,25 +116,25 @@ class Span:
 
 
 class TopicLog:
-    """One topic's log on one nsqd."""
+    """A topic's log on one nsqd."""
 
-    def __init__(self, asking: Asking, server: Server, topic: str) -> None:
+    def __init__(self, queries: Queries, server: Server, topic: str) -> None:
         self.server = server
         self.topic = topic
-        self._asking = asking
+        self._queries = queries
 
     def __str__(self) -> str:
         return f"{self.topic} on {self.server}"
 
     async def bounds(self) -> Bounds:
-        """Raises AskFailed."""
+        """Return the sequences that the log has. Raise AskFailed."""
         try:
-            return await self._asking.ask(self.server, f"/topic/log?topic={quote(self.topic)}", _bounds)
+            return await self._queries.ask(self.server, f"/topic/log?topic={quote(self.topic)}", _bounds)
         except AskFailed as error:
             raise self._explained(error) from error
 
-    async def place(self, text: str, bounds: Bounds) -> int:
-        """The sequence of a place, as `parse_place` gives it, within the bounds. Raises AskFailed."""
+    async def sequence_at(self, text: str, bounds: Bounds) -> int:
+        """Return the sequence at a position from `parse_position`, within the bounds. Raise AskFailed."""
         match text:
             case "earliest":
                 return bounds.first
@@ -145,10 +148,10 @@ class TopicLog:
                 reader.receive(data)
                 if isinstance(event := reader.next_event(), LogRange):
                     return min(event.first, bounds.next)
-        raise AskFailed(f"{self}: the answer is not whole")
+        raise AskFailed(f"{self}: the answer is incomplete")
 
     async def page(self, first: int, end: int, log_id: str) -> tuple[list[StoredBatch | Gap], int]:
-        """Some of [first, end), at least one message or gap, and where to go on. Raises AskFailed."""
+        """Return some of [first, end), at least one message or gap, and the sequence to go on from. Raise AskFailed."""
         for _ in range(_TRIES):
             try:
                 return await self._page(first, end, log_id)
@@ -156,7 +159,7 @@ class TopicLog:
                 if error.code != "TOO_MANY_READERS":
                     raise
                 await trio.sleep(1)
-        raise AskFailed(f"{self}: others read all the time, as many as this nsqd allows")
+        raise AskFailed(f"{self}: this nsqd still has as many readers as it allows")
 
     async def _page(self, first: int, end: int, log_id: str) -> tuple[list[StoredBatch | Gap], int]:
         reader = HistoryReader()
@@ -173,23 +176,23 @@ class TopicLog:
                         if isinstance(event, StoredBatch | Gap):
                             events.append(event)
             except (HttpFailed, BadHistory) as error:
-                if not events:  # else what has come is good
+                if not events:  # otherwise the events received so far are valid
                     raise AskFailed(f"{self}: {error}") from error
         if not events:
-            raise AskFailed(f"{self}: the answer is not whole")
+            raise AskFailed(f"{self}: the answer is incomplete")
         return events, events[-1].end
 
     @asynccontextmanager
     async def _open(self, arguments: str) -> AsyncIterator[OpenAnswer]:
-        where = self._asking.where(self.server)
+        where = self._queries.where(self.server)
         try:
             async with open_answer(
                 where.host,
                 where.port,
                 f"/topic/read?topic={quote(self.topic)}&{arguments}",
-                tls=self._asking.tls if where.has_tls else None,
+                tls=self._queries.tls if where.has_tls else None,
                 headers=(("Accept", MSGPACK),),
-                connect_timeout=self._asking.connect_timeout,
+                connect_timeout=self._queries.connect_timeout,
                 patience=_PATIENCE,
             ) as answer:
                 if answer.status != 200:
@@ -204,18 +207,18 @@ class TopicLog:
 
 
 class SpanReader:
-    """The messages of one span in their order, some pages at a time."""
+    """Reads the messages of one span in order, page by page."""
 
     def __init__(self, log: TopicLog, span: Span) -> None:
         self.log = log
         self.span = span
-        self.position = span.first  # everything before it was taken
+        self.position = span.first  # everything before this sequence was taken
         self.unreadable = 0
         self._read_to = span.first
         self._waiting: deque[StoredMessage] = deque()
 
     async def head(self) -> StoredMessage | None:
-        """The next message, which stays until it is taken; None behind the last one. Raises AskFailed."""
+        """Return the next message without taking it, or None after the last one. Raise AskFailed."""
         while not self._waiting and self._read_to < self.span.end:
             events, self._read_to = await self.log.page(self._read_to, self.span.end, self.span.log_id)
             for event in events:
@@ -233,13 +236,14 @@ class SpanReader:
         return None
 
     def take(self) -> StoredMessage:
+        """Take the message that `head` has returned."""
         message = self._waiting.popleft()
         self.position = message.sequence + 1
         return message
 
 
 async def next_in_time(readers: Sequence[SpanReader]) -> tuple[SpanReader, StoredMessage] | None:
-    """Of all that is left anywhere the message that was published first; None when nothing is. Raises AskFailed."""
+    """Take the message that was published first among all readers; None if nothing is left. Raise AskFailed."""
     first: tuple[int, SpanReader] | None = None
     for reader in readers:
         head = await reader.head()

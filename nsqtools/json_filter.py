@@ -1,4 +1,4 @@
-"""CORE of nsq_to_nsq: which messages are forwarded, and what of them."""
+"""CORE of nsq_to_nsq: which messages are forwarded, and which parts of them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class Dropped(StrEnum):
 
     NOT_JSON = "Unable to decode json"
     NO_FIELD = "missing field to check required value"
-    OTHER = "not required"  # not worth a line
+    OTHER = "not required"  # not logged
 
 
 class _Number(str):
-    """A number as it is written, so that none of its digits is lost on the way through."""
+    """A number as it was written, so that none of its digits is lost."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFilter:
-    """Field and value that are required, and which fields are kept; all empty: everything passes."""
+    """The required field and value, and the fields to keep; if all are empty, every message passes unchanged."""
 
     field: str = ""
     value: str = ""
     whitelist: Sequence[str] = ()
 
     def apply(self, body: bytes) -> bytes | Dropped:
-        """What is forwarded of it."""
+        """Return the body to forward, or why the message is dropped."""
         if not self.field and not self.whitelist:
             return body
         try:
-            text = body.decode("utf-8", "replace")  # left to itself, json would also read UTF-16
+            text = body.decode("utf-8", "replace")  # given bytes, json would also read UTF-16
             found = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
         except (ValueError, RecursionError):
             return Dropped.NOT_JSON
@@ -76,12 +76,12 @@ def _is_number(text: str, number: str) -> bool:
         return False
 
 
-_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # JSON can write one, UTF-8 cannot
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")  # allowed in JSON, but not in UTF-8
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
 def _written(value: Any) -> str:
-    """Compact, with sorted keys, numbers as they came, and nothing that HTML would mind: as NSQ's Go writes it."""
+    """Write JSON as NSQ's Go does: compact, with sorted keys and unchanged numbers, and safe in HTML."""
     match value:
         case _Number():
             return str(value)

@@ -1,4 +1,4 @@
-"""What tools ask nsqlookupd and nsqd over HTTP: who has a topic, how it is doing, and whom one may ask."""
+"""Queries of nsqlookupd and nsqd over HTTP: which nsqd have a topic, and how each of them is doing."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import trio
 
 from common.http_client import Answer, HttpFailed, get
 from common.net import join_host_port
-from nsqtools.answers import list_in, number_in, text_in
+from nsqtools.json_fields import list_in, number_in, text_in
 
-# Before 1.0 there was an envelope around each answer; who says this is spared it.
+# Without this header, versions of NSQ before 1.0 wrap each answer in an envelope.
 ACCEPT: Final = ("Accept", "application/vnd.nsq; version=1.0")
 
 Said = TypeVar("Said")
 
 
 class AskFailed(Exception):
-    """A server gave no usable answer; the message says which one, and why."""
+    """A server gave no usable answer; the message names the server and the reason."""
 
     def __init__(self, message: str, *, status: int = 0, code: str = "") -> None:
         super().__init__(message)
-        self.status = status  # of HTTP; 0 when there was no answer at all
-        self.code = code  # what NSQ's errors say: TOPIC_NOT_FOUND
+        self.status = status  # of HTTP; 0 without an answer
+        self.code = code  # of NSQ's error, such as TOPIC_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Server:
 
 
 def parse_server(text: str) -> Server:
-    """`host:port`, or a URL of which only that counts. Raises ValueError."""
+    """Read `host:port`, or a URL of which only these and the scheme count. Raise ValueError."""
     url = urlsplit(text if "://" in text else f"//{text}")
     if not url.hostname:
         raise ValueError(f"no host in address {text!r}")
@@ -57,7 +57,7 @@ def parse_server(text: str) -> Server:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Producer:
-    """An nsqd as nsqlookupd knows it."""
+    """An nsqd as it is registered with nsqlookupd."""
 
     broadcast_address: str
     http_port: int
@@ -72,8 +72,8 @@ class Producer:
         return join_host_port(self.broadcast_address, self.tcp_port)
 
 
-class Asking:
-    """Asks, and knows how long to wait. Seconds."""
+class Queries:
+    """Sends queries within these times, in seconds."""
 
     def __init__(self, *, connect_timeout: float = 2.0, request_timeout: float = 5.0) -> None:
         self.connect_timeout = connect_timeout
@@ -83,15 +83,15 @@ class Asking:
 
     @property
     def tls(self) -> ssl.SSLContext:
-        if self._tls is None:  # to read the machine's certificates takes longer than most of what we ask
+        if self._tls is None:  # loading the system's certificates takes longer than most queries
             self._tls = ssl.create_default_context()
         return self._tls
 
     async def ask(self, server: Server, target: str, read: Callable[[Any], Said]) -> Said:
-        """What `read` makes of the JSON object that a GET gives. Raises AskFailed, also where the status is not 200,
-        and where `read` stumbles over what is missing or of another kind.
+        """Return what `read` makes of the JSON object in the answer to a GET. Raise AskFailed.
 
-        Where plain HTTP is refused with the port of HTTPS, it is asked there, from then on at once.
+        A status other than 200, and a KeyError, TypeError or ValueError of `read`, are failures, too. If the server
+        refuses plain HTTP and names its HTTPS port, that is asked, and remembered for later queries.
         """
         answer = await self._get(self.where(server), target)
         if answer.status == 403 and not server.has_tls and (port := _https_port(answer.body)):
@@ -112,7 +112,7 @@ class Asking:
             raise AskFailed(f"{server}{target}: not what NSQ answers: {reason}") from error
 
     def where(self, server: Server) -> Server:
-        """Where it really is asked, as far as is known."""
+        """Return the address that is really used, as far as it is known."""
         return self._over_tls.get(server, server)
 
     async def _get(self, server: Server, target: str) -> Answer:
@@ -132,7 +132,7 @@ class Asking:
     async def ask_all(
         self, servers: Sequence[Server], target: str, read: Callable[[Any], Said]
     ) -> tuple[dict[Server, Said], list[AskFailed]]:
-        """All at once: what they say, and what went wrong with the others."""
+        """Ask all servers at the same time; return their answers and the failures."""
         answers: dict[Server, Said] = {}
         failures: list[AskFailed] = []
 
@@ -148,7 +148,7 @@ class Asking:
         return {server: answers[server] for server in servers if server in answers}, failures
 
     async def producers(self, lookupds: Sequence[Server], topic: str) -> tuple[list[Producer], list[AskFailed]]:
-        """Who has the topic: what all of them say together. A topic that one of them does not know is no failure."""
+        """Return the nsqd that have the topic, from all nsqlookupds together. Not knowing the topic is no failure."""
         answers, failures = await self.ask_all(lookupds, f"/lookup?topic={quote(topic)}", _producers)
         found = {producer for answer in answers.values() for producer in answer}
         return sorted(found), [failure for failure in failures if failure.status != 404]
@@ -162,7 +162,7 @@ def _producers(answer: Any) -> list[Producer]:
 
 
 def tcp_port_in(info: Any) -> int:
-    """Of what `/info` says."""
+    """Return the TCP port in an answer of `/info`."""
     return number_in(info, "tcp_port")
 
 
@@ -174,7 +174,7 @@ def _https_port(body: bytes) -> int:
 
 
 def refusal(where: str, status: int, body: bytes) -> AskFailed:
-    """What an answer other than 200 means."""
+    """Return the failure that an answer with a status other than 200 means."""
     try:
         code = str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -183,27 +183,27 @@ def refusal(where: str, status: int, body: bytes) -> AskFailed:
 
 
 async def servers_of(
-    asking: Asking,
+    queries: Queries,
     topic: str,
     *,
     lookupd: Sequence[str] = (),
     nsqd_http: Sequence[str] = (),
     nsqd_tcp: Sequence[str] = (),
 ) -> list[Server]:
-    """Over HTTP, all nsqd that are meant by whichever addresses there are. Raises AskFailed."""
+    """Return the HTTP addresses of the nsqd that the given addresses mean. Raise AskFailed."""
     if nsqd_http:
         return [parse_server(address) for address in nsqd_http]
     if nsqd_tcp:
-        return [await _beside(asking, parse_server(address)) for address in nsqd_tcp]
-    producers, failures = await asking.producers([parse_server(address) for address in lookupd], topic)
+        return [await _beside(queries, parse_server(address)) for address in nsqd_tcp]
+    producers, failures = await queries.producers([parse_server(address) for address in lookupd], topic)
     if not producers:
         raise failures[0] if failures else AskFailed(f"no nsqd has the topic {topic}", status=404)
     return [producer.server for producer in producers]
 
 
-async def _beside(asking: Asking, tcp: Server) -> Server:
-    """The HTTP address of the nsqd with this TCP address, if it is where it usually is."""
+async def _beside(queries: Queries, tcp: Server) -> Server:
+    """Return the HTTP address of the nsqd with this TCP address, if it is the next port, as usual."""
     http = Server(tcp.host, tcp.port + 1)
-    if await asking.ask(http, "/info", tcp_port_in) != tcp.port:
+    if await queries.ask(http, "/info", tcp_port_in) != tcp.port:
         raise AskFailed(f"{http}/info: this is not the nsqd of {tcp}")
     return http

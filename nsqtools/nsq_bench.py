@@ -1,7 +1,7 @@
-"""nsq_bench: publishes and consumes as fast as it goes, or at a rate, and tells how fast that was.
+"""nsq_bench: publish and consume as fast as possible, or at a rate, and report how fast that was.
 
-It measures nsqd and this client together: a single Python process is seldom faster than an nsqd. Several of them, on
-several machines, begin together with --deadline.
+It measures nsqd together with this client: a single Python process is rarely faster than an nsqd. With --deadline
+several processes, on several machines, begin at the same time.
 """
 
 from __future__ import annotations
@@ -35,29 +35,29 @@ from nsqtools.throttle import Throttle
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Publishes to a topic, consumes from it, or both at a time, shows each second how it goes, and prints a summary. Bodies
-begin with the time, so that consuming also tells how long messages were on their way (on one machine, or where clocks
-agree). What was published and not consumed stays in the topic: delete it, or use a topic#ephemeral."""
+Publishes to a topic, consumes from it, or both at once, shows the rates every second, and prints a summary. Bodies
+begin with the time, so consuming also measures how long messages took (on one machine, or with synchronized clocks).
+Messages that were not consumed stay in the topic: delete it, or use a topic#ephemeral."""
 
 _MARK: Final = b"nsqbench"
 _STAMPED: Final = 16  # bytes: the mark and the time
-_QUIET: Final = 1.0  # seconds without a message, after which nothing more comes
+_QUIET: Final = 1.0  # seconds without a message after which no more are expected
 _MOST_MESSAGE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
-    nsqd_tcp_address: tuple[str, ...] = option((), f"{flags.NSQD_TCP_ADDRESS}; 127.0.0.1:4150 without any")
+    nsqd_tcp_address: tuple[str, ...] = option((), f"{flags.NSQD_TCP_ADDRESS}; by default 127.0.0.1:4150")
     mode: str = option("both", "what to do: pub, sub, or both", kind=one_of("pub", "sub", "both"))
     topic: str = option("sub_bench", "topic to publish to and to consume")
     channel: str = option("ch", "channel to consume")
     size: int = option(200, "bytes of a message")
-    batch_size: int = option(200, "messages that are published together; 1: one by one")
-    connections: int = option(0, "connections to each nsqd, of publishers and of consumers; 0: one for each processor")
-    rate: float = option(0.0, "messages per second to publish, in all; 0: as fast as it goes")
+    batch_size: int = option(200, "messages to publish together; 1: one by one")
+    connections: int = option(0, "connections to each nsqd, for publishing and for consuming; 0: one per processor")
+    rate: float = option(0.0, "messages per second to publish, in all; 0: as fast as possible")
     rdy: int = option(2500, "messages in flight for each consumer")
-    runfor: Nanoseconds = option(10 * SECOND, "how long", kind=DURATION)
-    deadline: str = option("", "when to begin, 'YYYY-MM-DD HH:MM:SS' in UTC; empty: at once")
+    runfor: Nanoseconds = option(10 * SECOND, "how long to run", kind=DURATION)
+    deadline: str = option("", "when to begin: 'YYYY-MM-DD HH:MM:SS' in UTC; empty: at once")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
     quiet: bool = option(False, "show nothing before the summary")
@@ -87,7 +87,7 @@ class Options(ToolOptions):
 
 
 def begin_of(deadline: str) -> float:
-    """Seconds since 1970. Raises StartupError."""
+    """Return a deadline as seconds since 1970. Raise StartupError."""
     try:
         if not re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", deadline):
             raise ValueError
@@ -97,7 +97,7 @@ def begin_of(deadline: str) -> float:
 
 
 def age_of(stamp: bytes) -> float | None:
-    """How long ago, in seconds, a message was published that begins so; None where it does not say."""
+    """Return how many seconds ago a message that begins with `stamp` was published; None if it has no time."""
     if len(stamp) < _STAMPED or not stamp.startswith(_MARK):
         return None
     return max(0.0, (time.time_ns() - int.from_bytes(stamp[len(_MARK) :], "big")) / 1e9)
@@ -105,7 +105,7 @@ def age_of(stamp: bytes) -> float | None:
 
 @dataclass(slots=True)
 class Side:
-    """What publishing or consuming has come to."""
+    """The result of publishing or of consuming."""
 
     messages: int = 0
     bytes: int = 0
@@ -113,6 +113,7 @@ class Side:
     times: Histogram = field(default_factory=Histogram)
 
     def add_times(self, age: float | None, count: int) -> None:
+        """Add the same time for `count` messages, unless it is unknown."""
         if age is not None and count:
             self.times.add(age, count)
 
@@ -128,6 +129,8 @@ class Side:
 
 
 class Bench:
+    """One run: publishers and consumers, and what they have done so far."""
+
     def __init__(self, options: Options) -> None:
         self.options = options
         self.published = Side()
@@ -135,12 +138,13 @@ class Bench:
         self._throttle: Throttle | None = None
 
     async def run(self, producers: Sequence[Producer], consumers: Sequence[Consumer], stop: trio.Event) -> None:
-        """Everything is connected. Raises NSQError."""
+        """Run all connections until the time is over. Raise NSQError."""
         options = self.options
         if options.rate:
             self._throttle = Throttle(options.rate, trio.current_time())
         began = trio.current_time()
-        end = trio.CancelScope(deadline=began + seconds(options.runfor))  # nothing in it: publishers look at it
+        # Never entered: publishers read its deadline, which `stop` moves.
+        end = trio.CancelScope(deadline=began + seconds(options.runfor))
         async with trio.open_nursery() as nursery:
             for consumer in consumers:
                 nursery.start_soon(self._consume, consumer, began)
@@ -174,7 +178,8 @@ class Bench:
 
     async def _consume(self, consumer: Consumer, began: float) -> None:
         side = self.consumed
-        # Those published together are timed once, when the first of them comes: the rest is done for each message.
+        # Messages that were published together are timed once, when the first of them arrives: everything here is done
+        # for each message.
         stamp, same, age = b"", 0, None
         try:
             async for message in consumer:
@@ -198,10 +203,10 @@ class Bench:
             if self.consumed.messages == before:
                 return
 
-    # What is shown
+    # Output
 
     async def show(self) -> None:
-        """Each second what has been done in it, on stderr; over and over the same line on a terminal."""
+        """Show on stderr every second what was done in it; on a terminal always in the same line."""
         end = "\r" if sys.stderr.isatty() else "\n"
         published = consumed = 0
         while True:
@@ -211,7 +216,7 @@ class Bench:
                 parts.append(f"published {self.published.messages - published:9,d}/s")
             if self.options.mode != "pub":
                 parts.append(f"consumed {self.consumed.messages - consumed:9,d}/s")
-                parts.append(f"on their way p50 {self.consumed.times.percentile(50) * 1000:.2f} ms")
+                parts.append(f"latency p50 {self.consumed.times.percentile(50) * 1000:.2f} ms")
             sys.stderr.write("  ".join(parts) + end)
             sys.stderr.flush()
             published, consumed = self.published.messages, self.consumed.messages
@@ -229,7 +234,7 @@ class Bench:
         }
 
 
-def shown(summary: dict[str, Any]) -> str:
+def summary_text(summary: dict[str, Any]) -> str:
     lines = []
     for name, times, words in (
         ("publish", "round_trip_ms", f"until the OK of {summary['batch_size']}"),
@@ -250,7 +255,7 @@ def shown(summary: dict[str, Any]) -> str:
 async def open_all(
     options: Options, producer_config: Config, consumer_config: Config, stack: AsyncExitStack
 ) -> tuple[list[Producer], list[Consumer]]:
-    """All connections there are to be. Raises NSQError."""
+    """Open all connections. Raise NSQError."""
     producers, consumers = [], []
     for address in options.addresses:
         for _ in range(options.connections_each):
@@ -276,15 +281,15 @@ async def run(options: Options, stop: trio.Event) -> int:
             if options.deadline:
                 log.info("beginning at %s UTC", options.deadline)
                 await run_until(stop, partial(trio.sleep, max(0.0, begin_of(options.deadline) - time.time())))
-            await _shown_beside(bench, partial(bench.run, producers, consumers, stop))
+            await _run_with_display(bench, partial(bench.run, producers, consumers, stop))
     except NSQError as error:
         raise ToolFailed(str(error)) from error
     summary = bench.summary()
-    await output.write((json.dumps(summary) + "\n" if options.json else shown(summary)).encode())
+    await output.write((json.dumps(summary) + "\n" if options.json else summary_text(summary)).encode())
     return 0
 
 
-async def _shown_beside(bench: Bench, job: Callable[[], Awaitable[None]]) -> None:
+async def _run_with_display(bench: Bench, job: Callable[[], Awaitable[None]]) -> None:
     trouble: list[BaseException] = []
     async with trio.open_nursery() as nursery:
         if not bench.options.quiet:

@@ -1,9 +1,10 @@
-"""nsq_replay: publishes again what a range of a topic's log holds, into a topic, here or on another cluster.
+"""nsq_replay: publish a range of a topic's log again, into a topic on the same or on another cluster.
 
-The range is fixed when it begins, so replaying into the same topic comes to an end. Messages of several nsqd are
-replayed in the order in which they were published, as the nodes' clocks have it. Nothing at the source changes.
+The range is fixed at the beginning, so a replay into the same topic ends. Messages of several nsqd are replayed in the
+order in which they were published, according to the clocks of the nodes. Nothing changes at the source.
 
-A message is published at least once: after a broken connection, and from a checkpoint, the last batch may come twice.
+A message is published at least once: after a broken connection, or from a checkpoint, the last batch may be published
+twice.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from nsqtools import flags
 from nsqtools.checkpoint import Checkpoint, Place
 from nsqtools.client_flags import CLIENT_OPTIONS, PRODUCER_OPT, client_config
 from nsqtools.command import LAST_ANSWERS, ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_place
-from nsqtools.nodes import AskFailed, Asking, servers_of, tcp_port_in
+from nsqtools.history import Bounds, Span, SpanReader, TopicLog, next_in_time, parse_position
+from nsqtools.nodes import AskFailed, Queries, servers_of, tcp_port_in
 from nsqtools.output import Output
 from nsqtools.progress import Progress, with_progress
 from nsqtools.throttle import Throttle
@@ -37,11 +38,11 @@ from nsqtools.throttle import Throttle
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Publishes what a range of a topic's log holds into --destination-topic, in the order of publication, without touching
-the topic or its channels. Deferred messages are published at once. Where no destination is named, the nsqd that the
-messages come from get them. With --checkpoint the same command goes on where it was interrupted.
+Publishes a range of a topic's log into --destination-topic, in the order of publication, without changing the topic or
+its channels. Deferred messages are published at once. Without a destination address, the nsqd that have the topic get
+the messages. With --checkpoint the same command continues an interrupted replay.
 
-Exit status 3: not all of the range was replayed, because it was stopped, or because parts cannot be read any more."""
+Exit status 3: the range was not replayed completely, because it was stopped or parts can no longer be read."""
 
 NOT_ALL: Final = 3
 _SAVE_EVERY: Final = 1.0  # seconds
@@ -54,18 +55,18 @@ class Options(ToolOptions):
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     from_: str = option(
         "earliest",
-        "where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (so long ago)",
+        "where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
         flag="from",
     )
-    to: str = option("latest", "before which to end: latest, a sequence, a time, or so long ago")
-    limit: int = option(0, "at most so many messages; 0: all")
+    to: str = option("latest", "end before: latest, a sequence, a time, or 1h (an hour ago)")
+    limit: int = option(0, "most messages to replay; 0: all")
     destination_topic: str = option("", "topic to publish into")
     destination_nsqd_tcp_address: tuple[str, ...] = option((), "TCP address of an nsqd to publish to, host:port")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
-    rate: float = option(0.0, "messages per second, at most; 0: as fast as it goes")
-    batch_size: int = option(200, "messages that are published together, at most")
-    checkpoint: str = option("", "file that keeps how far it has come; where it exists, the replay goes on there")
-    dry_run: bool = option(False, "only say what would be replayed")
+    rate: float = option(0.0, "most messages per second; 0: as fast as possible")
+    batch_size: int = option(200, "most messages to publish together")
+    checkpoint: str = option("", "file for the progress; if it exists, the replay continues from it")
+    dry_run: bool = option(False, "only print what would be replayed")
     quiet: bool = option(False, "show no progress")
     json: bool = option(False, "print the summary as an object, for programs")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
@@ -84,8 +85,8 @@ class Options(ToolOptions):
             flags.check_server(address)
         flags.check_timeouts(self.http_client_connect_timeout, self.http_client_request_timeout)
         now = datetime.now(UTC)
-        parse_place("from", self.from_, now)
-        parse_place("to", self.to, now)
+        parse_position("from", self.from_, now)
+        parse_position("to", self.to, now)
         if self.batch_size <= 0:
             raise StartupError("--batch-size should be positive")
         if self.limit < 0 or self.rate < 0:
@@ -94,18 +95,18 @@ class Options(ToolOptions):
 
 @dataclass(slots=True)
 class Replay:
-    """What is replayed, and how far it has come."""
+    """The ranges to replay, and the progress."""
 
     options: Options
     readers: list[SpanReader]
-    published_before: int = 0  # in earlier runs, by the checkpoint
+    published_before: int = 0  # in earlier runs, according to the checkpoint
     published: int = 0
     began: float = field(default_factory=trio.current_time)
     _saved: float = -inf
     _positions: list[int] = field(init=False)  # for each reader, the sequence before which everything was published
 
     def __post_init__(self) -> None:
-        self.settle()
+        self.mark_published()
 
     @property
     def planned(self) -> int:
@@ -121,7 +122,7 @@ class Replay:
         return sum(reader.unreadable for reader in self.readers)
 
     async def next_batch(self, size: int) -> list[bytes]:
-        """Raises AskFailed."""
+        """Return the next bodies to publish, `size` at most. Raise AskFailed."""
         if self.options.limit:
             size = min(size, self._limit - self.published)
         bodies: list[bytes] = []
@@ -129,17 +130,17 @@ class Replay:
             bodies.append(found[1].body)
         return bodies
 
-    def settle(self) -> None:
-        """Note that everything read so far has been published, so a later run may go on from here."""
+    def mark_published(self) -> None:
+        """Note that everything read so far has been published, so a later run may continue from here."""
         self._positions = [reader.position for reader in self.readers]
 
     @property
     def position(self) -> int:
-        """The sequence from which to go on, if there is only one reader."""
+        """The sequence from which to continue, if there is only one reader."""
         return self._positions[0]
 
     def save(self, *, at_once: bool) -> None:
-        """Raises ToolFailed."""
+        """Write the checkpoint, at most once per second unless `at_once`. Raise ToolFailed."""
         now = trio.current_time()
         if self.options.checkpoint and (at_once or now >= self._saved + _SAVE_EVERY):
             self._saved = now
@@ -177,35 +178,37 @@ class Replay:
         }
 
 
-async def prepare(options: Options, asking: Asking) -> Replay:
-    """Raises AskFailed or ToolFailed."""
+async def prepare(options: Options, queries: Queries) -> Replay:
+    """Find the logs and the ranges to replay, from the flags or from the checkpoint. Raise AskFailed or ToolFailed."""
     servers = await servers_of(
-        asking, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
+        queries, options.topic, lookupd=options.lookupd_http_address, nsqd_http=options.nsqd_http_address
     )
-    there = [(it, await it.bounds()) for it in (TopicLog(asking, server, options.topic) for server in servers)]
+    logs = [(it, await it.bounds()) for it in (TopicLog(queries, server, options.topic) for server in servers)]
     before = Checkpoint.load(Path(options.checkpoint)) if options.checkpoint else None
     if before is not None:
-        return _go_on(options, before, there)
-    if len(there) > 1 and (options.from_.isdigit() or options.to.isdigit()):
-        raise ToolFailed(f"a sequence is a place on one nsqd, and {len(there)} have the topic: use --nsqd-http-address")
+        return _continued(options, before, logs)
+    if len(logs) > 1 and (options.from_.isdigit() or options.to.isdigit()):
+        raise ToolFailed(
+            f"a sequence is a position on one nsqd, but {len(logs)} have the topic: use --nsqd-http-address"
+        )
     now = datetime.now(UTC)
     readers = []
-    for it, bounds in there:
-        first = await it.place(parse_place("from", options.from_, now), bounds)
-        end = await it.place(parse_place("to", options.to, now), bounds)
+    for it, bounds in logs:
+        first = await it.sequence_at(parse_position("from", options.from_, now), bounds)
+        end = await it.sequence_at(parse_position("to", options.to, now), bounds)
         readers.append(SpanReader(it, Span(bounds.node, bounds.log_id, first, max(first, end))))
     return Replay(options, readers)
 
 
-def _go_on(options: Options, before: Checkpoint, there: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
+def _continued(options: Options, before: Checkpoint, found: Sequence[tuple[TopicLog, Bounds]]) -> Replay:
     if (before.topic, before.destination_topic) != (options.topic, options.destination_topic):
         raise ToolFailed(
             f"checkpoint {options.checkpoint} is of another replay, {before.topic} into {before.destination_topic}"
         )
-    logs = {bounds.node: it for it, bounds in there}
+    logs = {bounds.node: it for it, bounds in found}
     if missing := before.places.keys() - logs.keys():
         raise ToolFailed(
-            f"checkpoint {options.checkpoint} names nodes that are not there: {', '.join(sorted(missing))}"
+            f"checkpoint {options.checkpoint} names nodes that were not found: {', '.join(sorted(missing))}"
         )
     readers = [
         SpanReader(logs[node], Span(node, place.log_id, place.next, place.end)) for node, place in before.places.items()
@@ -214,7 +217,10 @@ def _go_on(options: Options, before: Checkpoint, there: Sequence[tuple[TopicLog,
 
 
 async def publish(replay: Replay, producer: Producer, progress: Progress, stop: trio.Event) -> bool:
-    """Returns whether it came to the end. Raises AskFailed, NSQError or ToolFailed."""
+    """Publish until the end or until `stop` is set; return whether the end was reached.
+
+    Raises AskFailed, NSQError or ToolFailed.
+    """
     options = replay.options
     size = options.batch_size
     throttle = None
@@ -224,10 +230,10 @@ async def publish(replay: Replay, producer: Producer, progress: Progress, stop: 
     while not stop.is_set():
         bodies = await replay.next_batch(size)
         if not bodies:
-            replay.settle()
+            replay.mark_published()
             return True
         await producer.publish_many(options.destination_topic, bodies)
-        replay.settle()
+        replay.mark_published()
         replay.published += len(bodies)
         progress.done = replay.published
         replay.save(at_once=False)
@@ -237,31 +243,31 @@ async def publish(replay: Replay, producer: Producer, progress: Progress, stop: 
     return False
 
 
-async def destinations(options: Options, asking: Asking, replay: Replay) -> list[str]:
-    """Raises AskFailed."""
+async def destinations(options: Options, queries: Queries, replay: Replay) -> list[str]:
+    """Return the TCP addresses of the nsqd to publish to. Raise AskFailed."""
     if options.destination_nsqd_tcp_address:
         return list(options.destination_nsqd_tcp_address)
     servers = [reader.log.server for reader in replay.readers]
-    return [join_host_port(it.host, await asking.ask(it, "/info", tcp_port_in)) for it in servers]
+    return [join_host_port(it.host, await queries.ask(it, "/info", tcp_port_in)) for it in servers]
 
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    asking = Asking(
+    queries = Queries(
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )
     # Each batch is awaited, so no answer is outstanding at the end.
     config = client_config("nsq_replay", options.producer_opt, drain_timeout=0.0)
     try:
-        replay = await prepare(options, asking)
+        replay = await prepare(options, queries)
         if options.dry_run:
-            await output.write(shown(replay, options, complete=False))
+            await output.write(summary_text(replay, options, complete=False))
             return 0
-        addresses = await destinations(options, asking, replay)
+        addresses = await destinations(options, queries, replay)
     except AskFailed as error:
         raise ToolFailed(str(error)) from error
-    replay.save(at_once=True)  # what cannot be written is noticed before anything is published
+    replay.save(at_once=True)  # fails before anything is published if the file cannot be written
     progress = Progress(replay.planned, quiet=options.quiet)
     complete, trouble = False, None
 
@@ -275,7 +281,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     except (AskFailed, NSQError) as error:
         trouble = error
     replay.save(at_once=True)
-    await output.write(shown(replay, options, complete=complete))
+    await output.write(summary_text(replay, options, complete=complete))
     if trouble is not None:
         raise ToolFailed(f"{trouble}; {_advice(replay)}")
     return 0 if complete and not replay.unreadable else NOT_ALL
@@ -283,13 +289,13 @@ async def run(options: Options, stop: trio.Event) -> int:
 
 def _advice(replay: Replay) -> str:
     if replay.options.checkpoint:
-        return "the same command goes on here"
+        return "run the same command again to continue"
     if len(replay.readers) == 1:
-        return f"to go on: --from={replay.position}"
-    return "use --checkpoint to be able to go on"
+        return f"to continue: --from={replay.position}"
+    return "use --checkpoint to be able to continue"
 
 
-def shown(replay: Replay, options: Options, *, complete: bool) -> bytes:
+def summary_text(replay: Replay, options: Options, *, complete: bool) -> bytes:
     summary = replay.summary(complete=complete)
     if options.json:
         return json.dumps(summary).encode() + b"\n"
@@ -305,7 +311,7 @@ def shown(replay: Replay, options: Options, *, complete: bool) -> bytes:
             f"{options.destination_topic} in {summary['seconds']:.1f} s"
         ]
         if summary["unreadable"]:
-            lines.append(f"{summary['unreadable']} messages cannot be read any more")
+            lines.append(f"{summary['unreadable']} messages can no longer be read")
     return "".join(f"{line}\n" for line in lines).encode()
 
 

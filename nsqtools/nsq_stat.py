@@ -1,4 +1,4 @@
-"""nsq_stat: rates and depths of one channel, summed over all nsqd that have it, once every interval."""
+"""nsq_stat: rates and depths of one channel, summed over all nsqd that have it, in every interval."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from common.options import DURATION, option
 from common.startup import StartupError
 from nsqtools import flags
 from nsqtools.command import ToolFailed, ToolOptions, run_tool, run_until
-from nsqtools.nodes import Asking, Server, parse_server
+from nsqtools.nodes import Queries, Server, parse_server
 from nsqtools.output import Output
 from nsqtools.rates import HEADER, ROWS_PER_HEADER, Poll, counters_in, row_between
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
 Prints a line for each interval: messages per second in and out of a channel, its depth, and counters since nsqd
-started, summed over all nsqd that have the topic. Where one of them does not answer, the line says without whom."""
+started, summed over all nsqd that have the topic. If some of them do not answer, the line names those missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Options(ToolOptions):
     topic: str = option("", "topic to watch")
     channel: str = option("", "channel to watch")
     interval: Nanoseconds = option(2 * SECOND, "time between lines", kind=DURATION)
-    count: int | None = option(None, "how many lines; without it there is no end", kind=flags.COUNT)
+    count: int | None = option(None, "number of lines; by default without end", kind=flags.COUNT)
     json: bool = option(False, "print an object for each line, for programs")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
@@ -65,26 +65,26 @@ def _check_addresses(program: str, addresses: Sequence[str]) -> None:
 
 
 class Channel:
-    """The channel that is watched, wherever it is."""
+    """The watched channel on all of its nsqd."""
 
     def __init__(self, options: Options) -> None:
         self._topic = options.topic
         self._channel = options.channel
         self._given = [parse_server(address) for address in options.nsqd_http_address]
         self._lookupds = [parse_server(address) for address in options.lookupd_http_address]
-        self._asking = Asking(
+        self._queries = Queries(
             connect_timeout=seconds(options.http_client_connect_timeout),
             request_timeout=seconds(options.http_client_request_timeout),
         )
-        self._known: list[Server] = []  # who had the topic when an nsqlookupd last said so
+        self._known: list[Server] = []  # the nsqd that had the topic in nsqlookupd's last answer
 
     async def poll(self) -> tuple[Poll, list[str]]:
-        """What the nodes say, and what went wrong."""
+        """Return the counters of all nsqd, and lines about what went wrong."""
         servers, troubles = await self._nodes()
         topic, channel = quote(self._topic), quote(self._channel)
         target = f"/stats?format=json&topic={topic}&channel={channel}&include_clients=false"
         read = partial(counters_in, topic=self._topic, channel=self._channel)
-        answers, failures = await self._asking.ask_all(servers, target, read)
+        answers, failures = await self._queries.ask_all(servers, target, read)
         nodes = {str(server): found for server, found in answers.items() if found is not None}
         troubles += (f"ERROR: failed to get nsqd stats - {failure}" for failure in failures)
         if answers and not nodes:
@@ -97,7 +97,7 @@ class Channel:
     async def _nodes(self) -> tuple[list[Server], list[str]]:
         if self._given:
             return self._given, []
-        producers, failures = await self._asking.producers(self._lookupds, self._topic)
+        producers, failures = await self._queries.producers(self._lookupds, self._topic)
         troubles = [f"ERROR: failed to get topic producers - {failure}" for failure in failures]
         if len(failures) < len(self._lookupds):
             self._known = [producer.server for producer in producers]
@@ -107,11 +107,13 @@ class Channel:
 
 
 class Watched(Protocol):
+    """A source of polls."""
+
     async def poll(self) -> tuple[Poll, list[str]]: ...
 
 
 async def watch(channel: Watched, options: Options, write: Callable[[bytes], Awaitable[None]]) -> None:
-    """Prints rows until there are enough. Raises ToolFailed when there is nothing to begin with."""
+    """Print rows until there are enough. Raise ToolFailed if the first poll finds nothing."""
     before, troubles = await channel.poll()
     if not before.nodes:
         raise ToolFailed("; ".join(troubles))

@@ -1,4 +1,4 @@
-"""nsq_tail: prints messages as they come; with --peek those that a topic's log has kept, without touching anything."""
+"""nsq_tail: print messages as they arrive, or with --peek, changing nothing, those that a topic's log has kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from common.startup import StartupError
 from common.wire.names import is_ephemeral
 from nsqclient import Config, Consumer, Message, NSQError, open_consumer
 from nsqtools import flags
-from nsqtools.answers import list_in, number_in
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, MAX_IN_FLIGHT, client_config
 from nsqtools.command import (
     STATUS_OF_A_CLOSED_PIPE,
@@ -28,8 +27,9 @@ from nsqtools.command import (
     run_tool,
     run_until,
 )
-from nsqtools.history import body_document, parse_place
-from nsqtools.nodes import AskFailed, Asking, servers_of
+from nsqtools.history import body_document, parse_position
+from nsqtools.json_fields import list_in, number_in
+from nsqtools.nodes import AskFailed, Queries, servers_of
 from nsqtools.output import Output, message_line
 from nsqtools.peek import peek
 
@@ -38,28 +38,30 @@ log = logging.getLogger(__name__)
 ABOUT: Final = """\
 Prints each message and a newline, and finishes it. Without --channel it makes an ephemeral channel of its own.
 
-With --peek it reads what the topics' logs have kept: no channel is made, nothing is delivered or finished, and it ends
-with the last message. With -n alone the last n are shown, with --from the first n from there on."""
+With --peek it reads the logs of the topics: no channel is made, nothing is delivered or finished, and it ends after
+the last message. With -n alone it shows the last n messages, with --from the first n from there on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
-    channel: str = option("", "channel to consume; empty: tail, six digits, and #ephemeral")
+    channel: str = option("", "channel to consume; empty: tailNNNNNN#ephemeral")
     max_in_flight: int = option(200, MAX_IN_FLIGHT)
-    n: int = option(0, "how many messages to show, of all topics together; 0: no end")
+    n: int = option(0, "number of messages to show, of all topics together; 0: no end")
     print_topic: bool = option(False, "print the topic's name before each message")
     json: bool = option(False, "print an object for each message, for programs")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     nsqd_http_address: tuple[str, ...] = option(
-        (), f"{flags.NSQD_HTTP_ADDRESS}; for --peek, and to look before an ephemeral channel is made"
+        (), f"{flags.NSQD_HTTP_ADDRESS}; for --peek, and for the check before an ephemeral channel is made"
     )
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     topic: tuple[str, ...] = option((), "topic to show")
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
-    force: bool = option(False, "make an ephemeral channel even where it takes away what waits for the first channel")
-    peek: bool = option(False, "show what the log has kept, and change nothing")
+    force: bool = option(
+        False, "make an ephemeral channel even if it takes away messages that wait for a first channel"
+    )
+    peek: bool = option(False, "show what the log has kept, without changing anything")
     from_: str = option(
-        "", "with --peek, where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (so long ago)",
+        "", "with --peek, where to begin: earliest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
         flag="from",
     )  # fmt: skip
 
@@ -79,7 +81,7 @@ class Options(ToolOptions):
         if self.from_:
             if not self.peek:
                 raise StartupError("--from only used with --peek")
-            parse_place("from", self.from_, datetime.now(UTC))
+            parse_position("from", self.from_, datetime.now(UTC))
         if self.n < 0:
             raise StartupError("-n should not be negative")
 
@@ -89,14 +91,14 @@ class Options(ToolOptions):
 
 
 class Tail:
-    """Consumers whose messages are printed one after the other, until there were enough."""
+    """Consumers whose messages are printed one after another, until there were enough."""
 
     def __init__(self, options: Options, config: Config, output: Output) -> None:
         self._options = options
         self._channel = options.channel or f"tail{random.randrange(10**6):06d}#ephemeral"
         self._config = config
         self._output = output
-        self.status = 0  # with which to exit
+        self.status = 0  # the exit status
         self._left: float = options.n or inf
         self._turn = trio.Lock()
         self._writing: trio.CancelScope | None = None
@@ -105,7 +107,7 @@ class Tail:
         self._is_stopping = False
 
     async def follow(self, topic: str) -> None:
-        """Raises ToolFailed."""
+        """Print the messages of a topic until `stop`. Raise ToolFailed."""
         log.info("Adding consumer for topic: %s", topic)
         try:
             with trio.CancelScope() as opening:
@@ -146,7 +148,7 @@ class Tail:
                 message.requeue(0, backoff=False)
                 raise ToolFailed(f"ERROR: failed to write to os.Stdout - {error.strerror}") from error
             except OutputClosed:
-                self.status = STATUS_OF_A_CLOSED_PIPE  # and in good order: nothing is left in flight
+                self.status = STATUS_OF_A_CLOSED_PIPE  # in good order, too: nothing is left in flight
                 self._left = 0
                 message.requeue(0, backoff=False)
             else:
@@ -159,11 +161,11 @@ class Tail:
 
     def stop(self) -> None:
         self._is_stopping = True
-        for scope in self._opening:  # an nsqd that hangs may take long to fail
+        for scope in self._opening:  # connecting to an nsqd that hangs may take long to fail
             scope.cancel()
         for consumer in self._consumers:
             consumer.stop()
-        if self._writing is not None:  # whoever reads our output may have stopped
+        if self._writing is not None:  # the reader of our output may have stopped reading
             self._writing.cancel()
 
 
@@ -177,12 +179,15 @@ def _about(message: Message) -> dict[str, Any]:
     }
 
 
-async def guard(options: Options, topic: str, asking: Asking) -> None:
-    """A topic's backlog goes to its first channel: one that vanishes must not be it. Raises ToolFailed."""
+async def guard(options: Options, topic: str, queries: Queries) -> None:
+    """Refuse to make an ephemeral channel that would be the topic's first one. Raise ToolFailed.
+
+    The first channel gets the topic's backlog, which would vanish together with an ephemeral channel.
+    """
     target = f"/stats?format=json&topic={quote(topic)}&include_clients=false"
     try:
         servers = await servers_of(
-            asking,
+            queries,
             topic,
             lookupd=options.lookupd_http_address,
             nsqd_http=options.nsqd_http_address,
@@ -190,21 +195,21 @@ async def guard(options: Options, topic: str, asking: Asking) -> None:
         )
     except AskFailed as error:
         if error.status != 404:
-            log.warning("WARNING: cannot look whether topic %s has a channel already: %s", topic, error)
+            log.warning("WARNING: cannot check whether topic %s already has a channel: %s", topic, error)
         return
-    answers, failures = await asking.ask_all(servers, target, partial(_unread, topic=topic))
+    answers, failures = await queries.ask_all(servers, target, partial(_unread, topic=topic))
     for failure in failures:
-        log.warning("WARNING: cannot look whether topic %s has a channel already: %s", topic, failure)
+        log.warning("WARNING: cannot check whether topic %s already has a channel: %s", topic, failure)
     for server, depth in answers.items():
         if depth:
             raise ToolFailed(
                 f"topic {topic} on {server} has {depth} messages and no channel: an ephemeral one would "
-                "take them away; use --peek to look at them, --channel to keep them, or --force"
+                "take them away; use --peek to see them, --channel to keep them, or --force"
             )
 
 
 def _unread(stats: Any, *, topic: str) -> int:
-    """How many messages of what `/stats` says wait for the topic's first channel."""
+    """Return how many messages in an answer of `/stats` wait for the topic's first channel."""
     return sum(
         number_in(found, "depth")
         for found in list_in(stats, "topics")
@@ -214,9 +219,9 @@ def _unread(stats: Any, *, topic: str) -> int:
 
 async def run(options: Options, stop: trio.Event) -> int:
     output = Output()
-    asking = Asking()
+    queries = Queries()
     if options.peek:
-        await run_until(stop, lambda: peek(options, asking, output))
+        await run_until(stop, lambda: peek(options, queries, output))
         return 0
     in_flight = options.max_in_flight
     if 0 < options.n < in_flight:
@@ -224,7 +229,7 @@ async def run(options: Options, stop: trio.Event) -> int:
     tail = Tail(options, client_config("nsq_tail", options.consumer_opt, max_in_flight=in_flight), output)
     if not options.force and (not options.channel or is_ephemeral(options.channel)):
         for topic in options.topic:
-            await guard(options, topic, asking)
+            await guard(options, topic, queries)
     async with trio.open_nursery() as services:
         services.start_soon(_stop_on, stop, tail)
         async with trio.open_nursery() as topics:

@@ -1,6 +1,6 @@
-"""nsq_to_file: every message of some topics into files, finished when it is on the disk.
+"""nsq_to_file: write every message of some topics to files, and finish it when it is on the disk.
 
-Here are the settings, which topics there are, and a consumer and a writer (topic_archive.py) for each of them.
+This module has the settings, finds the topics, and starts a consumer and a writer (topic_archive.py) for each of them.
 """
 
 from __future__ import annotations
@@ -26,48 +26,47 @@ from common.startup import StartupError
 from common.wire.names import is_valid_name
 from nsqclient import Config, NSQError, open_consumer
 from nsqtools import flags
-from nsqtools.answers import list_in
 from nsqtools.archive_file import ArchiveFailed, Layout, check_folders
 from nsqtools.client_flags import CLIENT_OPTIONS, CONSUMER_OPT, client_config
 from nsqtools.command import ToolFailed, ToolOptions, log_to_stderr, run_tool, run_until
-from nsqtools.nodes import Asking, parse_server
+from nsqtools.json_fields import list_in
+from nsqtools.nodes import Queries, parse_server
 from nsqtools.rotation import FileNames, Rotation, file_names
 from nsqtools.topic_archive import TopicArchive
 
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-A message is finished when the file that holds it is on the disk, so nsqd's message timeout has to be longer than
---sync-interval. It may be in the files twice, after a crash for instance, and is never given up, unless --consumer-opt
-sets max_attempts. SIGHUP closes all files; the next message opens another one. In names, <TOPIC>, <HOST>, <PID>,
-<DATETIME> and <REV> are filled in; several processes that write to the same folder need names of their own (<PID> or
---host-identifier)."""
+A message is finished once it is on the disk, so nsqd's message timeout has to be longer than --sync-interval. It may
+be in the files twice, for instance after a crash, and is never given up, unless --consumer-opt sets max_attempts.
+SIGHUP closes all files; the next message opens a new one. In names, <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are
+replaced; several processes that write to the same folder need different names (<PID> or --host-identifier)."""
 
-_MOST_THREADS: Final = 16  # that write at the same time
+_MOST_THREADS: Final = 16  # writing at the same time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ToolOptions):
-    log_level: str = option("info", "what to log: debug, info, warn, error, or fatal")
-    log_prefix: str = option("[nsq_to_file] ", "what each line of the log begins with")
+    log_level: str = option("info", "lowest level to log: debug, info, warn, error, or fatal")
+    log_prefix: str = option("[nsq_to_file] ", "beginning of each line of the log")
     channel: str = option("nsq_to_file", "channel to consume")
-    max_in_flight: int = option(200, "most messages that are in flight, and not yet on the disk")
-    output_dir: str = option("/tmp", "folder of the files")
-    work_dir: str = option("", "folder of files that are still written to; empty: --output-dir")
-    datetime_format: str = option("%Y-%m-%d_%H", "what <DATETIME> becomes, with the codes of strftime")
-    filename_format: str = option("<TOPIC>.<HOST><REV>.<DATETIME>.log", "what files are called")
-    host_identifier: str = option("", "what <HOST> becomes; it may hold <SHORT_HOST> and <HOSTNAME>")
+    max_in_flight: int = option(200, "most messages in flight, that is, not yet on the disk")
+    output_dir: str = option("/tmp", "folder for the files")
+    work_dir: str = option("", "folder for files that are still being written; empty: --output-dir")
+    datetime_format: str = option("%Y-%m-%d_%H", "replacement for <DATETIME>, with the codes of strftime")
+    filename_format: str = option("<TOPIC>.<HOST><REV>.<DATETIME>.log", "names of the files")
+    host_identifier: str = option("", "replacement for <HOST>; may contain <SHORT_HOST> and <HOSTNAME>")
     gzip: bool = option(False, "compress files")
-    gzip_level: int = option(6, "how hard to compress, 1 to 9")
-    skip_empty_files: bool = option(False, "make no file where there is no message")
+    gzip_level: int = option(6, "level of compression, 1 to 9")
+    skip_empty_files: bool = option(False, "make no files without messages")
     topic: tuple[str, ...] = option((), "topic to consume")
-    topic_pattern: str = option("", "regular expression (Python's) that a topic must match somewhere")
+    topic_pattern: str = option("", "regular expression (Python's) that a part of the topic's name must match")
     topic_refresh: Nanoseconds = option(
-        MINUTE, "how often nsqlookupd is asked for topics; 0 or less: once", kind=DURATION
+        MINUTE, "how often nsqlookupd is asked for topics; 0 or less: only once", kind=DURATION
     )
-    rotate_size: int = option(0, "bytes above which another file begins; 0 or less: any size")
-    rotate_interval: Nanoseconds = option(0, "time after which another file begins; 0 or less: never", kind=DURATION)
-    sync_interval: Nanoseconds = option(30 * SECOND, "how long messages wait at most to be on the disk", kind=DURATION)
+    rotate_size: int = option(0, "bytes above which a new file begins; 0 or less: never")
+    rotate_interval: Nanoseconds = option(0, "time after which a new file begins; 0 or less: never", kind=DURATION)
+    sync_interval: Nanoseconds = option(30 * SECOND, "longest time until messages are on the disk", kind=DURATION)
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(5 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
@@ -126,7 +125,7 @@ class Options(ToolOptions):
         )
 
     def names(self, topic: str) -> FileNames:
-        """Raises ValueError."""
+        """Return the names of a topic's files. Raise ValueError."""
         layout = self.layout
         return file_names(
             self.filename_format,
@@ -141,7 +140,7 @@ class Options(ToolOptions):
 
 
 class TopicLog(logging.LoggerAdapter[logging.Logger]):
-    """Says of which topic and channel it speaks."""
+    """Adds the topic and the channel to each line of the log."""
 
     def process(self, msg: object, kwargs: Any) -> tuple[str, Any]:
         assert self.extra is not None
@@ -153,7 +152,7 @@ def local_time() -> datetime:
 
 
 class Archive:
-    """All topics that are written."""
+    """All topics that are being written."""
 
     def __init__(self, options: Options, config: Config, wall: Callable[[], datetime]) -> None:
         self._options = options
@@ -165,8 +164,8 @@ class Archive:
         self._not_matching: set[str] = set()
         self._is_stopping = False
 
-    def begins(self, topic: str) -> bool:
-        """Whether this topic is one to write that is not written yet."""
+    def claim(self, topic: str) -> bool:
+        """Return whether to start writing this topic, and mark it as started."""
         if topic in self._topics or topic in self._not_matching or self._is_stopping:
             return False
         pattern = self._options.topic_pattern
@@ -178,7 +177,7 @@ class Archive:
         return True
 
     async def write(self, topic: str, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until it is told to stop. Raises ToolFailed."""
+        """Write a topic until `stop`. Raise ToolFailed."""
         options = self._options
         try:
             async with open_consumer(
@@ -215,6 +214,7 @@ class Archive:
                 archive.stop()
 
     async def hang_up_on_signal(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Close all files at each SIGHUP."""
         with trio.open_signal_receiver(signal.SIGHUP) as arrivals:
             release_signals([signal.SIGHUP])
             task_status.started()
@@ -225,18 +225,18 @@ class Archive:
 
 
 async def find_topics(options: Options, archive: Archive, nursery: trio.Nursery) -> None:
-    """Begins with each topic that some nsqlookupd knows, as it appears."""
-    asking = Asking(
+    """Start writing each topic as it appears in an nsqlookupd."""
+    queries = Queries(
         connect_timeout=seconds(options.http_client_connect_timeout),
         request_timeout=seconds(options.http_client_request_timeout),
     )
     lookupds = [parse_server(address) for address in options.lookupd_http_address]
     while True:
-        answers, failures = await asking.ask_all(lookupds, "/topics", _topics)
+        answers, failures = await queries.ask_all(lookupds, "/topics", _topics)
         for failure in failures:
             log.error("could not retrieve topic list: %s", failure)
         for topic in sorted({topic for topics in answers.values() for topic in topics}):
-            if archive.begins(topic):
+            if archive.claim(topic):
                 nursery.start_soon(archive.write, topic)
         if options.topic_refresh <= 0:
             return
@@ -251,9 +251,10 @@ def _topics(answer: Any) -> list[str]:
     return topics
 
 
-async def begin_all(options: Options, archive: Archive, nursery: trio.Nursery) -> None:
+async def start_given_topics(options: Options, archive: Archive, nursery: trio.Nursery) -> None:
+    """Start writing the topics of `--topic`."""
     for topic in options.topic:
-        if archive.begins(topic):
+        if archive.claim(topic):
             await nursery.start(archive.write, topic)
 
 
@@ -272,7 +273,7 @@ async def run(options: Options, stop: trio.Event, *, wall: Callable[[], datetime
     async with trio.open_nursery() as services:
         await services.start(archive.hang_up_on_signal)
         async with trio.open_nursery() as topics:
-            await run_until(stop, partial(begin_all, options, archive, topics))
+            await run_until(stop, partial(start_given_topics, options, archive, topics))
             if not options.topic:
                 services.start_soon(find_topics, options, archive, topics)
             await stop.wait()

@@ -1,4 +1,4 @@
-"""nsq_to_http: an HTTP request for each message of a channel."""
+"""nsq_to_http: send an HTTP request for each message of a channel."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-A POST carries the message as its body and has succeeded with any status 2xx; in the URL of a GET the message stands for
-%s, and only 200 is success (%% is a percent sign). What fails is requeued, with a delay, and everything goes slower.
+A POST has the message as its body and succeeds with any status 2xx. In the URL of a GET the message replaces %s, and
+only 200 is success (%% is a percent sign). Messages that fail are requeued with a delay, and the tool slows down.
 
 ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) is dropped."""
 
@@ -43,15 +43,15 @@ class Options(ToolOptions):
     topic: str = option("", "topic to consume")
     channel: str = option("nsq_to_http", "channel to consume")
     max_in_flight: int = option(200, MAX_IN_FLIGHT)
-    n: int = option(100, "most requests at a time")
-    mode: str = option("hostpool", f"{MODE}; all: every one of them", kind=MODES_AND_ALL)
-    sample: float = option(1.0, "share of the messages that is sent, 0 to 1; the others are finished at once")
+    n: int = option(100, "most requests at the same time")
+    mode: str = option("hostpool", f"{MODE}; all: every target", kind=MODES_AND_ALL)
+    sample: float = option(1.0, "share of the messages to send, 0 to 1; the others are finished at once")
     http_client_connect_timeout: Nanoseconds = option(2 * SECOND, flags.CONNECT_TIMEOUT, kind=DURATION)
     http_client_request_timeout: Nanoseconds = option(20 * SECOND, flags.REQUEST_TIMEOUT, kind=DURATION)
     status_every: int = option(250, STATUS_EVERY)
     content_type: str = option(_OCTETS, "Content-Type of a POST")
     post: tuple[str, ...] = option((), "URL to post to")
-    get: tuple[str, ...] = option((), "URL to get, with %s for the message")
+    get: tuple[str, ...] = option((), "URL to get, with %s in place of the message")
     header: tuple[str, ...] = option((), "header of each request, 'Name: value'")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
@@ -89,7 +89,7 @@ class Options(ToolOptions):
         return bool(self.nsqd_tcp_address)
 
     def headers(self) -> list[tuple[str, str]]:
-        """Of each request, the given ones before ours. Raises StartupError."""
+        """Return the headers of each request. Raise StartupError."""
         headers = {"user-agent": ("User-Agent", f"nsq_to_http v{NSQ_VERSION}")}
         if self.post:
             headers["content-type"] = ("Content-Type", self.content_type)
@@ -114,12 +114,12 @@ def _check_url(url: str) -> None:
 
 
 def url_pattern(url: str) -> list[str | None]:
-    """The URL's pieces; None stands where the message goes."""
+    """Split a URL into pieces; None stands for the message."""
     return [None if piece == "%s" else "%" if piece == "%%" else piece for piece in re.split("(%[%s])", url)]
 
 
 class Sender:
-    """Makes the request for a message."""
+    """Sends the request for a message."""
 
     def __init__(self, options: Options) -> None:
         self._is_post = bool(options.post)
@@ -135,7 +135,7 @@ class Sender:
         )
 
     async def send(self, number: int, body: bytes) -> None:
-        """Raises HttpFailed."""
+        """Send a body to one of the URLs. Raise HttpFailed."""
         if self._is_post:
             method, url, content = "POST", self._urls[number], body
         else:
@@ -153,7 +153,7 @@ class Sender:
 def handler(
     options: Options, sender: Sender, draw: Callable[[], float] = random.random
 ) -> Callable[[Message], Awaitable[None]]:
-    """What is done with each message."""
+    """Return the handler of messages."""
     targets = Targets(options.post or options.get, options.mode, options.status_every)
 
     async def handle(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""nsq_to_nsq: publishes the messages of some topics to other nsqd."""
+"""nsq_to_nsq: publish the messages of some topics to other nsqd."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from nsqtools.json_filter import Dropped, JsonFilter
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-A message is finished when the destination has it. What fails is requeued, with a delay, and everything goes slower.
+A message is finished when the destination has it. Messages that fail are requeued with a delay, and the tool slows
+down.
 
 ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) is dropped."""
 
@@ -33,14 +34,14 @@ ATTENTION: a message that has failed max_attempts times (5, see --consumer-opt) 
 class Options(ToolOptions):
     topic: tuple[str, ...] = option((), "topic to consume")
     channel: str = option("nsq_to_nsq", "channel to consume")
-    destination_topic: str = option("", "topic to publish to; empty: the same")
+    destination_topic: str = option("", "topic to publish to; empty: the same topic")
     destination_nsqd_tcp_address: tuple[str, ...] = option((), "TCP address of an nsqd to publish to, host:port")
     max_in_flight: int = option(200, f"{MAX_IN_FLIGHT}, of each topic")
     mode: str = option("hostpool", MODE, kind=MODES)
     status_every: int = option(250, STATUS_EVERY)
-    require_json_field: str = option("", "only forward objects that have this field")
-    require_json_value: str = option("", "and where it has this value")
-    whitelist_json_field: tuple[str, ...] = option((), "field to forward; without any, the whole message")
+    require_json_field: str = option("", "forward only objects that have this field")
+    require_json_value: str = option("", "and only if it has this value")
+    whitelist_json_field: tuple[str, ...] = option((), "field to forward; by default the whole message")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
     lookupd_http_address: tuple[str, ...] = option((), flags.LOOKUPD_HTTP_ADDRESS)
     consumer_opt: tuple[str, ...] = option((), CONSUMER_OPT, kind=CLIENT_OPTIONS)
@@ -80,6 +81,7 @@ class Bridge:
         self.dropped = 0
 
     def handler(self, topic: str) -> Callable[[Message], Awaitable[None]]:
+        """Return the handler of a topic's messages."""
         destination = self._destination or topic
 
         async def handle(message: Message) -> None:
@@ -123,12 +125,12 @@ async def run(options: Options, stop: trio.Event) -> int:
                     nsqd=options.nsqd_tcp_address,
                     lookupd=options.lookupd_http_address,
                     config=consumer_config,
-                    concurrency=max(options.max_in_flight, 1),  # a publish waits for its OK, and the others need not
+                    concurrency=max(options.max_in_flight, 1),  # one publish waits for its OK while others go on
                     stop=stop,
                 )
                 nursery.start_soon(forward)
     if bridge.dropped:
-        log.info("%d messages were not forwarded, as the filter says", bridge.dropped)
+        log.info("%d messages were dropped by the filter", bridge.dropped)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Standard output as tools use it: bytes, written at once and whole, and whoever waits can be cancelled."""
+"""Standard output as the tools use it: bytes, written at once and completely, by tasks that can be cancelled."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import trio
 from nsqtools.command import OutputClosed
 
 _STANDARD: Final = 1
-# A pipe that says it can be written takes so much without blocking.
+# A pipe that is ready for writing takes this many bytes without blocking.
 _ATOMIC: Final = select.PIPE_BUF
 
 
 class Output:
-    """A descriptor that may be a pipe, a terminal or a file. It stays blocking: others may share it."""
+    """A descriptor that may be a pipe, a terminal or a file. It stays blocking, as other processes may share it."""
 
     def __init__(self, descriptor: int = _STANDARD) -> None:
-        """Raises OutputClosed."""
+        """Raise OutputClosed if the descriptor is closed."""
         self._descriptor = descriptor
         try:
             self._never_blocks = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -33,7 +33,7 @@ class Output:
         self._poll.register(self._descriptor, select.POLLOUT)
 
     async def write(self, data: bytes) -> None:
-        """Raises OutputClosed, and OSError for whatever else keeps it from being written."""
+        """Write all of `data`. Raise OutputClosed, or OSError for any other failure."""
         left = memoryview(data)
         try:
             while left:
@@ -52,7 +52,7 @@ class Output:
 
 
 def message_line(topic: str, body: bytes, about: Mapping[str, Any], *, print_topic: bool, as_json: bool) -> bytes:
-    """How a message is shown: as it is, or as an object with all that is known of it."""
+    """Return a message as it is, or as an object with all that is known about it."""
     if as_json:
         return json.dumps({"topic": topic, **about}).encode() + b"\n"
     head = f"{topic} | ".encode() if print_topic else b""

@@ -1,4 +1,4 @@
-"""nsq_tail --peek: what the logs of some topics have kept, in the order of publication."""
+"""nsq_tail --peek: print what the logs of some topics have kept, in the order of publication."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from nsqtools.command import ToolFailed
-from nsqtools.history import Span, SpanReader, StoredMessage, TopicLog, next_in_time, parse_place
+from nsqtools.history import Span, SpanReader, StoredMessage, TopicLog, next_in_time, parse_position
 from nsqtools.nodes import AskFailed, servers_of
 from nsqtools.output import message_line
 
 if TYPE_CHECKING:
-    from nsqtools.nodes import Asking
+    from nsqtools.nodes import Queries
     from nsqtools.output import Output
 
 
-class What(Protocol):
-    """The settings of nsq_tail that count here."""
+class PeekOptions(Protocol):
+    """The options of nsq_tail that matter here."""
 
     @property
     def topic(self) -> tuple[str, ...]: ...
@@ -38,54 +38,54 @@ class What(Protocol):
     def lookupd_http_address(self) -> tuple[str, ...]: ...
 
 
-async def peek(what: What, asking: Asking, output: Output) -> None:
-    """Prints them. Raises ToolFailed or OutputClosed."""
+async def peek(options: PeekOptions, queries: Queries, output: Output) -> None:
+    """Print the messages. Raise ToolFailed or OutputClosed."""
     try:
-        await _peek(what, asking, output)
+        await _peek(options, queries, output)
     except AskFailed as error:
         raise ToolFailed(str(error)) from error
 
 
-async def _peek(what: What, asking: Asking, output: Output) -> None:
-    readers = [reader for topic in what.topic for reader in await _readers(what, topic, asking)]
-    if what.from_ or not what.n:
+async def _peek(options: PeekOptions, queries: Queries, output: Output) -> None:
+    readers = [reader for topic in options.topic for reader in await _readers(options, topic, queries)]
+    if options.from_ or not options.n:
         shown = 0
         while (found := await next_in_time(readers)) is not None:
-            await output.write(_line(*found, what))
+            await output.write(_line(*found, options))
             shown += 1
-            if shown == what.n:
+            if shown == options.n:
                 return
     else:
-        last: deque[tuple[SpanReader, StoredMessage]] = deque(maxlen=what.n)
+        last: deque[tuple[SpanReader, StoredMessage]] = deque(maxlen=options.n)
         while (found := await next_in_time(readers)) is not None:
             last.append(found)
         for it in last:
-            await output.write(_line(*it, what))
+            await output.write(_line(*it, options))
 
 
-async def _readers(what: What, topic: str, asking: Asking) -> Sequence[SpanReader]:
+async def _readers(options: PeekOptions, topic: str, queries: Queries) -> Sequence[SpanReader]:
     servers = await servers_of(
-        asking,
+        queries,
         topic,
-        lookupd=what.lookupd_http_address,
-        nsqd_http=what.nsqd_http_address,
-        nsqd_tcp=what.nsqd_tcp_address,
+        lookupd=options.lookupd_http_address,
+        nsqd_http=options.nsqd_http_address,
+        nsqd_tcp=options.nsqd_tcp_address,
     )
-    if what.from_.isdigit() and len(servers) > 1:
+    if options.from_.isdigit() and len(servers) > 1:
         raise ToolFailed(
-            f"a sequence is a place on one nsqd, and {len(servers)} have the topic: use --nsqd-http-address"
+            f"a sequence is a position on one nsqd, but {len(servers)} have the topic: use --nsqd-http-address"
         )
-    place = parse_place("from", what.from_ or "earliest", datetime.now(UTC))
+    position = parse_position("from", options.from_ or "earliest", datetime.now(UTC))
     readers = []
-    for log in (TopicLog(asking, server, topic) for server in servers):
+    for log in (TopicLog(queries, server, topic) for server in servers):
         bounds = await log.bounds()
-        first = await log.place(place, bounds)
-        if what.n and not what.from_:
-            first = max(first, bounds.next - what.n)
+        first = await log.sequence_at(position, bounds)
+        if options.n and not options.from_:
+            first = max(first, bounds.next - options.n)
         readers.append(SpanReader(log, Span(bounds.node, bounds.log_id, first, bounds.next)))
     return readers
 
 
-def _line(reader: SpanReader, message: StoredMessage, what: What) -> bytes:
+def _line(reader: SpanReader, message: StoredMessage, options: PeekOptions) -> bytes:
     about = {"nsqd": str(reader.log.server), **message.document()}
-    return message_line(reader.log.topic, message.body, about, print_topic=what.print_topic, as_json=what.json)
+    return message_line(reader.log.topic, message.body, about, print_topic=options.print_topic, as_json=options.json)

@@ -1,4 +1,4 @@
-"""How far something long has come: a bar on a terminal, a line now and then elsewhere, both on stderr."""
+"""The progress of a long job, on stderr: a bar on a terminal, and otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import trio
 T = TypeVar("T")
 
 _WIDTH: Final = 30
-_ON_A_TERMINAL: Final = 0.2  # seconds between two looks
+_ON_A_TERMINAL: Final = 0.2  # seconds between two updates
 _ELSEWHERE: Final = 10.0
 
 
 def bar(done: int, total: int, elapsed: float) -> str:
-    """`[=====     ]  50%  500/1000 messages  120/s  4s left`"""
+    """Return the progress with a bar: `[=====     ]  50%  500/1000 messages  120/s  4s left`."""
     share = done / total if total else 1.0
     filled = int(share * _WIDTH)
-    return f"[{'=' * filled}{' ' * (_WIDTH - filled)}] {share:4.0%}  {told(done, total, elapsed)}"
+    return f"[{'=' * filled}{' ' * (_WIDTH - filled)}] {share:4.0%}  {progress_text(done, total, elapsed)}"
 
 
-def told(done: int, total: int, elapsed: float) -> str:
+def progress_text(done: int, total: int, elapsed: float) -> str:
+    """Return the progress without a bar."""
     rate = done / elapsed if elapsed > 0 else 0.0
     text = f"{done}/{total} messages  {rate:.0f}/s"
     if rate and done < total:
@@ -31,13 +32,14 @@ def told(done: int, total: int, elapsed: float) -> str:
 
 
 def duration(seconds: float) -> str:
+    """Write a duration for people: `1h05m`, `2m03s`, `4s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
 
 
 class Progress:
-    """Whoever works sets `done`; `show` is a task beside it."""
+    """The job sets `done`; `show` is a task beside it."""
 
     def __init__(self, total: int, *, quiet: bool, stream: TextIO | None = None) -> None:
         self.done = 0
@@ -47,7 +49,7 @@ class Progress:
         self._on_terminal = self._stream.isatty()
 
     async def show(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Runs until it is cancelled; then a terminal shows the last state."""
+        """Show the progress until cancelled; a terminal finally shows the last state."""
         task_status.started()
         if self._quiet:
             return
@@ -65,12 +67,12 @@ class Progress:
         if self._on_terminal:
             self._stream.write(f"\r{bar(self.done, self._total, elapsed)}\x1b[K")
         else:
-            self._stream.write(f"{told(self.done, self._total, elapsed)}\n")
+            self._stream.write(f"{progress_text(self.done, self._total, elapsed)}\n")
         self._stream.flush()
 
 
 async def with_progress(progress: Progress, job: Callable[[], Awaitable[T]]) -> T:
-    """Shows it while the job runs; what the job raises comes as it is."""
+    """Show the progress while the job runs; exceptions of the job are raised as they are."""
     result: T | None = None
     trouble: Exception | None = None
     async with trio.open_nursery() as nursery:

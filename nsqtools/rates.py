@@ -1,4 +1,4 @@
-"""CORE of nsq_stat: what two polls tell about the time between, and how it is shown."""
+"""CORE of nsq_stat: the rates between two polls, and the lines that show them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from nsqtools.answers import list_in, number_in
+from nsqtools.json_fields import list_in, number_in
 
 HEADER: Final = (
     "------rate------+----------------depth----------------+--------------metadata---------------\n"
@@ -17,7 +17,7 @@ ROWS_PER_HEADER: Final = 25
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A channel on one nsqd."""
+    """The counters of a channel on one nsqd."""
 
     depth: int = 0
     backend_depth: int = 0
@@ -36,7 +36,10 @@ _NAMES: Final = tuple(Counters.__dataclass_fields__)
 
 
 def counters_in(stats: Any, topic: str, channel: str) -> Counters | None:
-    """The channel's part of what `/stats` answers; None where it is not there. KeyError or TypeError: it is no such answer."""
+    """Return the channel's counters in an answer of `/stats`; None if it is not there.
+
+    Raises KeyError or TypeError if this is no such answer.
+    """
     for found in list_in(stats, "topics"):
         if found["topic_name"] == topic:
             for it in list_in(found, "channels"):
@@ -47,11 +50,11 @@ def counters_in(stats: Any, topic: str, channel: str) -> Counters | None:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """What all nsqd said at one time."""
+    """The counters of all nsqd at one time."""
 
-    time: float  # seconds, on a clock that only goes forward
+    time: float  # seconds on a monotonic clock
     nodes: Mapping[str, Counters]
-    missing: tuple[str, ...] = ()  # those that gave no answer
+    missing: tuple[str, ...] = ()  # the nsqd that did not answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,7 @@ class Row:
     missing: tuple[str, ...]
 
     def line(self) -> str:
+        """Return the row as text."""
         it = self.total
         text = (
             f"{self.ingress:7d} {self.egress:7d} | {it.depth:7d} {it.depth - it.backend_depth:7d} "
@@ -76,6 +80,7 @@ class Row:
         return text + "\n"
 
     def document(self) -> dict[str, Any]:
+        """Return the row as an object for JSON."""
         return {
             "ingress": self.ingress,
             "egress": self.egress,
@@ -87,7 +92,11 @@ class Row:
 
 
 def row_between(before: Poll, now: Poll) -> Row:
-    """Rates are of those that answered both times: one that comes or goes brings or takes all that it ever counted."""
+    """Return the row between two polls.
+
+    Rates include only nsqd that have answered both times: one that appears or disappears would add or remove all that
+    it has ever counted.
+    """
     both = before.nodes.keys() & now.nodes.keys()
     then, later = _sum(before, both), _sum(now, both)
     arrived = later.message_count - then.message_count

@@ -1,4 +1,4 @@
-"""CORE of to_nsq: the records in a stream of bytes."""
+"""CORE of to_nsq: split a stream of bytes into records."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 
 class RecordSplitter:
-    """Cuts at each delimiter; nothing is a record between two of them. A record may come in many pieces."""
+    """Splits at each delimiter. A record may arrive in many pieces; two delimiters in a row enclose an empty record."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
         self._begun: list[bytes] = []
 
     def feed(self, data: bytes) -> Sequence[bytes]:
-        """The records that end in this piece, the empty ones included: they count for `--rate`."""
+        """Return the records that end in this piece, including empty ones: `--rate` counts them, too."""
         first, *others = data.split(self._delimiter)
         self._begun.append(first)
         if not others:
@@ -23,5 +23,5 @@ class RecordSplitter:
         return records
 
     def end(self) -> bytes:
-        """What stands behind the last delimiter."""
+        """Return the bytes after the last delimiter."""
         return b"".join(self._begun)

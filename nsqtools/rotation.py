@@ -1,7 +1,7 @@
-"""CORE of nsq_to_file: what a file is called, and when the next one is due. It opens and writes nothing.
+"""CORE of nsq_to_file: the names of files, and when the next file is due. Opens and writes nothing.
 
-A name is made in two steps: once for each topic (`FileNames`), and whenever the time is looked at. `<REV>` stays in
-it until the file is opened, as only that shows which revisions there are.
+A name is made in two steps: once for each topic (`FileNames`), and again for the current time. `<REV>` stays in the
+name until the file is opened, because only then it is known which revisions exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FileNames:
     datetime_format: str
 
     def at(self, when: datetime) -> str:
-        """With the time filled in, and `<REV>` still open."""
+        """Return the name at this time, with `<REV>` still in it."""
         return self.pattern.replace("<DATETIME>", format_datetime(self.datetime_format, when))
 
 
@@ -39,7 +39,7 @@ def file_names(
     gzip: bool,
     has_revisions: bool,
 ) -> FileNames:
-    """Raises ValueError where a revision is needed and has no place."""
+    """Return the names of a topic's files. Raise ValueError if a revision is needed and the format has none."""
     short_host = host.partition(".")[0]
     identifier = host_identifier.replace("<SHORT_HOST>", short_host).replace("<HOSTNAME>", host)
     pattern = filename_format.replace("<TOPIC>", topic).replace("<HOST>", identifier or short_host)
@@ -54,24 +54,28 @@ def file_names(
 
 
 def with_revision(name: str, revision: int) -> str:
+    """Return the name with `<REV>` replaced."""
     return name.replace(REVISION, f"-{revision:06d}")
 
 
 class Rotation:
-    """Which file is open, and whether it still should be. Times are seconds on a clock that only goes forward."""
+    """Which file is open, and whether it should still be used. Times are seconds on a monotonic clock."""
 
     def __init__(self, *, size: int = 0, interval: float = 0.0) -> None:
         self._size_limit = size
         self._interval = interval
         self._name = ""
-        self._path = ""  # as it is told of
+        self._path = ""  # for the log
         self._opened_at = 0.0
         self._size = 0
         self.is_open = False
         self.revision = 0
 
     def due(self, name: str, now: float) -> str | None:
-        """Why the next file should be opened, for the log (empty: there is none yet); None when it should not."""
+        """Return why the next file should be opened, as a line for the log; None if it should not.
+
+        The line is empty if no file is open.
+        """
         if not self.is_open:
             return ""
         if name != self._name:
@@ -83,18 +87,19 @@ class Rotation:
         return None
 
     def next_revision(self, name: str) -> int:
-        """With which to begin to look for a free one."""
+        """Return the first revision to try."""
         return self.revision + 1 if name == self._name else 0
 
     def opened(self, name: str, path: str, revision: int, *, size: int, now: float) -> None:
-        """`size` is what was in it already."""
+        """Take note of an opened file; `size` is what it already contains."""
         self._name, self._path, self.revision = name, path, revision
         self._opened_at, self._size = now, size
         self.is_open = True
 
     def grown(self, size: int) -> None:
-        """Before compression."""
+        """Take note of data written to the file; `size` is that before compression."""
         self._size += size
 
     def closed(self) -> None:
+        """Take note that the file was closed."""
         self.is_open = False

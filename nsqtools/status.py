@@ -1,4 +1,4 @@
-"""CORE: how long the last requests took, as a line for every so many of them."""
+"""CORE: the times of the last requests, as a line after every so many of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import ceil
 
 
 class StatusRing:
-    """Durations of the last `size` requests. Seconds."""
+    """The durations, in seconds, of the last `size` requests."""
 
     def __init__(self, size: int, label: str) -> None:
         self._size = size
@@ -17,7 +17,7 @@ class StatusRing:
         self._failures = 0
 
     def add(self, duration: float) -> str | None:
-        """A line where it is time for one: when the ring is full and begins anew."""
+        """Add a request; return a line each time the ring is full."""
         self._counted += 1
         line = None
         if self._counted > 1 and (self._counted - 1) % self._size == 0:
@@ -30,7 +30,7 @@ class StatusRing:
         return line
 
     def failed(self) -> None:
-        """One that failed is counted, and its duration is not: it says nothing about the others."""
+        """Count a failed request. Its duration does not count, as it says nothing about the others."""
         self._failures += 1
 
     def _line(self) -> str:
@@ -50,7 +50,7 @@ def _percentile(percent: int, ordered: list[float]) -> float:
 
 
 class StatusLines:
-    """A ring for all targets together, and where there are several, one for each."""
+    """A ring for all targets together and, if there are several, one for each."""
 
     def __init__(self, size: int, targets: list[str]) -> None:
         self._all = StatusRing(size, "aggregate") if size > 0 else None
@@ -63,9 +63,11 @@ class StatusLines:
         )
 
     def add(self, target: int, duration: float) -> list[str]:
+        """Add a request; return the lines that are due."""
         return [line for ring in self._rings(target) if (line := ring.add(duration)) is not None]
 
     def failed(self, target: int) -> None:
+        """Count a failed request."""
         for ring in self._rings(target):
             ring.failed()
 

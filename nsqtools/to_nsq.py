@@ -1,4 +1,4 @@
-"""to_nsq: publishes what comes on standard input, record by record, to every nsqd that is named."""
+"""to_nsq: publish standard input, record by record, to every nsqd that is given."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from nsqtools.throttle import Throttle
 log = logging.getLogger(__name__)
 
 ABOUT: Final = """\
-Each record is published to every nsqd, one after the other; empty ones are left out. The first publish that fails ends
-it with status 1, and the rest of the input is not read: some nsqd may have that record already. When it is stopped
-while a record waits for its answer, it waits five more seconds; without an answer it ends with status 1."""
+Publishes each record to every nsqd, one record after another, without empty ones. The first publish that fails ends
+it with status 1, and the rest of the input is not read; some nsqd may already have that record. When it is stopped
+while a record waits for its answer, it waits up to five more seconds; without an answer it ends with status 1."""
 
 _STANDARD_INPUT: Final = 0
 _BLOCK: Final = 64 * 1024
@@ -34,7 +34,7 @@ class Options(ToolOptions):
     topic: str = option("", "topic to publish to")
     delimiter: str = option("\n", "byte that ends a record")
     nsqd_tcp_address: tuple[str, ...] = option((), flags.NSQD_TCP_ADDRESS)
-    rate: int = option(0, "records per second, at most; 0 or less: as fast as it goes")
+    rate: int = option(0, "most records per second; 0 or less: as fast as possible")
     producer_opt: tuple[str, ...] = option((), PRODUCER_OPT, kind=CLIENT_OPTIONS)
 
     def check(self) -> None:
@@ -53,7 +53,7 @@ class Options(ToolOptions):
 
 
 async def publish_all(options: Options, descriptor: int, stop: trio.Event) -> None:
-    """Until the input ends, or `stop` is set. Raises ToolFailed."""
+    """Publish until the input ends or `stop` is set. Raise ToolFailed."""
     try:
         await _publish_all(options, descriptor, stop)
     except NSQError as error:
@@ -87,7 +87,7 @@ async def _publish_all(options: Options, descriptor: int, stop: trio.Event) -> N
 
 
 class _Publisher:
-    """Publishes one record at a time; what is on its way is heard of, also when all around it is cancelled."""
+    """Publishes one record at a time, and waits for the answer even if everything around it is cancelled."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
@@ -99,12 +99,13 @@ class _Publisher:
         with trio.CancelScope(shield=True) as self._waiting:
             try:
                 await self._producer.publish(self._topic, record)
-            except (NSQError, ValueError) as error:  # ValueError: no nsqd takes it
+            except (NSQError, ValueError) as error:  # ValueError: nsqd would refuse the record
                 raise ToolFailed(str(error)) from error
             return
-        raise ToolFailed("stopped before a record was answered: it may be published, or not")
+        raise ToolFailed("stopped before a record was answered: it may or may not be published")
 
     async def hurry(self, stop: trio.Event) -> None:
+        """Limit the wait for the last answer once `stop` is set."""
         await stop.wait()
         self._waiting.deadline = trio.current_time() + LAST_ANSWERS
 

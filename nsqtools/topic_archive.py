@@ -1,7 +1,7 @@
-"""SHELL of nsq_to_file for one topic: messages come, files grow, and a message is finished when it is on the disk.
+"""SHELL of nsq_to_file for one topic: messages arrive, files grow, and a message is finished once it is on the disk.
 
-Messages are gathered in memory, and written, synced and finished together: when there are nearly as many as may be in
-flight, when nothing more comes until some are finished, with each tick, and before another file is opened.
+Messages are collected in memory, and written, synced and finished together: when nearly as many as may be in flight are
+collected, when no more can come until some are finished, at each tick, and before another file is opened.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_STARVED: Final = 0.85  # of what may be in flight: nsqd sends little more then. NSQ's client has this number
+_STARVED: Final = 0.85  # the part of max_in_flight above which nsqd sends little more; NSQ's client has the same number
 
 
 class Message(Protocol):
-    """What is asked of a message."""
+    """The parts of a message that are used here."""
 
     @property
     def body(self) -> bytes: ...
@@ -34,7 +34,7 @@ class Message(Protocol):
 
 
 class Source(Protocol):
-    """What is asked of a consumer."""
+    """The parts of a consumer that are used here."""
 
     def __aiter__(self) -> Any: ...
     def stop(self) -> None: ...
@@ -42,7 +42,7 @@ class Source(Protocol):
 
 
 class TopicArchive:
-    """One topic's writer. `run` it; `hang_up` and `stop` may be called meanwhile."""
+    """The writer of one topic. While `run` runs, `hang_up` and `stop` may be called."""
 
     def __init__(
         self,
@@ -69,21 +69,22 @@ class TopicArchive:
         self._threads = threads
         self._log = log
         self._file: ArchiveFile | None = None
-        self._batch: list[Message] = []  # taken, and neither on the disk nor finished
-        self._name: tuple[int, str] = (-1, "")  # of that second
+        self._batch: list[Message] = []  # taken, but neither on the disk nor finished
+        self._name: tuple[int, str] = (-1, "")  # a second, and the file's name in that second
         self._next_tick = trio.current_time() + sync_interval
         self._waiting: trio.CancelScope | None = None
         self._is_asked_to_close = False
         self._is_stopping = False
 
-    # What others ask for. The writer sees it before its next message.
+    # Requests by others, which the writer handles before its next message.
 
     def hang_up(self) -> None:
-        """Finishes what there is and closes the file; the next message opens another one."""
+        """Finish the messages that are collected and close the file; the next message opens another one."""
         self._is_asked_to_close = True
         self._wake()
 
     def stop(self) -> None:
+        """Write what is collected, and end `run`."""
         self._is_stopping = True
         self._consumer.stop()
         self._wake()
@@ -95,7 +96,10 @@ class TopicArchive:
     # The loop
 
     async def run(self) -> None:
-        """Until the consumer has stopped. Raises ToolFailed when the disk fails; then nothing unsynced is finished."""
+        """Write until the consumer has stopped.
+
+        Raises ToolFailed if the disk fails; then no message is finished that is not on the disk.
+        """
         try:
             await self._take_all()
             await self._sync()
@@ -117,7 +121,7 @@ class TopicArchive:
             if message is not None:
                 await self._add(message)
             else:
-                await self._look_after()
+                await self._handle_request()
 
     def _deadline(self) -> float:
         return float("inf") if self._is_stopping else self._next_tick
@@ -129,8 +133,8 @@ class TopicArchive:
         if is_first or self._is_stopping or len(self._batch) >= self._full or self._consumer.is_starved():
             await self._sync()
 
-    async def _look_after(self) -> None:
-        """A tick, a hang-up, or the beginning of the end."""
+    async def _handle_request(self) -> None:
+        """Handle a tick, a hang-up, or a stop."""
         if not self._is_stopping and trio.current_time() >= self._next_tick:
             self._next_tick = max(self._next_tick + self._sync_interval, trio.current_time())
             await self._tick()
@@ -155,7 +159,7 @@ class TopicArchive:
         return self._name[1]
 
     async def _rotate_if_due(self) -> bool:
-        """Whether another file was opened."""
+        """Open another file if it is time; return whether it was."""
         name, now = self._current_name(), trio.current_time()
         reason = self._rotation.due(name, now)
         if reason is None:
@@ -179,7 +183,7 @@ class TopicArchive:
             await self._in_thread(file.close)
 
     async def _sync(self) -> None:
-        """Has on the disk what was gathered, and then finishes it, the newest first."""
+        """Write what is collected to the disk, and then finish the messages, the newest first."""
         if not self._batch:
             return
         assert self._file is not None
@@ -206,7 +210,7 @@ class TopicArchive:
             raise ArchiveFailed(f"writing message to disk: {self._file.path} is removed again and again") from None
 
     async def _in_thread(self, job: Callable[[], T]) -> T:
-        # A thread cannot be interrupted: whoever cancels us waits for the disk, and what it has taken gets finished.
+        # A thread cannot be interrupted. A cancellation waits for the disk, so that messages on the disk are finished.
         with trio.CancelScope(shield=True):
             result = await trio.to_thread.run_sync(job, limiter=self._threads)
         return result

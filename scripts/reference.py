@@ -50,34 +50,38 @@ ABOUT_TOOLS: Final = """\
 
 <!-- Written by scripts/make-reference from the tables of flags. Change the tables, not this page. -->
 
-NSQ's tools under their own names, with their flags; and `nsq_replay` and `nsq_bench`, which NSQ does not have.
-`TOOL --help` says what is said here. Where they behave otherwise than NSQ's is in [differences](differences.md#command-line-tools).
+NSQ's tools with their names and flags, and `nsq_replay` and `nsq_bench`, which NSQ does not have.
+`TOOL --help` prints the same. [Differences](differences.md#command-line-tools) lists where they behave differently from NSQ's.
 
-To do something: [archive into files](../how-to/archive-to-files.md), [look into history and replay it](../how-to/replay.md), [measure](../how-to/measure.md).
+How to use them: [archive into files](../how-to/archive-to-files.md), [read and replay history](../how-to/replay.md), [measure](../how-to/measure.md).
 
-## Common to all
+## Common to all tools
 
-A flag has one dash or two, and its value behind `=` or as the next argument; a flag of type bool only behind `=`.
-What may be given multiple times accumulates, otherwise the last one counts. There is no file and no environment.
-A duration is written as Go writes it: `300ms`, `1.5h`, `1m30s`. `--help` and `--version` are everywhere.
+A flag has one dash or two. Its value follows `=` or is the next argument; the value of a flag of type bool only follows `=`.
+A flag that may be given multiple times accumulates values; of any other flag the last one counts.
+Tools read no configuration file and no environment variables.
+Durations are written as in Go: `300ms`, `1.5h`, `1m30s`.
+Every tool has `--help` and `--version`.
 
 After the first SIGINT or SIGTERM, a tool that publishes or forwards waits up to five seconds for work under way, and then gives it up.
 A message that a forwarding tool gives up is delivered again, so its destination may get it twice.
 
-Standard output carries data only; everything that is said goes to standard error.
+Standard output carries data only; all messages go to standard error.
 
 | Exit status | When |
 | --- | --- |
-| 0 | it ended in good order: all was done, or the first SIGINT or SIGTERM came |
+| 0 | normal end, also after the first SIGINT or SIGTERM |
 | 1 | a setting cannot be used, or something failed; the last line on standard error says what |
-| 2 | the command line is wrong; the reason, and all flags, are on standard error |
-| 3 | `nsq_replay` only: not all of the range was replayed, because it was stopped, or parts cannot be read any more |
-| 130, 143 | the second SIGINT or SIGTERM: ended at once |
-| 141 | whoever read standard output has gone |
+| 2 | the command line is wrong; the reason and all flags are on standard error |
+| 3 | `nsq_replay` only: the range was not replayed completely, because it was stopped or parts can no longer be read |
+| 130, 143 | the second SIGINT or SIGTERM, which ends the tool at once |
+| 141 | the reader of standard output has gone |
 
-`--consumer-opt` and `--producer-opt` take a setting of the client library, `name,value`, or `name` alone for true:
+`--consumer-opt` and `--producer-opt` take a [setting of the client library](client-options.md): `name,value`, or `name` alone for true.
+The names are
 {client_options}.
-`-` and `_` are the same in names. The user agent is always that of the tool.
+`-` and `_` are the same in names.
+The user agent is always that of the tool.
 """
 
 
@@ -94,8 +98,9 @@ def tools_page() -> str:
 ABOUT_CLIENT: Final = """\
 # Settings of nsqclient
 
-In code they are fields of `nsqclient.Config`, in seconds; `Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations as Go writes them, `-` and `_` the same, and what is wrong is said in NSQ's words.
-How they are used: [Publish and consume from Python](../how-to/python-client.md).
+In code, settings are fields of `nsqclient.Config`; times are in seconds.
+`Config.from_options` and the tools' `--consumer-opt` and `--producer-opt` take NSQ's names and texts: durations are written as in Go, `-` and `_` are the same, and errors have NSQ's words.
+How to use them: [Publish and consume from Python](../how-to/python-client.md).
 
 | option | field | default | from | to | |
 | --- | --- | --- | --- | --- | --- |
@@ -107,12 +112,12 @@ Only in code:
 | --- | --- | --- |
 """
 CODE_ONLY: Final[Mapping[str, str]] = {
-    "server_hostname": "whom the certificate must name, if not the host that was dialled",
-    "reconnect_delay": "`growing`: half a second to a minute; `fixed`: `lookupd_poll_interval`, as NSQ does it",
-    "rdy_policy": "`adaptive`: nsqds that are idle leave what they do not use to others that could use more",
-    "drain_timeout": "how long the end of a consumer or producer waits for answers",
-    "lookupd_strategy": "`rotate`: one nsqlookupd after the other, for very large fleets",
-    "lookupd_wait": "nsqlookupds of ours tell as soon as something changes",
+    "server_hostname": "the name that nsqd's certificate must have; by default the host that is dialled",
+    "reconnect_delay": "`growing`: half a second to a minute; `fixed`: `lookupd_poll_interval`, as in NSQ",
+    "rdy_policy": "`adaptive`: busy nsqds get the unused share of idle ones",
+    "drain_timeout": "how long a consumer or producer waits for answers when it ends",
+    "lookupd_strategy": "`rotate`: ask one nsqlookupd after another, for very large fleets",
+    "lookupd_wait": "let our nsqlookupd report changes at once",
 }
 
 

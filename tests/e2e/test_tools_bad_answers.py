@@ -45,7 +45,7 @@ def test_nsq_tail_does_not_look_into_what_is_no_answer() -> None:
     with HttpSink(content=b'{"topics":[5]}') as sink:
         place = sink.url.removeprefix("http://")
         with Tool("nsq_tail", "--topic=t", f"--nsqd-http-address={place}", "--nsqd-tcp-address=127.0.0.1:1") as tool:
-            tool.wait_for_log("cannot look whether topic t has a channel already")
+            tool.wait_for_log("cannot check whether topic t already has a channel")
             tool.wait()
     assert "Traceback" not in tool.log
 

@@ -45,7 +45,7 @@ def test_publishing_in_batches_and_then_consuming(nsqd: Nsqd, topic: str) -> Non
 
 def test_it_is_shown_how_it_goes_and_a_signal_ends_it(nsqd: Nsqd, topic: str) -> None:
     with Tool("nsq_bench", *bench(nsqd, topic, "--rate=100", "--runfor=1h")) as tool:
-        eventually(lambda: re.search(r"published +\d+/s  consumed +\d+/s  on their way p50 [\d.]+ ms\n", tool.log))
+        eventually(lambda: re.search(r"published +\d+/s  consumed +\d+/s  latency p50 [\d.]+ ms\n", tool.log))
         assert tool.stop(signal.SIGINT) == 0
         assert tool.out.startswith(b"publish: ")
 

@@ -264,7 +264,7 @@ def test_only_what_the_filter_lets_through(nsqd: Nsqd, topic: str) -> None:
         assert "ERROR: Unable to decode json: [1]" in tool.log
         assert "ERROR: missing field to check required value: message " in tool.log
         assert tool.stop(signal.SIGTERM) == 0
-        assert "3 messages were not forwarded, as the filter says" in tool.log
+        assert "3 messages were dropped by the filter" in tool.log
     assert nsqd.channel(topic)["requeue_count"] == 0
 
 

@@ -80,7 +80,7 @@ def test_several_nodes_are_shown_in_the_order_of_publication(tmp_path: Path) -> 
             assert run_tool("nsq_tail", "--peek", "--topic=t", "-n=2", place).stdout == b"4\n5\n"
             result = run_tool("nsq_tail", "--peek", "--topic=t", "--from=1", place)
             assert (result.returncode, last_line(result.stderr)) == (
-                1, "a sequence is a place on one nsqd, and 2 have the topic: use --nsqd-http-address",
+                1, "a sequence is a position on one nsqd, but 2 have the topic: use --nsqd-http-address",
             )  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def test_a_destination_that_goes_ends_it_and_it_says_how_to_go_on(
         eventually(lambda: elsewhere.topic("t"))
         elsewhere.kill()
         assert tool.wait() == 1
-        assert "; to go on: --from=" in last_line(tool.log.encode())
+        assert "; to continue: --from=" in last_line(tool.log.encode())
         assert "Traceback" not in tool.log
         assert not json.loads(tool.out)["complete"]
 
@@ -173,7 +173,7 @@ def test_progress_is_told_unless_it_should_be_quiet(nsqd: Nsqd, topic: str) -> N
         (["--topic=a", "--destination-topic=b"], "--nsqd-http-address or --lookupd-http-address required"),
         (
             ["--topic=a", "--destination-topic=b", "--nsqd-http-address=127.0.0.1:1", "--from=noon"],
-            "--from should be earliest, latest, a sequence, a time (2026-03-01T12:00:00Z) or a duration (1h: so long ago)",
+            "--from should be earliest, latest, a sequence, a time (2026-03-01T12:00:00Z), or 1h (an hour ago)",
         ),
         (
             ["--topic=a", "--destination-topic=b", "--nsqd-http-address=127.0.0.1:1", "--batch-size=0"],
@@ -208,5 +208,5 @@ def test_a_replay_that_fails_says_where_to_go_on(nsqd: Nsqd, topic: str, start_n
     destination = f"--destination-nsqd-tcp-address={address(elsewhere.tcp)}"
     result = run_tool("nsq_replay", *source(nsqd, topic), f"--destination-topic={topic}", destination, "--batch-size=5")
     assert result.returncode == 1
-    assert last_line(result.stderr).endswith("; to go on: --from=5")
+    assert last_line(result.stderr).endswith("; to continue: --from=5")
     assert stored(elsewhere, topic) == numbers(5)

@@ -112,7 +112,7 @@ def test_a_topic_without_a_channel_keeps_its_backlog(nsqd: Nsqd, topic: str) -> 
     assert (result.returncode, result.stdout) == (1, b"")
     assert last_line(result.stderr) == (
         f"topic {topic} on {address(nsqd.http_address)} has 10 messages and no channel: an ephemeral one would take "
-        "them away; use --peek to look at them, --channel to keep them, or --force"
+        "them away; use --peek to see them, --channel to keep them, or --force"
     )
     assert nsqd.topic(topic)["depth"] == 10
     assert run_tool("nsq_tail", "--force", *arguments).stdout == b"0\n1\n"
@@ -122,7 +122,7 @@ def test_who_cannot_look_says_so(nsqd: Nsqd, topic: str) -> None:
     nobody = "--nsqd-http-address=127.0.0.1:1"
     with Tool("nsq_tail", f"--topic={topic}", places(nsqd)[0], nobody) as tail:
         tail.wait_for_log("connected to nsqd")
-        assert f"WARNING: cannot look whether topic {topic} has a channel already: 127.0.0.1:1/stats" in tail.log
+        assert f"WARNING: cannot check whether topic {topic} already has a channel: 127.0.0.1:1/stats" in tail.log
         channels = eventually(lambda: (nsqd.topic(topic) or {}).get("channels"))
         assert re.fullmatch(r"tail\d{6}#ephemeral", channels[0]["channel_name"])
         began = time.monotonic()
@@ -274,7 +274,7 @@ def test_a_signal_waits_for_the_answer_to_the_record_that_is_on_its_way(is_answe
                 connection.sendall(OK_FRAME)
             assert tool.wait() == status
     if not is_answered:
-        assert tool.log.endswith("stopped before a record was answered: it may be published, or not\n")
+        assert tool.log.endswith("stopped before a record was answered: it may or may not be published\n")
     assert "Traceback" not in tool.log
 
 

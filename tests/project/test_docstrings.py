@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.process import ROOT
 
-PACKAGES: tuple[str, ...] = ("common", "nsqclient")  # those that have been gone through
+PACKAGES: tuple[str, ...] = ("common", "nsqclient", "nsqtools")  # those that have been gone through
 # Words that a sentence begins with when it leans on the function's name instead of saying what the function does.
 NOT_VERBS = """
 a about acknowledged after all allocated also always an and another any anything are as at because before beyond both

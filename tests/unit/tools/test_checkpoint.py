@@ -10,7 +10,7 @@ import pytest
 from common.startup import StartupError
 from nsqtools.checkpoint import Checkpoint, Place
 from nsqtools.command import ToolFailed
-from nsqtools.history import parse_place
+from nsqtools.history import parse_position
 
 CHECKPOINT = Checkpoint("t", "u", 7, {"node": Place("log", 3, 9)})
 
@@ -54,10 +54,10 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
     ],
 )
 def test_places(text: str, place: str) -> None:
-    assert parse_place("from", text, NOW) == place
+    assert parse_position("from", text, NOW) == place
 
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-03-01", "2026-03-01T12:00:00", "1.5", "٣", "-3"])
 def test_what_is_no_place(text: str) -> None:
     with pytest.raises(StartupError, match=r"^--to should be earliest, latest, a sequence, "):
-        parse_place("to", text, NOW)
+        parse_position("to", text, NOW)

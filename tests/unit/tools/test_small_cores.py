@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from nsqtools.progress import Progress, bar, duration, told, with_progress
+from nsqtools.progress import Progress, bar, duration, progress_text, with_progress
 from nsqtools.records import RecordSplitter
 from nsqtools.status import StatusLines, StatusRing
 from nsqtools.throttle import Throttle
@@ -93,7 +93,7 @@ def test_no_status_where_none_is_asked_for() -> None:
 def test_how_progress_looks() -> None:
     assert bar(500, 1000, 4.0) == "[===============               ]  50%  500/1000 messages  125/s  4s left"
     assert bar(0, 0, 0.0).startswith("[==============================] 100%  0/0 messages")
-    assert told(10, 10, 2.0) == "10/10 messages  5/s"
+    assert progress_text(10, 10, 2.0) == "10/10 messages  5/s"
     assert [duration(it) for it in (0.4, 59, 61, 3600 * 2 + 120)] == ["0s", "59s", "1m01s", "2h02m"]
 
 

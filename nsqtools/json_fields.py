@@ -1,4 +1,7 @@
-"""CORE: what is in a JSON answer of nsqd or nsqlookupd. KeyError and TypeError where it is not there, or of another kind."""
+"""CORE: fields of the JSON answers of nsqd and nsqlookupd.
+
+Every function raises KeyError if a field is missing, and TypeError if it is of another type.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 
 def text_in(said: Any, name: str) -> str:
+    """Return a field that is a string."""
     value = said[name]
     if not isinstance(value, str):
         raise TypeError(f"{name} is no text")
@@ -13,6 +17,7 @@ def text_in(said: Any, name: str) -> str:
 
 
 def number_in(said: Any, name: str) -> int:
+    """Return a field that is an integer."""
     value = said[name]
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{name} is no number")
@@ -20,7 +25,7 @@ def number_in(said: Any, name: str) -> int:
 
 
 def list_in(said: Any, name: str) -> list[Any]:
-    """Go writes an empty list as null, or leaves it out."""
+    """Return a field that is a list. Go writes an empty list as null or leaves the field out."""
     if not isinstance(said, dict):
         raise TypeError(f"no object with {name}")
     value = said.get(name) or []
