@@ -93,9 +93,7 @@ class Consumption:
         self._chosen = config.max_in_flight  # also while paused, for `resume`
         self._is_paused = False
         self._next_round = clock() + config.rdy_redistribute_interval
-        self._expected: set[str] = set()  # addresses of all nsqds that should be connected
-        self._refusals: dict[str, NSQError] = {}  # by the address of an nsqd that refuses this consumer
-        self._has_begun = False  # some nsqd has accepted the subscription
+        self._refusals = Refusals()
 
     # Connections
 
@@ -137,19 +135,20 @@ class Consumption:
 
     def expect(self, addresses: set[str]) -> None:
         """Take note of the addresses of all nsqds that are known."""
-        self._expected = addresses
-        self._refused()
+        self._refusals.expected = addresses
+        self._fail_if_all_refuse()
 
     def subscription_accepted(self, address: str) -> None:
         """Take note that an nsqd has accepted the subscription."""
-        self._has_begun = True
-        self._refusals.pop(address, None)
+        self._refusals.accepted(address)
 
-    def _refused(self, address: str = "", error: NSQError | None = None) -> None:
-        if error is not None:
-            self._refusals[address] = error
-        if not self._has_begun and self._expected and self._expected <= self._refusals.keys():
-            self.failure = next(iter(self._refusals.values()))
+    def _refused(self, address: str, error: NSQError) -> None:
+        self._refusals.add(address, error)
+        self._fail_if_all_refuse()
+
+    def _fail_if_all_refuse(self) -> None:
+        if (error := self._refusals.verdict()) is not None:
+            self.failure = error
             self.notify()
 
     def error_received(self, connection: ConsumerConnection, error: ProtocolError) -> None:
@@ -334,6 +333,33 @@ def check_names(topic: str, channel: str, config: Config) -> None:
         raise ConfigError("channel", channel, "invalid channel name")
     if config.heartbeat_interval is None:
         raise ConfigError("heartbeat_interval", None, "a consumer needs heartbeats")
+
+
+class Refusals:
+    """The nsqds that refuse the subscription, as long as none has accepted it.
+
+    If all of them refuse it from the start, for example an invalid channel, the consumer can never receive anything.
+    """
+
+    def __init__(self) -> None:
+        self.expected: set[str] = set()  # addresses of all nsqds that should be connected
+        self._errors: dict[str, NSQError] = {}  # by the address of an nsqd that refuses
+        self._has_begun = False  # some nsqd has accepted the subscription
+
+    def accepted(self, address: str) -> None:
+        """Take note that an nsqd has accepted the subscription."""
+        self._has_begun = True
+        self._errors.pop(address, None)
+
+    def add(self, address: str, error: NSQError) -> None:
+        """Take note that an nsqd refuses the subscription, or the connection."""
+        self._errors[address] = error
+
+    def verdict(self) -> NSQError | None:
+        """Return one of the errors if the consumer can never receive anything, else None."""
+        if self._has_begun or not self.expected or not self.expected <= self._errors.keys():
+            return None
+        return next(iter(self._errors.values()))
 
 
 class ConsumerConnection(Connection):
