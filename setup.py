@@ -26,6 +26,7 @@ COMPILED: Final = (
     "common/wire/record.py",
     # Each turn, each message.
     *sorted(glob("nsqd/broker/[!_]*.py")),
+    "nsqd/client/outbox.py",
     "nsqd/client/protocol.py",
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",

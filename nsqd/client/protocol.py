@@ -3,9 +3,7 @@
 What is allowed when is the table LEGAL. Bodies are checked in two steps, as the protocol demands: `_admit` looks at state,
 parameters and topic as soon as the line is there, the reader then cuts the body, and the handler acts on it.
 
-Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
-until the log has answered. Message frames wait for the OK of SUB, and for that of each publish to the same topic: a client
-that consumes what it publishes gets the OK first, as from NSQ. They wait for no other answer.
+Responses leave in the order of their commands: see outbox.py.
 
 TLS and compression sit between the socket and `receive`/`bytes_to_send` (see upgrade.py).
 
@@ -16,7 +14,6 @@ heartbeats go on. `_answered` goes on with the command at the same check.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -62,10 +59,10 @@ from nsqd.auth.grants import Grant, Question
 from nsqd.broker.consumer import Closeness, Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused, Topic
+from nsqd.client.outbox import Outbox
 
 if TYPE_CHECKING:
     from common.wire.unfinished import UnfinishedBodies
-    from nsqd.broker.batch import Receipt
     from nsqd.broker.broker import Broker
     from nsqd.broker.channel import Channel
 
@@ -154,19 +151,6 @@ class _Suspended(Exception):
     """The command cannot be decided before a question is answered."""
 
 
-class _Held:
-    """Responses that wait for a receipt: the publish's own, and what came after it."""
-
-    __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
-
-    def __init__(self, receipt: Receipt, command: bytes) -> None:
-        self.receipt = receipt
-        self.command = command
-        self.frames = [OK_FRAME]
-        self.message_pieces = 0  # among the frames; no answers, and bounded by the ready count
-        self.watched = False
-
-
 class ClientProtocol:
     def __init__(
         self,
@@ -220,10 +204,7 @@ class ClientProtocol:
         self._unfinished = unfinished
         self._reader = CommandReader(rules.limits, self._admit, self._hold_body)
         self._reader.most_finishes = _MOST_DOUBTFUL
-        self._out: list[bytes] = []
-        self._held: deque[_Held] = deque()
-        self._holds_messages: _Held | None = None  # the last OK in it is one that messages must not overtake
-        self._owed = 0  # frames in it
+        self._outbox = Outbox(wake)
         self._heartbeat_at = inf
         self._read_deadline = inf
         self._read_patience = inf
@@ -350,35 +331,21 @@ class ClientProtocol:
 
     def bytes_to_send(self) -> list[bytes]:
         """Pieces of what may be sent now; they are the caller's."""
-        if self._held:
+        if self._outbox.holds:
             self._let_go()
-        out, self._out = self._out, []
-        return out
+        return self._outbox.take()
 
     def _let_go(self) -> None:
         """Moves responses whose receipts are settled to what goes out."""
-        held = self._held
-        while held and held[0].receipt.settled:
-            first = held.popleft()
-            if first is self._holds_messages:
-                self._holds_messages = None
-            self._hold_back_if_owed(first.message_pieces - len(first.frames))
-            if first.receipt.error is None:
-                self._out += first.frames
-            else:
-                held.clear()
-                self._owed = 0
-                cause = first.command + b" failed " + first.receipt.error.encode()
-                self._fail(ProtocolError(Fault(f"E_{first.command.decode()}_FAILED"), cause))
-        if held and not held[0].watched:
-            held[0].watched = True
-            held[0].receipt.when_settled(self._wake)
-        self.finished = self.state is State.CLOSED and not held
+        if (error := self._outbox.release()) is not None:
+            self._fail(error)
+        self._find_out_whether_to_read()
+        self.finished = self.state is State.CLOSED and not self._outbox.holds
 
     @property
     def owes_answers(self) -> bool:
         """Whether answers wait for the log; all others are in `bytes_to_send`."""
-        return bool(self._held)
+        return self._outbox.holds
 
     def sent(self, unsent: int) -> None:
         """`unsent` bytes are still queued for the socket."""
@@ -399,7 +366,7 @@ class ClientProtocol:
         self.state = State.CLOSED
         self._stopped = True
         self._paused = False
-        self.finished = not self._held
+        self.finished = not self._outbox.holds
         self.next_deadline = self._heartbeat_at = self._read_deadline = inf
         self._broker.producers.pop(self, None)
         if self._question is not None:
@@ -415,8 +382,7 @@ class ClientProtocol:
     def abort(self) -> None:
         """The channel was deleted, or the peer is gone: close without a word."""
         self.aborted = True
-        self._held.clear()
-        self._out.clear()
+        self._outbox.clear()
         self.close()
         self._wake()
 
@@ -452,28 +418,12 @@ class ClientProtocol:
     # What goes out
 
     def _respond(self, frame: bytes) -> None:
-        if self._held:
-            self._held[-1].frames.append(frame)
-            self._hold_back_if_owed(1)
-        else:
-            self._out.append(frame)
-
-    def _owe(self, receipt: Receipt, command: bytes) -> None:
-        """An OK that may be sent when the receipt allows it."""
-        held = self._held
-        if held and held[-1].receipt is receipt:
-            held[-1].frames.append(OK_FRAME)
-        else:
-            held.append(_Held(receipt, command))
-        self._hold_back_if_owed(1)
-
-    def _hold_back_if_owed(self, more: int) -> None:
-        """A client that does not wait for its answers is not read from, so that what we owe it stays bounded."""
-        self._owed += more
+        self._outbox.respond(frame)
         self._find_out_whether_to_read()
 
     def _find_out_whether_to_read(self) -> None:
-        self.reading = self._owed < _MOST_OWED and self._question is None and not self._paused
+        """A client that does not wait for its answers is not read from, so that what we owe it stays bounded."""
+        self.reading = self._outbox.owed < _MOST_OWED and self._question is None and not self._paused
 
     def _fail(self, error: ProtocolError) -> None:
         self._note("error", error.data)
@@ -481,15 +431,6 @@ class ClientProtocol:
         if error.fatal:
             self.lingers = True  # it may be sending what has been refused
             self.close()
-
-    def _send_messages(self, pieces: list[bytes]) -> None:
-        held = self._holds_messages
-        if held is None:
-            self._out += pieces
-        else:
-            held.frames += pieces
-            held.message_pieces += len(pieces)
-        self._wake()
 
     # Commands
 
@@ -600,9 +541,8 @@ class ClientProtocol:
         except Refused as refused:
             raise _publish_failed(word, refused.cause) from refused
         self._count_publish(topic.name, 1)
-        self._owe(receipt, word)
-        if self._channel is not None:
-            self._let_messages_follow(topic, self._channel)
+        self._outbox.owe_publish(receipt, word, topic)
+        self._find_out_whether_to_read()
 
     def _publish_many(self, command: Publications) -> None:
         topic = self._topic or self._make_topic()
@@ -611,14 +551,8 @@ class ClientProtocol:
         except Refused as refused:
             raise _publish_failed(b"MPUB", refused.cause) from refused
         self._count_publish(topic.name, len(command.offsets) - 1)
-        self._owe(receipt, b"MPUB")
-        if self._channel is not None:
-            self._let_messages_follow(topic, self._channel)
-
-    def _let_messages_follow(self, topic: Topic, channel: Channel) -> None:
-        """Hold back messages of this topic until the OK of this publish, which a client that consumes the topic gets first."""
-        if channel.topic is topic:
-            self._holds_messages = self._held[-1]
+        self._outbox.owe_publish(receipt, b"MPUB", topic)
+        self._find_out_whether_to_read()
 
     def _make_topic(self) -> Topic:
         self._topic = self._broker.topic(self._topic_raw.decode())
@@ -652,7 +586,7 @@ class ClientProtocol:
             detail = f"SUB failed consumers for {topic_name}:{channel_name} exceeds limit of {most}"
             raise ProtocolError(Fault.SUB_FAILED, detail)
         self._consumer = Consumer(
-            send=self._send_messages,
+            send=self._outbox.send_messages,
             close=self.abort,
             describe=self.describe,
             msg_timeout=self._delivery.msg_timeout_ms / 1000,
@@ -662,14 +596,10 @@ class ClientProtocol:
         self._channel = channel
         channel.join(self._consumer)
         self.state = State.SUBSCRIBED
-        if self._broker.urgent_changes == changes_before:
-            self._respond(OK_FRAME)
-        else:  # a new channel's OK says that it survives us
-            self._owe(self._broker.promise(), b"SUB")
-        if self._held:
-            self._holds_messages = self._held[-1]
-            # Not only when something is sent: it may be messages.
-            self._holds_messages.receipt.when_settled(self._let_go)
+        # A new channel's OK says that it survives us.
+        receipt = None if self._broker.urgent_changes == changes_before else self._broker.promise()
+        self._outbox.owe_subscription(receipt, channel.topic, self._let_go)
+        self._find_out_whether_to_read()
 
     def _closeness(self) -> Closeness:
         """By what the first IDENTIFY has said; two empty names are equal, as in NSQ."""

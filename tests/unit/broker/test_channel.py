@@ -162,8 +162,7 @@ def test_consumer_that_does_not_read_gets_no_more_than_a_bound() -> None:
     for _ in range(2000):
         publish(node, bytes(size))
         node.clients.pop()
-    got = len(client.protocol._out)
-    assert got
+    assert client.protocol.bytes_to_send()
     told = node.channel()
     assert MOST_UNSENT_BYTES <= told.in_flight_count * (size + 34) <= MOST_UNSENT_BYTES + 10 * size
     assert told.depth == 2000 - told.in_flight_count

@@ -1,0 +1,137 @@
+"""What one client is owed, in the order in which it may get it.
+
+Responses leave in the order of their commands. A publish's OK belongs to its receipt, so it and all that follows it wait
+until the log has answered. Message frames wait for the OK of SUB, and for that of each publish to the topic that the client
+consumes: a client that consumes what it publishes gets the OK first, as from NSQ. They wait for no other answer:
+
+    PUB a, REQ that fails, PUB b    held: [OK a, error] [OK b], each until its receipt is settled
+    a message                       sent at once, or with the last OK that it must not overtake
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from common.wire.faults import Fault, ProtocolError
+from common.wire.frames import OK_FRAME
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Receipt
+    from nsqd.broker.topic import Topic
+
+
+class Held:
+    """Responses that wait for a receipt: the publish's own, and what came after it."""
+
+    __slots__ = ("command", "frames", "message_pieces", "receipt", "watched")
+
+    def __init__(self, receipt: Receipt, command: bytes) -> None:
+        self.receipt = receipt
+        self.command = command
+        self.frames = [OK_FRAME]
+        self.message_pieces = 0  # among the frames; no answers, and bounded by the ready count
+        self.watched = False
+
+
+class Outbox:
+    """Frames for one client: what may be sent now, and what is held until the disk has answered.
+
+    Touches receipts, which it only watches, and calls `wake` when there is something to send. It knows neither the commands
+    nor the connection: an answer that turns out to be an error is handed to the client (`release`).
+    """
+
+    __slots__ = ("_consumed", "_frames", "_held", "_held_messages", "owed", "wake")
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.wake = wake  # tells the connection that it should ask for `take`
+        self.owed = 0  # answers among what is held: more than some, and the client is not read from
+        self._consumed: Topic | None = None  # where its messages come from, once it has subscribed
+        self._frames: list[bytes] = []  # may be sent now
+        self._held: deque[Held] = deque()
+        self._held_messages: Held | None = None  # the last OK in it is one that messages must not overtake
+
+    @property
+    def holds(self) -> bool:
+        """Whether answers wait for the log; all others are in `take`."""
+        return bool(self._held)
+
+    def respond(self, frame: bytes) -> None:
+        """Add an answer that is certain, behind all that is owed already."""
+        if self._held:
+            self._held[-1].frames.append(frame)
+            self.owed += 1
+        else:
+            self._frames.append(frame)
+
+    def owe(self, receipt: Receipt, command: bytes) -> None:
+        """Add the OK of `command`, which may be sent when the receipt allows it."""
+        held = self._held
+        if held and held[-1].receipt is receipt:
+            held[-1].frames.append(OK_FRAME)
+        else:
+            held.append(Held(receipt, command))
+        self.owed += 1
+
+    def owe_publish(self, receipt: Receipt, command: bytes, topic: Topic) -> None:
+        """Add the OK of a publish. A client that consumes the topic gets it before what it has published."""
+        self.owe(receipt, command)
+        if topic is self._consumed:
+            self._held_messages = self._held[-1]
+
+    def owe_subscription(self, receipt: Receipt | None, topic: Topic, release: Callable[[], None]) -> None:
+        """Add the OK of SUB, which waits for the receipt if there is one. Messages, which come from `topic`, wait for this OK.
+
+        `release` is called as soon as they need not wait: the client may have nothing else to be sent.
+        """
+        if receipt is None:
+            self.respond(OK_FRAME)
+        else:
+            self.owe(receipt, b"SUB")
+        self._consumed = topic
+        if self._held:
+            self._held_messages = self._held[-1]
+            self._held_messages.receipt.when_settled(release)
+
+    def send_messages(self, pieces: list[bytes]) -> None:
+        """Add message frames, in pieces; this is what the client's channel calls."""
+        held = self._held_messages
+        if held is None:
+            self._frames += pieces
+        else:
+            held.frames += pieces
+            held.message_pieces += len(pieces)
+        self.wake()
+
+    def release(self) -> ProtocolError | None:
+        """Move responses whose receipts are settled to what may be sent.
+
+        If a publish has failed, forget all that is held behind it and return the error, with which the client ends.
+        """
+        held = self._held
+        while held and held[0].receipt.settled:
+            first = held.popleft()
+            if first is self._held_messages:
+                self._held_messages = None
+            self.owed += first.message_pieces - len(first.frames)
+            if first.receipt.error is not None:
+                held.clear()
+                self.owed = 0
+                cause = first.command + b" failed " + first.receipt.error.encode()
+                return ProtocolError(Fault(f"E_{first.command.decode()}_FAILED"), cause)
+            self._frames += first.frames
+        if held and not held[0].watched:
+            held[0].watched = True
+            held[0].receipt.when_settled(self.wake)
+        return None
+
+    def take(self) -> list[bytes]:
+        """Return the pieces of what may be sent now; they are the caller's."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def clear(self) -> None:
+        """Forget everything: nothing will be sent any more."""
+        self._held.clear()
+        self._frames.clear()
