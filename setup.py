@@ -26,8 +26,8 @@ COMPILED: Final = (
     "common/wire/record.py",
     # Each turn, each message.
     *sorted(glob("nsqd/broker/[!_]*.py")),
-    "nsqd/client/outbox.py",
-    "nsqd/client/protocol.py",
+    *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),
+    *(f"nsqd/client/{part}.py" for part in ("publisher", "states", "stretch", "subscription")),
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",
     "nsqd/log/faults.py",

@@ -16,7 +16,8 @@ from nsqd.broker.change import Change
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.store import DiskSnapshot
 from nsqd.broker.turn import finish_turn
-from nsqd.client.protocol import ClientProtocol, ClientRules
+from nsqd.client.protocol import ClientProtocol
+from nsqd.client.rules import ClientRules
 
 BODY = b"x" * 200
 

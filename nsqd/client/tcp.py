@@ -11,7 +11,8 @@ from common.options import MILLISECOND
 from common.version import NSQ_VERSION
 from common.wire.commands import Limits
 from common.wire.identify import ClientSettings, Negotiation, ServerFeatures
-from nsqd.client.protocol import Ask, ClientProtocol, ClientRules, NoteKind
+from nsqd.client.protocol import ClientProtocol
+from nsqd.client.rules import ClientRules
 from nsqd.client.upgrade import UpgradedClient
 from nsqd.options import TlsRequired
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from common.poller import Connection, Handler, MakeHandler
     from common.wire.unfinished import UnfinishedBodies
     from nsqd.broker.broker import Broker
+    from nsqd.client.authorization import Ask
+    from nsqd.client.note import NoteKind
     from nsqd.options import Options
 
 log = logging.getLogger(__name__)

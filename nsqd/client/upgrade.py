@@ -19,12 +19,13 @@ from common.streams.layer import Layer, StreamError
 from common.streams.snappy import SnappyLayer
 from common.wire.faults import Fault, ProtocolError
 from common.wire.frames import OK_FRAME, error_frame
-from nsqd.client.protocol import ClientProtocol, Transport
+from nsqd.client.profile import Transport
 
 if TYPE_CHECKING:
     from common.handshake import Handshake, TlsServer
     from common.streams.tls import SecureLayer
     from common.wire.identify import Negotiation
+    from nsqd.client.protocol import ClientProtocol
 
 HANDSHAKE_TIMEOUT: Final = 5.0  # seconds, as in NSQ
 _BREATH: Final = 0.001  # seconds for the others, before more of what has come is looked at
@@ -97,7 +98,7 @@ class UpgradedClient:
         self._handshake = None
         self._tls = tls
         self._layers.append(tls)
-        self._client.transport = Transport(
+        self._client.profile.transport = Transport(
             tls=True, tls_version=tls.version, cipher_suite=tls.cipher_suite, common_name=tls.peer_common_name
         )
         self._say_ok()
@@ -136,14 +137,14 @@ class UpgradedClient:
             self._looks_at = 0.0
 
     def _compress(self) -> None:
-        granted, transport = self._granted, self._client.transport
+        granted, profile = self._granted, self._client.profile
         if granted.snappy:
             self._layers.append(SnappyLayer())
         elif granted.deflate:
             self._layers.append(DeflateLayer(granted.deflate_level))
         else:
             return
-        self._client.transport = transport.compressed(snappy=granted.snappy)
+        profile.transport = profile.transport.compressed(snappy=granted.snappy)
         self._say_ok()
 
     def _say_ok(self) -> None:

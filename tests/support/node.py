@@ -16,7 +16,10 @@ from nsqd.broker.broker import Broker
 from nsqd.broker.changes import replay
 from nsqd.broker.message_id import IdSource
 from nsqd.broker.turn import Announce
-from nsqd.client.protocol import ClientProtocol, ClientRules, NoteKind, State
+from nsqd.client.note import NoteKind
+from nsqd.client.protocol import ClientProtocol
+from nsqd.client.rules import ClientRules
+from nsqd.client.states import State
 from nsqd.client.upgrade import UpgradedClient
 from tests.support.fake_store import FakeStore, finish_turn, tell_nobody
 

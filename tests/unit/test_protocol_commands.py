@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from common.wire.commands import dpub, fin, identify, mpub, nop, pub, rdy, req, sub, touch
-from nsqd.client.protocol import LEGAL, State
+from nsqd.client.states import LEGAL, State
 from tests.support.node import RULES, Node
 
 UNKNOWN_ID = b"0123456789abcdef"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.wire.commands import dpub, fin, nop, pub, req, touch
-from nsqd.client.protocol import _COST_OF_DEFERRAL, _COST_OF_FAILURE, _COST_OF_TOPIC, _MOST_DOUBTFUL, _STRETCH
+from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOPIC, STRETCH
+from nsqd.client.subscription import MOST_DOUBTFUL
 from tests.support.node import Client, Node
 
 
@@ -23,7 +24,7 @@ def steps_until_done(node: Node, client: Client) -> int:
 def test_a_flood_is_carried_out_some_commands_at_a_time(command: bytes) -> None:
     node = Node()
     client = node.consumer()
-    client.say(command * (3 * _STRETCH - 1) + b"CLS\n")
+    client.say(command * (3 * STRETCH - 1) + b"CLS\n")
     assert not client.handler.reading
     assert steps_until_done(node, client) >= 2
     assert b"CLOSE_WAIT" in client.answers()
@@ -86,7 +87,7 @@ def test_what_fails_is_answered_a_few_at_a_time(command: bytes) -> None:
     client = node.consumer()
     client.say(command * 1000)
     first = len(client.answers())
-    assert 0 < first <= _STRETCH // _COST_OF_FAILURE
+    assert 0 < first <= STRETCH // COST_OF_FAILURE
     steps = steps_until_done(node, client)
     assert first + len(client.answers()) == 1000
     assert steps >= 1000 // first - 1
@@ -106,7 +107,7 @@ def test_after_a_fin_that_failed_they_are_taken_a_few_at_a_time() -> None:
     client.say(fin(UNKNOWN))
     client.say(b"".join(map(fin, ids)))
     failed = len(client.answers())
-    assert failed <= 1 + _MOST_DOUBTFUL
+    assert failed <= 1 + MOST_DOUBTFUL
     steps_until_done(node, client)
     assert failed + len(client.answers()) == 1 + len(ids)
 
@@ -117,7 +118,7 @@ def test_deferrals_are_made_some_at_a_time() -> None:
     client.answers(pub("t", b"makes the topic"))
     client.say(dpub("t", 1000, b"x") * 900)
     first = len(client.answers())
-    assert first == _STRETCH // _COST_OF_DEFERRAL
+    assert first == STRETCH // COST_OF_DEFERRAL
     assert steps_until_done(node, client) >= 6
     assert first + len(client.answers()) == 900
 
@@ -128,7 +129,7 @@ def test_requeues_are_made_some_at_a_time() -> None:
     node.client(b"  V2" + pub("t", b"x") * 1000)
     ids = [message.id for message in client.messages()]
     client.say(b"".join(req(message_id, 60_000) for message_id in ids))
-    assert node.channel("t", "c").deferred_count == _STRETCH // _COST_OF_DEFERRAL
+    assert node.channel("t", "c").deferred_count == STRETCH // COST_OF_DEFERRAL
     steps_until_done(node, client)
     assert node.channel("t", "c").deferred_count == 1000
 
@@ -137,7 +138,7 @@ def test_topics_are_made_some_at_a_time() -> None:
     node = Node()
     client = node.client()
     client.say(b"".join(pub(f"topic_{number}", b"x") for number in range(20)))
-    assert len(client.answers()) == _STRETCH // _COST_OF_TOPIC
+    assert len(client.answers()) == STRETCH // COST_OF_TOPIC
     assert steps_until_done(node, client) >= 3
 
 

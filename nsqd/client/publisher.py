@@ -1,0 +1,118 @@
+"""What one client publishes: PUB, MPUB and DPUB, from their parameters to the OK that it is owed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from common.wire.commands import Publication, Publications, parse_decimal, to_signed64
+from common.wire.faults import Fault, ProtocolError
+from common.wire.names import decode_name
+from common.wire.quoting import quote
+from nsqd.broker.topic import Refused, Topic
+from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_TOPIC, Stretch
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+    from nsqd.client.outbox import Outbox
+
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_UINT64: Final = (1 << 64) - 1
+
+
+class Publisher:
+    """Finds and makes topics, publishes to them, and puts the OKs that are owed into the outbox.
+
+    A command comes in two steps: `admit` looks at its parameters before the body is read, `publish` acts on the body. What
+    `admit` has found is kept for the next command, as most clients publish to one topic. Whether the client may publish at
+    all has been decided by then.
+    """
+
+    __slots__ = ("_broker", "_delay_ms", "_max_defer_ms", "_outbox", "_stretch", "_topic", "_topic_raw", "counts")
+
+    def __init__(self, broker: Broker, outbox: Outbox, stretch: Stretch, *, max_defer_ms: int) -> None:
+        self._broker = broker
+        self._outbox = outbox
+        self._stretch = stretch
+        self._max_defer_ms = max_defer_ms
+        self.counts: dict[str, int] = {}  # messages, by topic
+        self._topic: Topic | None = None  # of the last command; it may be deleted
+        self._topic_raw = b""  # its name, as it was received
+        self._delay_ms = 0  # of the last DPUB
+
+    @property
+    def topic_name(self) -> str:
+        return self._topic_raw.decode()
+
+    def is_as_before(self, params: list[bytes]) -> bool:
+        """Whether this PUB is to the same topic as the last command, so that there is nothing new to check."""
+        return len(params) > 1 and params[1] == self._topic_raw and self._has_topic()
+
+    def admit(self, word: bytes, params: list[bytes]) -> None:
+        """Look at the parameters of PUB, MPUB or DPUB."""
+        if len(params) < (3 if word == b"DPUB" else 2):
+            raise ProtocolError(Fault.INVALID, word + b" insufficient number of parameters")
+        raw = params[1]
+        if raw != self._topic_raw or not self._has_topic():
+            name = decode_name(raw)
+            if name is None:
+                # The doubled code of MPUB is NSQ's, and clients may compare it.
+                prefix = b"E_BAD_TOPIC " if word == b"MPUB" else b""
+                detail = prefix + word + b" topic name " + quote(raw) + b" is not valid"
+                raise ProtocolError(Fault.BAD_TOPIC, detail)
+            self._topic, self._topic_raw = self._broker.find(name), raw
+        if word == b"DPUB":
+            self._delay_ms = self._parse_delay(params[2])
+
+    def make_topic(self) -> Topic:
+        """Return the topic that was admitted last, made if need be."""
+        topic = self._topic
+        if topic is None or topic.closing:  # deleted while the body was on its way
+            topic = self._topic = self._broker.topic(self.topic_name)
+            self._stretch.spend(COST_OF_TOPIC)
+        return topic
+
+    def publish(self, command: Publication) -> None:
+        """Carry out PUB or DPUB."""
+        word = command.params[0]
+        delay_ms = 0
+        if word == b"DPUB":
+            delay_ms = self._delay_ms
+            self._stretch.spend(COST_OF_DEFERRAL)
+        topic = self._topic
+        if topic is None or topic.closing:
+            topic = self.make_topic()
+        try:
+            receipt = topic.publish_one(command.payload, delay_ms)
+        except Refused as refused:
+            raise _failed(word, refused.cause) from refused
+        counts, name = self.counts, topic.name
+        counts[name] = counts.get(name, 0) + 1
+        self._outbox.owe_publish(receipt, word, topic)
+
+    def publish_many(self, command: Publications) -> None:
+        """Carry out MPUB, whose topic was made when it was admitted."""
+        topic = self._topic or self.make_topic()
+        try:
+            receipt = topic.publish(command.payload, command.offsets)
+        except Refused as refused:
+            raise _failed(b"MPUB", refused.cause) from refused
+        counts, name = self.counts, topic.name
+        counts[name] = counts.get(name, 0) + len(command.offsets) - 1
+        self._outbox.owe_publish(receipt, b"MPUB", topic)
+
+    def _has_topic(self) -> bool:
+        return self._topic is not None and not self._topic.closing
+
+    def _parse_delay(self, raw: bytes) -> int:
+        delay_ms = parse_decimal(raw)
+        if delay_ms is None:
+            raise ProtocolError(Fault.INVALID, b"DPUB could not parse timeout " + raw)
+        most = self._max_defer_ms
+        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)
+        if not 0 <= duration <= most * _NANOSECONDS_PER_MS:
+            raise ProtocolError(Fault.INVALID, f"DPUB timeout {delay_ms} out of range 0-{most}")
+        return duration // _NANOSECONDS_PER_MS
+
+
+def _failed(word: bytes, cause: str) -> ProtocolError:
+    return ProtocolError(Fault(f"E_{word.decode()}_FAILED"), word + b" failed " + cause.encode())

@@ -1,0 +1,21 @@
+"""What nsqd's options say about clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from common.wire.identify import ClientSettings, ServerFeatures
+    from common.wire.limits import Limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRules:
+    limits: Limits  # of sizes, in bytes
+    features: ServerFeatures  # what IDENTIFY may ask for
+    defaults: ClientSettings  # of a client that does not IDENTIFY
+    max_req_timeout_ms: int  # a longer one of REQ is cut
+    max_defer_timeout_ms: int  # a longer one of DPUB is refused
+    max_channel_consumers: int  # 0: as many as there are
+    tls_required: bool = False

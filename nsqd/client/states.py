@@ -1,0 +1,41 @@
+"""What a client may do when."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Final
+
+
+class State(IntEnum):
+    """As /stats shows them; CLOSED is ours."""
+
+    INIT = 0
+    SUBSCRIBED = 3
+    CLOSING = 4
+    CLOSED = 5
+
+
+class Holdup(Enum):
+    """Why an open client does not carry out its next command now. What comes meanwhile is kept, and heartbeats go on."""
+
+    QUESTION = "an authorization server is asked first"
+    OTHERS = "others have their turn first"
+    UPGRADE = "TLS or compression comes first"
+
+
+OPEN: Final = frozenset({State.INIT, State.SUBSCRIBED, State.CLOSING})
+CONSUMING: Final = frozenset({State.SUBSCRIBED, State.CLOSING})
+LEGAL: Final = {
+    b"IDENTIFY": frozenset({State.INIT}),
+    b"AUTH": frozenset({State.INIT}),
+    b"SUB": frozenset({State.INIT}),
+    b"RDY": CONSUMING,  # ignored while closing
+    b"FIN": CONSUMING,
+    b"REQ": CONSUMING,
+    b"TOUCH": CONSUMING,
+    b"CLS": frozenset({State.SUBSCRIBED}),
+    b"PUB": OPEN,
+    b"MPUB": OPEN,
+    b"DPUB": OPEN,
+    b"NOP": OPEN,
+}

@@ -1,0 +1,167 @@
+"""One client as a consumer: RDY, FIN, REQ and TOUCH, from their parameters to what is answered when they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from common.ration import Ration
+from common.wire.commands import MOST_FINISHES, CommandReader, parse_decimal, to_signed64
+from common.wire.faults import Fault, ProtocolError
+from common.wire.frames import worded_error_frame
+from common.wire.names import decode_name
+from common.wire.quoting import quote
+from nsqd.broker.consumer import Closeness, Consumer
+from nsqd.client.stretch import COST_OF_DEFERRAL, COST_OF_FAILURE, COST_OF_TOUCH, Stretch
+
+if TYPE_CHECKING:
+    from nsqd.broker.broker import Broker
+    from nsqd.broker.channel import Channel
+    from nsqd.broker.snapshot import ClientSnapshot
+    from nsqd.client.note import Note, NoteKind
+    from nsqd.client.outbox import Outbox
+    from nsqd.client.profile import Profile
+
+MOST_DOUBTFUL: Final = 32  # FINs taken together at first, and after one that failed: all of them may fail
+_NANOSECONDS_PER_MS: Final = 1_000_000
+_UINT64: Final = (1 << 64) - 1
+
+
+class Subscription:
+    """Tells the channel what its consumer answers, and puts the errors of that into the outbox.
+
+    Besides these it touches the reader, of which it wants fewer FINs at once after one that failed, and the log, in which a
+    storm of failures leaves only some lines. It exists from SUB until the client is closed, which calls `leave`.
+    """
+
+    __slots__ = ("_broker", "_channel", "_note", "_outbox", "_profile", "_ration", "_reader", "_stretch", "consumer")
+
+    def __init__(
+        self,
+        channel: Channel,
+        profile: Profile,
+        *,
+        broker: Broker,
+        reader: CommandReader,
+        outbox: Outbox,
+        stretch: Stretch,
+        note: Note,
+        close: Callable[[], None],  # ends the connection without a word: the channel was deleted
+        describe: Callable[[], ClientSnapshot],
+    ) -> None:
+        """Join the channel."""
+        self._channel = channel
+        self._profile = profile
+        self._broker = broker  # for its clock
+        self._reader = reader
+        self._outbox = outbox
+        self._stretch = stretch
+        self._note = note
+        self._ration = Ration()
+        self.consumer = Consumer(
+            send=outbox.send_messages,
+            close=close,
+            describe=describe,
+            msg_timeout=profile.delivery.msg_timeout_ms / 1000,
+            sample_rate=profile.delivery.sample_rate,
+            closeness=profile.closeness() if broker.prefers_near_consumers else Closeness.ELSEWHERE,
+        )
+        channel.join(self.consumer)
+
+    def set_ready(self, params: list[bytes]) -> None:
+        """Carry out RDY."""
+        raw = params[1] if len(params) > 1 else b"1"
+        parsed = parse_decimal(raw)
+        if parsed is None:
+            raise ProtocolError(Fault.INVALID, b"RDY could not parse count " + raw)
+        count, most = to_signed64(parsed), self._profile.rules.features.max_rdy_count
+        if not 0 <= count <= most:
+            raise ProtocolError(Fault.INVALID, f"RDY count {count} out of range 0-{most}")
+        self.consumer.ready_count = count
+        self._channel.wants_attention()
+
+    def finish_one(self, params: list[bytes]) -> None:
+        """Carry out a FIN that the reader has not cut by itself: something is wrong with it, or unusual."""
+        self.finish([_message_id(params, needed=2)])
+
+    def finish(self, ids: Sequence[bytes]) -> None:
+        """Carry out a run of FINs."""
+        failures = self._channel.finish(self.consumer, ids)
+        for message_id, reason in failures:
+            self._fail_softly(b"FIN", message_id, reason)
+        self._reader.most_finishes = MOST_DOUBTFUL if failures else MOST_FINISHES
+
+    def requeue(self, params: list[bytes], now: float) -> None:
+        """Carry out REQ."""
+        self._stretch.spend(COST_OF_DEFERRAL)
+        message_id = _message_id(params, needed=3)
+        delay_ms = parse_decimal(params[2])
+        if delay_ms is None:
+            raise ProtocolError(Fault.INVALID, b"REQ could not parse timeout " + params[2])
+        duration = to_signed64(delay_ms * _NANOSECONDS_PER_MS & _UINT64)
+        most = self._profile.rules.max_req_timeout_ms * _NANOSECONDS_PER_MS
+        clamped = min(max(duration, 0), most)
+        if clamped != duration:
+            self.note_some("info", b"REQ timeout %d out of range 0-%d. Setting to %d" % (duration, most, clamped))
+        if reason := self._channel.requeue(self.consumer, message_id, clamped // _NANOSECONDS_PER_MS, now):
+            self._fail_softly(b"REQ", message_id, reason)
+
+    def touch(self, params: list[bytes], now: float) -> None:
+        """Carry out TOUCH."""
+        self._stretch.spend(COST_OF_TOUCH)
+        message_id = _message_id(params, needed=2)
+        timeout = self._profile.settings.msg_timeout_ms / 1000  # the latest IDENTIFY's, as in NSQ
+        if reason := self._channel.touch(self.consumer, message_id, msg_timeout=timeout, now=now):
+            self._fail_softly(b"TOUCH", message_id, reason)
+
+    def sent(self, unsent: int) -> None:
+        """Note that `unsent` bytes are still queued for the socket: a consumer that does not read gets no more messages."""
+        consumer = self.consumer
+        if consumer.unsent_bytes != unsent:
+            had_room = consumer.room > 0
+            consumer.unsent_bytes = unsent
+            if not had_room and consumer.room > 0:
+                self._channel.wants_attention()
+
+    def leave(self) -> None:
+        """Leave the channel, unless it is the channel that has gone."""
+        self._tell_left_out()
+        if self.consumer.channel is not None:
+            self.consumer.channel.leave(self.consumer)
+
+    def note_some(self, kind: NoteKind, text: bytes) -> None:
+        """Log a line that every message might cause: of a storm only the first ones."""
+        if self._ration.allows(self._broker.now):
+            self._tell_left_out()
+            self._note(kind, text)
+
+    def _tell_left_out(self) -> None:
+        if self._ration.left_out:
+            self._note("info", b"%d more lines about its messages were left out" % self._ration.take_left_out())
+
+    def _fail_softly(self, word: bytes, message_id: bytes, reason: bytes) -> None:
+        """E_FIN_FAILED and the like, of which there may be one for each message: they are made without an exception."""
+        data = b"E_%b_FAILED %b %b failed %b" % (word, word, message_id, reason)
+        self.note_some("error", data)
+        self._outbox.respond(worded_error_frame(data))
+        self._stretch.spend(COST_OF_FAILURE)
+
+
+def names_of(params: list[bytes]) -> tuple[str, str]:
+    """Return the topic and the channel that SUB names."""
+    if len(params) < 3:
+        raise ProtocolError(Fault.INVALID, "SUB insufficient number of parameters")
+    topic, channel = decode_name(params[1]), decode_name(params[2])
+    if topic is None:
+        raise ProtocolError(Fault.BAD_TOPIC, b"SUB topic name " + quote(params[1]) + b" is not valid")
+    if channel is None:
+        raise ProtocolError(Fault.BAD_CHANNEL, b"SUB channel name " + quote(params[2]) + b" is not valid")
+    return topic, channel
+
+
+def _message_id(params: list[bytes], *, needed: int) -> bytes:
+    if len(params) < needed:
+        raise ProtocolError(Fault.INVALID, params[0] + b" insufficient number of params")
+    if len(params[1]) != 16:
+        raise ProtocolError(Fault.INVALID, "invalid message ID")
+    return params[1]
