@@ -7,52 +7,29 @@ published, and, when the log has written it, `hand_over` to the channels. See do
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from heapq import heappop, heappush
 from itertools import islice
-from math import inf
 from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.batch import Receipt
+from nsqd.broker.channel import Channel
 from nsqd.broker.snapshot import BrokerSnapshot, ClientSnapshot
 from nsqd.broker.topic import Topic
+from nsqd.broker.work import TopicWork
 
 if TYPE_CHECKING:
-    from nsqd.broker.batch import Batch
     from nsqd.broker.change import Change
     from nsqd.broker.changes import TopicState
-    from nsqd.broker.channel import Channel
+    from nsqd.broker.feed import Feed
     from nsqd.broker.latency import LatencySettings
     from nsqd.broker.message_id import IdSource
     from nsqd.broker.store import Store, TopicLog
 
 _TOPICS_IN_PART: Final = 100  # of the topology
-_BETWEEN_CLOCKS: Final = 1000  # microseconds
 
 
-class Alarms:
-    """A heap of times and channels that want `expire` called then; stale duplicates of a channel are skipped when they come up."""
+class Broker(TopicWork[Channel, Topic]):
+    """All topics. Of the rest, `TopicWork` is what topics see of it, and `ChannelWork` what channels do."""
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Channel]] = []
-        self._serial = 0
-
-    @property
-    def next(self) -> float:
-        return self._heap[0][0] if self._heap else inf
-
-    def add(self, when: float, channel: Channel) -> None:
-        self._serial += 1
-        heappush(self._heap, (when, self._serial, channel))
-
-    def pop_due(self, now: float) -> Iterator[Channel]:
-        heap = self._heap
-        while heap and heap[0][0] <= now:
-            when, _, channel = heappop(heap)
-            if channel.alarm == when:  # else it was told to come at another time, or is gone
-                yield channel
-
-
-class Broker:
     def __init__(
         self,
         store: Store,
@@ -70,34 +47,25 @@ class Broker:
         prefers_near_consumers: bool = False,
         idempotence_window: int = 0,
     ) -> None:
-        self.store = store
-        self.ids = ids
-        self.now = now  # monotonic seconds, as of this turn
-        self.timestamp = timestamp  # wall clock nanoseconds, as of this turn
+        super().__init__(
+            store,
+            now=now,
+            timestamp=timestamp,
+            mem_queue_size=mem_queue_size,
+            mem_queue_bytes=mem_queue_bytes,
+            max_msg_timeout=max_msg_timeout,
+            random_percent=random_percent,
+            latency=latency,
+            prefers_near_consumers=prefers_near_consumers,
+            ids=ids,
+            idempotence_window=idempotence_window,
+            note=note,
+        )
         self.start_time = timestamp // 1_000_000_000
-        self.mem_queue_size = mem_queue_size  # what waits in something ephemeral is bounded by both
-        self.mem_queue_bytes = mem_queue_bytes
-        self.max_msg_timeout = max_msg_timeout
-        self.random_percent = random_percent  # 0..99
-        self.prefers_near_consumers = prefers_near_consumers
-        self.idempotence_window = idempotence_window  # nanoseconds that a key is remembered; 0: none is
-        self.latency = latency  # None: nobody wants to know how long messages take
-        self.note = note  # something for the log, which only a shell can write
         self.learns = learns  # whether there is somebody to ask which channels a new topic has elsewhere
         self.undiscovered: dict[Topic, None] = {}  # are learning, and nobody has asked for them yet
         self.topics: dict[str, Topic] = {}
         self.producers: dict[object, Callable[[str], ClientSnapshot]] = {}
-        self.unsealed: dict[Topic, None] = {}  # have something published in this turn
-        self.to_deliver: dict[Channel, None] = {}  # may have something to deliver
-        self.overflowing: dict[Channel, int] = {}  # are ephemeral, and got messages in this turn, from this sequence on
-        self.changed: dict[Channel, None] = {}  # have progress that the journal does not know
-        self.to_release: dict[Topic, None] = {}  # need less of their log, once the journal has written why
-        self.alarms = Alarms()
-        self.lost: dict[str, int] = {}  # by topic: messages that waited, and were nowhere when it started
-        self.shape_unsaved = False  # topics, channels or pauses changed
-        self.reshaped: dict[str, None] = {}  # came or went, they or their channels, since that was announced last
-        self.deferring: dict[Topic, None] = {}  # have deferred publishes that the journal has not heard of
-        self.urgent_changes = 0  # for the journal, ever
         self.promised: Receipt | None = None
         self.refusal: str | None = None  # why nobody may publish any more
         self._sealed: dict[Topic, None] = {}
@@ -112,7 +80,7 @@ class Broker:
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics[name] = Topic(name, self.store.create_log(name), self)
-            self.record_topic(topic, ("topic", name))
+            topic.record(("topic", name))
             self._learn_channels(topic)
             self.note(f"TOPIC({name}): created")
             self.shape_changed(name)
@@ -128,7 +96,7 @@ class Broker:
         self.to_release.pop(topic, None)
         self.deferring.pop(topic, None)
         self.undiscovered.pop(topic, None)
-        self.record_topic(topic, ("drop", name))
+        topic.record(("drop", name))
         self.store.drop_log(name)
         self.shape_changed(name)
         return True
@@ -182,7 +150,9 @@ class Broker:
             channel.drop_overflow(before)
 
     def expire(self) -> None:
-        for channel in tuple(self.alarms.pop_due(self.now)):
+        # A channel that has another alarm by now was told to come at another time, or is gone.
+        due = [channel for when, channel in self.alarms.pop_due(self.now) if channel.alarm == when]
+        for channel in due:
             channel.expire(self.now)
 
     def loaded(self, topic_name: str) -> None:
@@ -198,7 +168,8 @@ class Broker:
         for channel in changed:
             channel.record_progress()
         to_release, self.to_release = self.to_release, {}
-        for topic in {channel.topic: None for channel in changed} | to_release:
+        topics: list[Feed] = [channel.topic for channel in changed]
+        for topic in dict.fromkeys(topics + list(to_release)):
             topic.let_go()
 
     def let_go(self, names: Iterable[str]) -> None:
@@ -207,22 +178,7 @@ class Broker:
             if (topic := self.topics.get(name)) is not None:
                 topic.let_go()
 
-    def forget(self, channel: Channel) -> None:
-        self.to_deliver.pop(channel, None)
-        self.overflowing.pop(channel, None)
-        self.changed.pop(channel, None)
-
     # The journal
-
-    def record(self, channel: Channel, change: Change, *, urgent: bool) -> None:
-        if not channel.ephemeral and not channel.topic.ephemeral:
-            self.urgent_changes += urgent
-            self.store.record(change, urgent=urgent)
-
-    def record_topic(self, topic: Topic, change: Change) -> None:
-        if not topic.ephemeral:
-            self.urgent_changes += 1
-            self.store.record(change, urgent=True)
 
     def promise(self) -> Receipt:
         """Settled by this turn, when the journal has its urgent changes; with an error when the disk does not take them.
@@ -238,10 +194,6 @@ class Broker:
         promised, self.promised = self.promised, None
         if promised is not None:
             promised.settle(error)
-
-    def shape_changed(self, topic_name: str) -> None:
-        self.shape_unsaved = True
-        self.reshaped[topic_name] = None
 
     def topology(self) -> dict[str, object]:
         """The names of all that is durable: the second place where a channel is named."""
@@ -287,35 +239,20 @@ class Broker:
             state = states.get(name)
             if state is None:
                 topic.handed_over = log.first
-                self.record_topic(topic, ("topic", name))
-                self.record_topic(topic, ("freeze", name, log.first))
+                topic.record(("topic", name))
+                topic.record(("freeze", name, log.first))
             else:
                 if state.cut(log.tail):
-                    self.record_topic(topic, ("cut", name, log.tail))
+                    topic.record(("cut", name, log.tail))
                 topic.restore(state)
                 if name in untold or state.in_doubt:
-                    self.record_topic(topic, ("snapshot", name))
+                    topic.record(("snapshot", name))
                     for change in topic.snapshot_changes():
-                        self.record_topic(topic, change)
+                        topic.record(change)
             if topic.learning:
                 self._learn_channels(topic)
             topic.let_go()  # the end may have come between a last FIN and the removal of its segment
         self.shape_unsaved = True  # the second place may be older than what was found
-
-    # Two clocks
-
-    def wall_milliseconds(self, due: int) -> int:
-        """The wall time of a due time in monotonic microseconds."""
-        return (self.timestamp // 1000 + due - int(self.now * 1_000_000)) // 1000 + 1
-
-    def due_ms(self, batch: Batch) -> int | None:
-        """The wall time of a deferred batch, counted from its publication; None: it has come."""
-        due_ms = batch.timestamp // 1_000_000 + batch.delay_ms + 1
-        return due_ms if due_ms * 1_000_000 > self.timestamp else None
-
-    def due_from_wall(self, wall_ms: int) -> int:
-        """In monotonic microseconds. The clocks are read one after the other, so a millisecond is added: never early."""
-        return int(self.now * 1_000_000) + max(0, wall_ms * 1000 - self.timestamp // 1000 + _BETWEEN_CLOCKS)
 
     # Seen from outside
 

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from nsqd.broker.change import Change, ChannelChange
     from nsqd.broker.changes import ChannelState
     from nsqd.broker.consumer import Consumer
+    from nsqd.broker.feed import Feed
     from nsqd.broker.store import BatchSource
-    from nsqd.broker.topic import Topic
+    from nsqd.broker.work import ChannelWork
 
 _WAIT_ENTRIES_PER_CHANGE: Final = 2_000  # a millisecond or two
 _EXPIRY_GRAIN_OF_EACH: Final = 1e-6  # seconds for each message in flight, so that a pass takes a small part of the time
@@ -42,7 +43,7 @@ _EXPIRY_GRAIN: Final = 0.005  # seconds; deadlines this close are handled togeth
 
 
 class Channel:
-    def __init__(self, name: str, topic: Topic, *, cursor: int, ephemeral: bool) -> None:
+    def __init__(self, name: str, topic: Feed, work: ChannelWork[Channel], *, cursor: int, ephemeral: bool) -> None:
         self.name = name
         self.topic = topic
         self.ephemeral = ephemeral
@@ -56,9 +57,8 @@ class Channel:
         self.timeout_count = 0
         self.requeue_count = 0
         self._taken = [0] * len(Closeness)  # messages, by the consumer's closeness
-        settings = topic.broker.latency
-        self.latency = Latency(settings, topic.broker.now) if settings is not None else None
-        self.alarm = inf  # when expire() wants to be called next, as last told to the broker
+        self.latency = Latency(work.latency, work.now) if work.latency is not None else None
+        self.alarm = inf  # when expire() wants to be called next, as last added to the alarms
         self._counted_from = cursor  # message_count is what was handed over since here
         self._finished: list[tuple[int, int]] = []  # sampled out: finished without having been in flight
         self._saved_cursor = cursor
@@ -67,7 +67,7 @@ class Channel:
         self._batch: Batch | None = None  # where the cursor stands
         self.kept = Kept(topic.log) if ephemeral or topic.ephemeral else None  # what the log does not keep for us
         self._source: BatchSource = self.kept if self.kept is not None else topic.log
-        self._broker = topic.broker
+        self._work = work
 
     # What waits
 
@@ -113,7 +113,7 @@ class Channel:
     def handed_over(self, before: int) -> None:
         """The topic's messages from `before` on are ours now."""
         if self.kept is not None:
-            self._broker.overflowing.setdefault(self, before)
+            self._work.overflowing.setdefault(self, before)
         if self.consumers:
             self.wants_attention()
 
@@ -144,8 +144,8 @@ class Channel:
         if self.kept.messages > 2 * self._live + _FINISHED_WORTH_LETTING_GO:
             self.record_progress()
         # Nobody can take a deferred message away at once, so it is now that there is room for it or not.
-        room = self._broker.mem_queue_size - len(self.deferred)
-        most_bytes = self._broker.mem_queue_bytes
+        room = self._work.mem_queue_size - len(self.deferred)
+        most_bytes = self._work.mem_queue_bytes
         if self.topic.ephemeral:
             room -= self.depth
         else:  # The log perhaps still has it when it is due, and what is not deferred needs memory more.
@@ -171,16 +171,16 @@ class Channel:
 
     def _excess(self, before: int) -> int:
         """How many of the newest messages are beyond one of the two bounds."""
-        kept, broker = self.kept, self._broker
+        kept, work = self.kept, self._work
         assert kept is not None
-        excess = self.depth - broker.mem_queue_size
+        excess = self.depth - work.mem_queue_size
         if self.topic.ephemeral:
             excess += len(self.deferred)
-        if kept.bytes <= broker.mem_queue_bytes:
+        if kept.bytes <= work.mem_queue_bytes:
             return excess
         self.record_progress()  # what was finished is not to be counted
         # Nor what is in flight. It is seldom that we come here, so nobody else has to keep count of it.
-        too_much = kept.bytes - broker.mem_queue_bytes
+        too_much = kept.bytes - work.mem_queue_bytes
         too_much -= sum(kept.size_of(sequence) for sequence, _ in self.in_flight.positions())
         count = 0
         for sequence in self.skips.free_backwards(max(before, self.cursor), self.topic.handed_over):
@@ -194,18 +194,18 @@ class Channel:
 
     def join(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
-        consumer.channel = self
+        consumer.has_joined = True
 
     def leave(self, consumer: Consumer) -> None:
         """What it has in flight stays there until its deadline, as in NSQ."""
         self.consumers.remove(consumer)
-        consumer.channel = None
+        consumer.has_joined = False
         if self.ephemeral and not self.consumers:
             self.topic.delete_channel(self.name)
 
     def wants_attention(self) -> None:
         """Someone may have room, or something came: to be looked at when the turn ends."""
-        self._broker.to_deliver[self] = None
+        self._work.to_deliver[self] = None
 
     # Delivering
 
@@ -218,7 +218,7 @@ class Channel:
             ready = [consumer for consumer in self.consumers if consumer.room > 0]
             if not ready:
                 return
-            if self._broker.prefers_near_consumers:  # the others get what these leave
+            if self._work.prefers_near_consumers:  # the others get what these leave
                 nearest = max(consumer.closeness for consumer in ready)
                 ready = [consumer for consumer in ready if consumer.closeness == nearest]
             self._next_consumer = (self._next_consumer + 1) % len(ready)
@@ -263,7 +263,7 @@ class Channel:
             stop = min(batch.end_sequence, end)
             if self.skips.total and (next_skip := self.skips.next_start()) is not None:
                 stop = min(stop, next_skip)
-            if batch.delay_ms and (due_ms := self._broker.due_ms(batch)) is not None:
+            if batch.delay_ms and (due_ms := self._work.due_ms(batch)) is not None:
                 self.cursor = stop
                 self._defer_again(cursor, stop, due_ms)
                 deferred += stop - cursor
@@ -278,7 +278,7 @@ class Channel:
             taken += stop - cursor
             self._give(consumer, batch, cursor, stop, 1, now, retry=False)
         if taken:
-            self._broker.changed[self] = None
+            self._work.changed[self] = None
         return taken
 
     def _put_off_new(self, cursor: int, end: int) -> bool:
@@ -299,7 +299,7 @@ class Channel:
     def _put_off_retries(self) -> bool:
         """Defer, in the same way, refused messages at the head of the retry queue."""
         due_ms = self._put_off_until_ms
-        due = self._broker.due_from_wall(due_ms)
+        due = self._work.due_from_wall(due_ms)
         entries: list[int] = []
         while self.retries and len(entries) < 3 * _DEFERRED_AT_ONCE:
             sequence, _ = self.retries.peek()
@@ -315,14 +315,14 @@ class Channel:
 
     @property
     def _put_off_until_ms(self) -> int:
-        return self._broker.timestamp // 1_000_000 + _PUT_OFF_MS
+        return self._work.timestamp // 1_000_000 + _PUT_OFF_MS
 
     def _defer_again(self, start: int, end: int, due_ms: int) -> None:
         """The cursor has come back to where messages still wait for their time: publication plus delay, never earlier.
 
         Others are ahead of the cursor only in skip ranges, which `defer` has made.
         """
-        due = self._broker.due_from_wall(due_ms)
+        due = self._work.due_from_wall(due_ms)
         entries: list[int] = []
         for sequence in range(start, end):
             self.deferred.add(due, sequence, 0)
@@ -334,7 +334,7 @@ class Channel:
         """There is more to do, but others have their turn first."""
         if now < self.alarm:
             self.alarm = now
-            self._broker.alarms.add(now, self)
+            self._work.alarms.add(now, self)
 
     def _advance_over_gaps(self) -> int:
         while True:
@@ -378,14 +378,14 @@ class Channel:
             return
         keep_from = first
         for sequence in range(first, stop):
-            if self._broker.random_percent() > consumer.sample_rate:
+            if self._work.random_percent() > consumer.sample_rate:
                 if keep_from < sequence:
                     self._deliver(consumer, batch, keep_from, sequence, attempts, now, retry=retry)
                 self._finished.append((sequence, sequence + 1))
                 keep_from = sequence + 1
         if keep_from < stop:
             self._deliver(consumer, batch, keep_from, stop, attempts, now, retry=retry)
-        self._broker.changed[self] = None
+        self._work.changed[self] = None
 
     def _deliver(
         self, consumer: Consumer, batch: Batch, first: int, stop: int, attempts: int, now: float, *, retry: bool
@@ -415,16 +415,16 @@ class Channel:
         if done:
             consumer.in_flight -= done
             consumer.finish_count += done
-            self._broker.changed[self] = None
-            self._broker.to_deliver[self] = None
+            self._work.changed[self] = None
+            self._work.to_deliver[self] = None
         return failures
 
     def _measure(self, latency: Latency, consumer: Consumer, ids: Sequence[bytes]) -> None:
-        broker = self._broker
+        work = self._work
         for message_id in dict.fromkeys(ids):
             delivery = self.in_flight.find(consumer, message_id)
             if isinstance(delivery, Delivery):
-                latency.add(broker.timestamp - delivery.published_at, broker.now)
+                latency.add(work.timestamp - delivery.published_at, work.now)
 
     def requeue(self, consumer: Consumer, message_id: bytes, delay_ms: int, now: float) -> bytes | None:
         """Returns why it failed, or None."""
@@ -443,7 +443,7 @@ class Channel:
             self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, 0]))
             self.retries.add(sequence, attempts)
             return
-        due_ms = self._broker.timestamp // 1_000_000 + delay_ms + 1
+        due_ms = self._work.timestamp // 1_000_000 + delay_ms + 1
         self._record_urgent(("wait", self.topic.name, self.name, [sequence, attempts, due_ms]))
         self.deferred.add(microseconds(now) + delay_ms * 1000, sequence, attempts)
         self._set_alarm()
@@ -453,7 +453,7 @@ class Channel:
         delivery = self.in_flight.find(consumer, message_id)
         if not isinstance(delivery, Delivery):
             return delivery
-        deadline = min(now + msg_timeout, delivery.delivered_at + self._broker.max_msg_timeout)
+        deadline = min(now + msg_timeout, delivery.delivered_at + self._work.max_msg_timeout)
         failure = self.in_flight.touch(consumer, message_id, deadline)
         self._set_alarm()
         return failure
@@ -480,7 +480,7 @@ class Channel:
         when = max(when, not_before)
         if when < self.alarm:
             self.alarm = when
-            self._broker.alarms.add(when, self)
+            self._work.alarms.add(when, self)
 
     # Operating
 
@@ -521,19 +521,19 @@ class Channel:
         self.alarm = inf
         for consumer in self.consumers:
             consumer.in_flight = 0
-        self._broker.changed[self] = None  # the log may let go of it
+        self._work.changed[self] = None  # the log may let go of it
         self.wants_attention()
 
     def close(self) -> None:
         """The channel is being deleted: every consumer's connection ends without a word."""
         consumers, self.consumers = self.consumers, []
         for consumer in consumers:
-            consumer.channel = None
+            consumer.has_joined = False
             consumer.close()
-        self._broker.forget(self)
+        self._work.forget(self)
         self.in_flight.clear()
         self.retries.clear()
-        self.deferred.clear()  # the broker's alarms may remember the channel for as long as the longest delay
+        self.deferred.clear()  # the alarms may remember the channel for as long as the longest delay
         if self.kept is not None:
             self.kept.clear()
             self._batch = None
@@ -553,7 +553,8 @@ class Channel:
         if finished or self.cursor != self._saved_cursor:
             self._saved_cursor = self.cursor
             flat = [sequence for bounds in finished for sequence in bounds]
-            self._broker.record(self, ("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
+            if self.kept is None:
+                self._work.record(("progress", self.topic.name, self.name, self.cursor, flat), urgent=False)
 
     def _record_urgent(self, change: ChannelChange) -> None:
         # The journal's cursor must not lag behind a sequence that it is told about, or that one would come twice.
@@ -561,7 +562,8 @@ class Channel:
         self._record(change)
 
     def _record(self, change: ChannelChange) -> None:
-        self._broker.record(self, change, urgent=True)
+        if self.kept is None:
+            self._work.record(change, urgent=True)
 
     def snapshot_changes(self) -> Iterator[Change]:
         """What the journal needs to know to begin anew with this channel: as it is now, whenever it is looked at."""
@@ -595,7 +597,7 @@ class Channel:
     ) -> Iterator[tuple[int, int, int]]:
         for sequence, attempts in at_once:
             yield sequence, attempts, 0
-        wall_milliseconds = self._broker.wall_milliseconds
+        wall_milliseconds = self._work.wall_milliseconds
         for due, sequence, attempts in later:
             yield sequence, attempts, wall_milliseconds(due)
 
@@ -639,7 +641,7 @@ class Channel:
             client_count=len(self.consumers),
             clients=[consumer.describe() for consumer in self.consumers] if clients else None,
             paused=self.paused,
-            e2e_processing_latency=self.latency.snapshot(self._broker.now) if self.latency else NO_LATENCY,
+            e2e_processing_latency=self.latency.snapshot(self._work.now) if self.latency else NO_LATENCY,
         )
 
 

@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from nsqd.broker.channel import Channel
     from nsqd.broker.snapshot import ClientSnapshot
 
 # A consumer that does not read gets no more than about this; RDY 2,500 of large messages would be gigabytes.
@@ -44,7 +43,7 @@ class Consumer:
         self.msg_timeout = msg_timeout  # seconds, for new deliveries
         self.sample_rate = sample_rate
         self.closeness = closeness
-        self.channel: Channel | None = None
+        self.has_joined = False  # and neither left nor lost its channel
         self.ready_count = 0
         self.in_flight = 0
         self.unsent_bytes = 0

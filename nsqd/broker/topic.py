@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Final
 from common.wire.names import is_ephemeral
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.channel import Channel, microseconds
+from nsqd.broker.feed import Feed
 from nsqd.broker.keys import KeyMemory
 from nsqd.broker.latency import merged_snapshot
 from nsqd.broker.snapshot import NO_LATENCY, LatencySnapshot, TopicSnapshot
 
 if TYPE_CHECKING:
-    from nsqd.broker.broker import Broker
     from nsqd.broker.change import Change, TopicChange
     from nsqd.broker.changes import ChannelState, TopicState
     from nsqd.broker.store import TopicLog
+    from nsqd.broker.work import TopicWork
 
 
 _MOST_BYTES_TOGETHER: Final = 1 << 20  # of PUBs in one batch; a batch is read, and sent, as a whole
@@ -43,17 +44,14 @@ class Refused(Exception):
 _Draft = tuple[bytes, Sequence[int], int, Receipt, bytes]
 
 
-class Topic:
-    def __init__(self, name: str, log: TopicLog, broker: Broker) -> None:
-        self.name = name
-        self.log = log
-        self.broker = broker
-        self.ephemeral = is_ephemeral(name)
+class Topic(Feed):
+    def __init__(self, name: str, log: TopicLog, work: TopicWork[Channel, Topic]) -> None:
+        super().__init__(name, log, ephemeral=is_ephemeral(name))
+        self._work = work
         self.paused = False
         self.closing = False
         self.learning = True  # which channels this topic has elsewhere
         self.channels: dict[str, Channel] = {}
-        self.handed_over = log.tail
         self.message_count = 0
         self.message_bytes = 0
         self.outdated_count = 0  # messages that retention dropped before a channel got them
@@ -62,7 +60,7 @@ class Topic:
         self._singles_bytes = 0
         self._singles_receipt = Receipt()
         self._drafts: list[_Draft] = []
-        self._keys = KeyMemory(broker.idempotence_window, log.keys)
+        self._keys = KeyMemory(work.idempotence_window, log.keys)
         self._sealed: list[tuple[Batch, Receipt]] = []
         self._parked: list[tuple[int, int, int]] = []  # deferred beyond H: start, count, delay_ms
 
@@ -89,7 +87,7 @@ class Topic:
             return self.publish(sized_body, (0, len(sized_body)), delay_ms)
         if not self._singles:
             self._singles_receipt = Receipt()
-            self.broker.unsealed[self] = None
+            self._work.unsealed[self] = None
         self._singles.append(sized_body)
         self._singles_bytes += len(sized_body)
         receipt = self._singles_receipt
@@ -106,15 +104,15 @@ class Topic:
         self._close_singles()
         receipt = Receipt()
         if key:
-            self._keys.add(key, self.broker.timestamp, receipt)
+            self._keys.add(key, self._work.timestamp, receipt)
         self._drafts.append((payload, offsets, delay_ms, receipt, key))
-        self.broker.unsealed[self] = None
+        self._work.unsealed[self] = None
         if delay_ms:
-            self.broker.deferring[self] = None
+            self._work.deferring[self] = None
         return receipt
 
     def _known(self, key: bytes) -> Receipt | None:
-        receipt = self._keys.find(key, self.broker.timestamp)
+        receipt = self._keys.find(key, self._work.timestamp)
         if receipt is None or not receipt.settled or receipt.error is None:
             return receipt
         if not receipt.stays:  # it never got into the log
@@ -153,7 +151,7 @@ class Topic:
         for payload, offsets, delay_ms, receipt, key in drafts:
             base_sequence = log.tail
             count = len(offsets) - 1
-            batch = Batch(base_sequence, self.broker.ids.take(count), timestamp, payload, offsets, delay_ms, key)
+            batch = Batch(base_sequence, self._work.ids.take(count), timestamp, payload, offsets, delay_ms, key)
             log.append(batch, receipt)
             self._sealed.append((batch, receipt))
 
@@ -188,9 +186,9 @@ class Topic:
         for _, offsets, delay_ms, _, _ in self._drafts:
             count = len(offsets) - 1
             if delay_ms and self.flowing:
-                self._record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
+                self.record(("defer", self.name, sequence, count, timestamp // 1_000_000 + delay_ms + 1))
             elif delay_ms:
-                self._record(("park", self.name, sequence, count, delay_ms))
+                self.record(("park", self.name, sequence, count, delay_ms))
             sequence += count
 
     def refuse(self, cause: str) -> None:
@@ -198,7 +196,7 @@ class Topic:
         self._close_singles()
         drafts, self._drafts = self._drafts, []
         if any(delay_ms for _, _, delay_ms, _, _ in drafts):
-            self._record(("cut", self.name, self.log.tail))
+            self.record(("cut", self.name, self.log.tail))
         for _, _, _, receipt, _ in drafts:
             receipt.settle(cause)
 
@@ -216,7 +214,7 @@ class Topic:
                 self._parked.append((batch.base_sequence, batch.count, batch.delay_ms))
         self._written_tail = self.log.tail
         if failed:
-            self._record(("cut", self.name, self._written_tail))
+            self.record(("cut", self.name, self._written_tail))
         if self.flowing:
             self._advance(now, sealed)
 
@@ -245,13 +243,13 @@ class Topic:
 
     def _start_flowing(self) -> None:
         """A first channel came, or the pause ended: the clocks of parked deferrals start now."""
-        now_ms = self.broker.timestamp // 1_000_000
+        now_ms = self._work.timestamp // 1_000_000
         for start, count, delay_ms in self._parked:
-            self._record(("defer", self.name, start, count, now_ms + delay_ms + 1))
+            self.record(("defer", self.name, start, count, now_ms + delay_ms + 1))
         if self._parked:
-            self._record(("unpark", self.name))
-        self._record(("flow", self.name))
-        self._advance(self.broker.now)
+            self.record(("unpark", self.name))
+        self.record(("flow", self.name))
+        self._advance(self._work.now)
 
     def let_go(self) -> None:
         """Tells the log what it need not keep any more, and the journal first why so: nothing else may outlive it."""
@@ -271,8 +269,8 @@ class Topic:
         self.handed_over = outdated
         self._parked = [parked for parked in self._parked if parked[0] >= outdated]
         # The log unlinks nothing before the journal that says this is synced.
-        self._record(("freeze", self.name, outdated))
-        self.broker.note(
+        self.record(("freeze", self.name, outdated))
+        self._work.note(
             f"TOPIC({self.name}): retention drops {dropped} messages that no channel got, "
             f"{self.outdated_count} since the start"
         )
@@ -308,13 +306,13 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             was_flowing = self.flowing
-            channel = Channel(name, self, cursor=self.handed_over, ephemeral=is_ephemeral(name))
+            channel = Channel(name, self, self._work, cursor=self.handed_over, ephemeral=is_ephemeral(name))
             self.channels[name] = channel
-            self.broker.record(channel, ("channel", self.name, name, channel.cursor), urgent=True)
-            self.broker.note(f"TOPIC({self.name}): new channel({name})")
+            self._record_name(channel, ("channel", self.name, name, channel.cursor))
+            self._work.note(f"TOPIC({self.name}): new channel({name})")
             if self.flowing and not was_flowing:
                 self._start_flowing()
-            self.broker.shape_changed(self.name)
+            self._work.shape_changed(self.name)
         return channel
 
     def learned(self, names: Iterable[str]) -> None:
@@ -322,7 +320,7 @@ class Topic:
         for name in sorted(names):
             self.channel(name)
         self.learning = False
-        self._record(("learned", self.name))
+        self.record(("learned", self.name))
         if self.flowing:
             self._start_flowing()
 
@@ -331,16 +329,16 @@ class Topic:
         channel = self.channels.pop(name, None)
         if channel is None:
             return False
-        self.broker.note(f"TOPIC({self.name}): deleting channel {name}")
-        self.broker.record(channel, ("nochannel", self.name, name), urgent=True)
+        self._work.note(f"TOPIC({self.name}): deleting channel {name}")
+        self._record_name(channel, ("nochannel", self.name, name))
         channel.close()
         if not self.channels:
             if was_flowing:
-                self._record(("freeze", self.name, self.handed_over))
+                self.record(("freeze", self.name, self.handed_over))
             if self.ephemeral:
-                self.broker.delete_topic(self.name)
-        self.broker.to_release[self] = None
-        self.broker.shape_changed(self.name)
+                self._work.delete_topic(self.name)
+        self._work.to_release[self] = None
+        self._work.shape_changed(self.name)
         return True
 
     # Operating
@@ -349,18 +347,18 @@ class Topic:
         if not self.paused:
             was_flowing = self.flowing
             self.paused = True
-            self._record(("pause", self.name, True))
+            self.record(("pause", self.name, True))
             if was_flowing:
-                self._record(("freeze", self.name, self.handed_over))
-            self.broker.shape_changed(self.name)
+                self.record(("freeze", self.name, self.handed_over))
+            self._work.shape_changed(self.name)
 
     def unpause(self) -> None:
         if self.paused:
             self.paused = False
-            self._record(("pause", self.name, False))
+            self.record(("pause", self.name, False))
             if self.flowing:
                 self._start_flowing()
-            self.broker.shape_changed(self.name)
+            self._work.shape_changed(self.name)
 
     def empty(self) -> None:
         """Drops what no channel has got yet; channels keep theirs, and history stays readable."""
@@ -370,12 +368,12 @@ class Topic:
         self._parked.clear()
         for channel in self.channels.values():
             channel.pass_over(before, self.handed_over)
-        self._record(("unpark", self.name))
-        self._record(("freeze", self.name, self.handed_over))
+        self.record(("unpark", self.name))
+        self.record(("freeze", self.name, self.handed_over))
         if self.ephemeral:
             self.log.release(self.handed_over)  # there is room again at once, and no journal
         else:
-            self.broker.to_release[self] = None
+            self._work.to_release[self] = None
 
     def close(self) -> None:
         """The topic is being deleted: publishes of this turn are refused, consumers are dropped."""
@@ -386,7 +384,7 @@ class Topic:
         for _, _, _, receipt, _ in self._drafts:
             receipt.settle("exiting")
         self._drafts.clear()
-        self.broker.unsealed.pop(self, None)
+        self._work.unsealed.pop(self, None)
         # A channel refers to its topic: if the topic kept its channels, both would wait for the garbage collector.
         channels, self.channels = self.channels, {}
         for channel in channels.values():
@@ -394,8 +392,15 @@ class Topic:
 
     # The journal
 
-    def _record(self, change: TopicChange) -> None:
-        self.broker.record_topic(self, change)
+    def record(self, change: Change) -> None:
+        """Tell the journal something about this topic."""
+        if not self.ephemeral:
+            self._work.record(change, urgent=True)
+
+    def _record_name(self, channel: Channel, change: TopicChange) -> None:
+        """Tell the journal that a channel begins or ends."""
+        if not channel.ephemeral:
+            self.record(change)
 
     def snapshot_changes(self) -> Iterator[Change]:
         """What the journal needs to know to begin anew with this topic: as it is now, whenever it is looked at."""
@@ -418,15 +423,17 @@ class Topic:
         self.paused = state.paused
         self.learning = not state.learned
         for name, channel_state in state.channels.items():
-            self.channels[name] = Channel(name, self, cursor=channel_state.cursor, ephemeral=is_ephemeral(name))
+            self.channels[name] = Channel(
+                name, self, self._work, cursor=channel_state.cursor, ephemeral=is_ephemeral(name)
+            )
         if not self.flowing:
             if state.frozen_at is None:  # its last channels were ephemeral, and ended with the process
-                self._record(("freeze", self.name, self.handed_over))
+                self.record(("freeze", self.name, self.handed_over))
             else:
                 self.handed_over = state.frozen_at
         self._parked = list(state.parked)
         for name, channel_state in state.channels.items():
-            self.channels[name].restore(self._without_lost(channel_state), self.broker.due_from_wall)
+            self.channels[name].restore(self._without_lost(channel_state), self._work.due_from_wall)
 
     def _without_lost(self, state: ChannelState) -> ChannelState:
         """Takes out, and counts, what waits and is nowhere any more: neither in the log nor beside it."""
@@ -435,7 +442,7 @@ class Topic:
         if lost:
             for sequence in lost:
                 del state.waiting[sequence]
-            self.broker.lost[self.name] = self.broker.lost.get(self.name, 0) + len(lost)
+            self._work.lost[self.name] = self._work.lost.get(self.name, 0) + len(lost)
         return state
 
     # Seen from outside
@@ -458,9 +465,9 @@ class Topic:
 
     def _latency_snapshot(self) -> LatencySnapshot:
         latencies = [channel.latency for channel in self.channels.values() if channel.latency is not None]
-        if self.broker.latency is None or not latencies:
+        if self._work.latency is None or not latencies:
             return NO_LATENCY
-        return merged_snapshot(self.broker.latency, latencies, self.broker.now)
+        return merged_snapshot(self._work.latency, latencies, self._work.now)
 
 
 def _written(sealed: Iterable[tuple[Batch, Receipt]]) -> list[Batch]:

@@ -19,7 +19,7 @@ from common.wire.frames import OK_FRAME
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Receipt
-    from nsqd.broker.topic import Topic
+    from nsqd.broker.feed import Feed
 
 
 class Held:
@@ -47,7 +47,7 @@ class Outbox:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake  # tells the connection that it should ask for `take`
         self.owed = 0  # answers among what is held: more than some, and the client is not read from
-        self._consumed: Topic | None = None  # where its messages come from, once it has subscribed
+        self._consumed: Feed | None = None  # where its messages come from, once it has subscribed
         self._frames: list[bytes] = []  # may be sent now
         self._held: deque[Held] = deque()
         self._held_messages: Held | None = None  # the last OK in it is one that messages must not overtake
@@ -74,13 +74,13 @@ class Outbox:
             held.append(Held(receipt, command))
         self.owed += 1
 
-    def owe_publish(self, receipt: Receipt, command: bytes, topic: Topic) -> None:
+    def owe_publish(self, receipt: Receipt, command: bytes, topic: Feed) -> None:
         """Add the OK of a publish. A client that consumes the topic gets it before what it has published."""
         self.owe(receipt, command)
         if topic is self._consumed:
             self._held_messages = self._held[-1]
 
-    def owe_subscription(self, receipt: Receipt | None, topic: Topic, release: Callable[[], None]) -> None:
+    def owe_subscription(self, receipt: Receipt | None, topic: Feed, release: Callable[[], None]) -> None:
         """Add the OK of SUB, which waits for the receipt if there is one. Messages, which come from `topic`, wait for this OK.
 
         `release` is called as soon as they need not wait: the client may have nothing else to be sent.

@@ -126,8 +126,8 @@ class Subscription:
     def leave(self) -> None:
         """Leave the channel, unless it is the channel that has gone."""
         self._tell_left_out()
-        if self.consumer.channel is not None:
-            self.consumer.channel.leave(self.consumer)
+        if self.consumer.has_joined:
+            self._channel.leave(self.consumer)
 
     def note_some(self, kind: NoteKind, text: bytes) -> None:
         """Log a line that every message might cause: of a storm only the first ones."""

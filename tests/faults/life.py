@@ -14,6 +14,7 @@ from unittest import mock
 from common.wire.names import is_ephemeral
 from nsqd.ack import Ack
 from nsqd.broker.batch import Receipt
+from nsqd.broker.channel import Channel
 from nsqd.broker.consumer import Consumer
 from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
@@ -207,8 +208,8 @@ class Life:
             pieces, client.outbox = client.outbox, []
             had_room = client.consumer.room > 0
             client.consumer.unsent_bytes = 0
-            if not had_room and client.consumer.room > 0 and client.consumer.channel is not None:
-                client.consumer.channel.wants_attention()
+            if not had_room and client.consumer.room > 0 and client.consumer.has_joined:
+                self._real_channel(client).wants_attention()
             self._received(client, b"".join(pieces))
 
     def _received(self, client: Client, data: bytes) -> None:
@@ -455,12 +456,10 @@ class Life:
 
     def set_ready(self, client: Client, ready: int) -> None:
         client.consumer.ready_count = ready
-        assert client.consumer.channel is not None
-        client.consumer.channel.wants_attention()
+        self._real_channel(client).wants_attention()
 
     def finish(self, client: Client, ids: list[bytes]) -> None:
-        real = client.consumer.channel
-        assert real is not None
+        real = self._real_channel(client)
         failed = {message_id for message_id, _ in real.finish(client.consumer, ids)}
         self.note(f"client {client.number} finishes {len(ids) - len(failed)} of {[i.decode() for i in ids]}")
         for message_id in ids:
@@ -469,8 +468,7 @@ class Life:
                 self.ledger.finished(client.topic.channels[client.channel], sequence)
 
     def requeue(self, client: Client, message_id: bytes, delay: float) -> None:
-        real = client.consumer.channel
-        assert real is not None
+        real = self._real_channel(client)
         failure = real.requeue(client.consumer, message_id, int(delay * 1000), self.running.broker.now)
         self.note(f"client {client.number} requeues {message_id.decode()} for {delay}: {failure!r}")
         sequence = client.in_hand.pop(message_id)
@@ -479,8 +477,7 @@ class Life:
             self.ledger.requeued(channel, sequence, delay, self.clock.true, self.clock.forward)
 
     def touch(self, client: Client, message_id: bytes) -> None:
-        real = client.consumer.channel
-        assert real is not None
+        real = self._real_channel(client)
         timeout = client.consumer.msg_timeout
         real.touch(client.consumer, message_id, msg_timeout=timeout, now=self.running.broker.now)
 
@@ -488,10 +485,14 @@ class Life:
         self.note(f"client {client.number} leaves")
         self.clients.remove(client)
         client.is_open = False
-        if client.consumer.channel is not None:
-            client.consumer.channel.leave(client.consumer)
+        if client.consumer.has_joined:
+            self._real_channel(client).leave(client.consumer)
             if is_ephemeral(client.channel) and not client.topic.channels.keys() <= self._real_channels(client.topic):
                 self._channel_deleted(client.topic, client.channel)
+
+    def _real_channel(self, client: Client) -> Channel:
+        assert client.consumer.has_joined
+        return self.running.broker.topics[client.topic.name].channels[client.channel]
 
     def _real_channels(self, topic: TopicModel) -> set[str]:
         return set(self.running.broker.topics[topic.name].channels)

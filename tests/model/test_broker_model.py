@@ -184,8 +184,8 @@ class BrokerMachine(RuleBasedStateMachine):
             had_room = client.consumer.room > 0
             if not client.stalled:
                 client.consumer.unsent_bytes = 0
-            if not had_room and client.consumer.room > 0 and client.consumer.channel is not None:
-                client.consumer.channel.wants_attention()
+            if not had_room and client.consumer.room > 0 and client.consumer.has_joined:
+                self._real(client).wants_attention()
         for _, model, real in self._channels():
             self._account_for_what_is_gone(model, self._places(real))
 
@@ -352,9 +352,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self._step_done()
 
     def _real(self, client: Client) -> Channel:
-        channel = client.consumer.channel
-        assert channel is not None
-        return channel
+        assert client.consumer.has_joined
+        return self.broker.topics[client.topic].channels[client.channel]
 
     @precondition(some_client)
     @rule(choice=SOME, start=SOME, length=st.integers(1, 6))

@@ -1,0 +1,26 @@
+"""A topic as its channels see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsqd.broker.store import TopicLog
+
+
+class Feed:
+    """A log, and how much of it belongs to the channels. `Topic` is one; a channel needs no more of it than this."""
+
+    def __init__(self, name: str, log: TopicLog, *, ephemeral: bool) -> None:
+        self.name = name
+        self.log = log
+        self.ephemeral = ephemeral
+        self.handed_over = log.tail  # H: the channels have, or get, what lies before
+
+    def let_go(self) -> None:
+        """Tell the log what no channel needs any more."""
+        raise NotImplementedError
+
+    def delete_channel(self, name: str) -> bool:
+        """Delete a channel; an ephemeral one asks for this when its last consumer has left. False: there is none."""
+        raise NotImplementedError
