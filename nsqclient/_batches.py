@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 import trio
 
-from nsqclient._message import Batch
+from nsqclient._message import Batch, Message
 
-if TYPE_CHECKING:
-    from nsqclient._consumer import Consumer
+
+class Messages(Protocol):
+    """What is asked of a consumer."""
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether the next message is there already."""
+
+    def is_starved(self) -> bool:
+        """Whether nothing more can come before some messages are answered."""
+
+    async def __anext__(self) -> Message: ...
+
+    def __aiter__(self) -> Self: ...
 
 
 class Batches:
@@ -18,7 +30,7 @@ class Batches:
     If the iteration is cancelled, it requeues the messages of the batch that is not yet complete.
     """
 
-    def __init__(self, consumer: Consumer, max_size: int, max_wait: float) -> None:
+    def __init__(self, consumer: Messages, max_size: int, max_wait: float) -> None:
         self._consumer = consumer
         self._max_size = max_size
         self._max_wait = max_wait
