@@ -14,7 +14,8 @@ from nsqlookupd.registry import NEVER, in_order
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nsqlookupd.registry import Lookup, Missing, Peer, Registry, Tombstone, Topic
+    from nsqlookupd.missing import Missing
+    from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone, Topic
 
 _MOST_KEPT: Final = 2000  # names in a node's part of /nodes or a topic's channels that are written in one step
 _IN_PIECE: Final = 1000  # elements
@@ -48,9 +49,9 @@ def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[by
         yield comma
         comma = b","
         if peer.node_entry or len(peer.topics) <= _MOST_KEPT:
-            yield _node_entry(registry, peer)
+            yield _node_entry(peer)
         else:
-            yield from _large_node_entry(registry, peer)
+            yield from _large_node_entry(peer)
     yield b"]"
     if with_missing:
         yield b',"missing":['
@@ -102,9 +103,9 @@ def _lookup_entry(peer: Peer) -> bytes:
     return peer.lookup_entry
 
 
-def _node_entry(registry: Registry, peer: Peer) -> bytes:
+def _node_entry(peer: Peer) -> bytes:
     if not peer.node_entry:
-        node = registry.node(peer)
+        node = peer.node()
         peer.node_entry = b'{%b,"tombstones":%b,"topics":%b}' % (
             _lookup_entry(peer),
             dumps(node.tombstones),
@@ -113,10 +114,10 @@ def _node_entry(registry: Registry, peer: Peer) -> bytes:
     return peer.node_entry
 
 
-def _large_node_entry(registry: Registry, peer: Peer) -> Iterator[bytes]:
+def _large_node_entry(peer: Peer) -> Iterator[bytes]:
     """Yield the entry of a node with very many topics, in pieces: the topics that it has when the entry is begun."""
     topics: list[Topic] = []
-    for topic in registry.topics_of(peer):
+    for topic in peer.topics_in_order():
         if topic is not None:
             topics.append(topic)
         yield b""

@@ -1,7 +1,8 @@
 """The directory: who produces which topic, who has which channel, who is alive, and what is hidden for a while.
 
     Registry ──► Topic ──► Channel          by name; a topic or channel stays when its last producer has gone
-        └──────► Peer ──► its topics, its channels      so that a peer's end costs what the peer had, not what there is
+        ├──────► Peer ──► its topics, its channels      so that a peer's end costs what the peer had, not what there is
+        └──────► MissingNodes                           who was here and is not any more
 
 Everything here is as of the last `advance(now=...)`: it takes the time, and lets end what has come to its end. All peers
 have the same patience and all tombstones the same lifetime, so two queues in the order of time are all that this needs.
@@ -9,27 +10,24 @@ have the same patience and all tombstones the same lifetime, so two queues in th
 The producers of a topic have an *index*, which is new whenever they change as `/lookup` sees it; `on_change` is then called with
 the topic's name. Indexes come from one counter for all topics and never come twice, also when a topic is deleted and made
 again; a topic that is not there has `no_index`. Who starts the counter at the clock has indexes that differ between runs, too.
-
-Whoever was here and is not any more is *missing* until it is back or `missing_lifetime` is over: for those who must not take
-what is registered for all that there is.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from common.wire.names import is_ephemeral
+from nsqlookupd.missing import Missing, MissingNodes, is_at
 
 if TYPE_CHECKING:
     from common.wire.lookup import Identity
 
 _SORTED_AT_ONCE: Final = 2000  # names: less than a millisecond
 _CLEARED_AT_ONCE: Final = 100  # registrations: a fraction of a millisecond
-_MOST_MISSING: Final = 1000  # nodes that are remembered; the oldest go first
 _MOST_TOPICS: Final = 2000  # of a missing node that are remembered by name
 NEVER: Final = 0  # `tombstoned_at` of what never was
 
@@ -43,8 +41,6 @@ class Registration(NamedTuple):
 
 
 T = TypeVar("T")
-
-_Address = tuple[str, int, int]  # where a node can be reached: the host, its ports for TCP and HTTP
 
 CLIENT: Final = Registration("client")
 
@@ -86,6 +82,25 @@ class Peer:
     def order(self) -> tuple[str, int, str]:
         """Where it stands in answers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
+
+    def node(self) -> Node:
+        """Return what `/nodes` tells of it."""
+        topics = sorted(self.topics, key=_name)
+        return Node(self, tuple(topic.name for topic in topics), tuple(topic.is_hidden(self) for topic in topics))
+
+    def topics_in_order(self) -> Iterator[Topic | None]:
+        """Yield its topics by name. None: see `in_order`."""
+        return in_order(list(self.topics), key=_name)
+
+    def as_missing(self) -> Missing:
+        """Return what is remembered of it when it has gone.
+
+        Topics at which a tombstone hides it are left out: somebody has said that it is not coming back there.
+        """
+        names: tuple[str, ...] | None = None
+        if len(self.topics) <= _MOST_TOPICS:
+            names = tuple(sorted(topic.name for topic in self.topics if not topic.is_hidden(self)))
+        return Missing(self.identity, names, self.last_update, self.is_leaving, self.is_retired)
 
 
 class Tombstone:
@@ -146,16 +161,6 @@ class Node(NamedTuple):
     tombstones: tuple[bool, ...]
 
 
-class Missing(NamedTuple):
-    """A node that was here, and is not; `topics` are those that it had, None: too many to remember."""
-
-    identity: Identity
-    topics: tuple[str, ...] | None
-    timestamp: int  # when it was heard of for the last time
-    has_drained: bool  # it said goodbye
-    is_retired: bool  # and that it is not meant to come back
-
-
 class Snapshot(NamedTuple):
     """Figures for people and for /metrics."""
 
@@ -185,14 +190,12 @@ class Registry:
         self.on_change = on_change
         self._inactive_timeout = inactive_timeout
         self._tombstone_lifetime = tombstone_lifetime
-        self._missing_lifetime = missing_lifetime
         self._topics: dict[str, Topic] = {}
         self._peers: set[Peer] = set()
         # Both in the order of time, the oldest first.
         self._active: OrderedDict[Peer, None] = OrderedDict()
         self._tombstones: OrderedDict[tuple[Topic, Peer], Tombstone] = OrderedDict()
-        self._missing: OrderedDict[_Address, tuple[float, Missing]] = OrderedDict()  # since when, the oldest first
-        self._connected: Counter[_Address] = Counter()
+        self._missing = MissingNodes(missing_lifetime)
         self._names: tuple[str, ...] | None = None
         self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, and something still names them
         self._registered = 0  # topics
@@ -216,16 +219,13 @@ class Registry:
             deadline = next(iter(self._active)).last_seen + self._inactive_timeout
         if self._tombstones:
             deadline = min(deadline, next(iter(self._tombstones.values())).since + self._tombstone_lifetime)
-        if self._missing:
-            deadline = min(deadline, next(iter(self._missing.values()))[0] + self._missing_lifetime)
-        return deadline
+        return min(deadline, self._missing.next_deadline)
 
     def _expire(self) -> None:
         while self._active and self.now >= (peer := next(iter(self._active))).last_seen + self._inactive_timeout:
             del self._active[peer]
             self._set_active(peer, is_active=False)
-        while self._missing and self.now >= next(iter(self._missing.values()))[0] + self._missing_lifetime:
-            self._missing.popitem(last=False)
+        self._missing.expire(self.now)
         while self._tombstones:
             (topic, peer), tombstone = next(iter(self._tombstones.items()))
             if self.now < tombstone.since + self._tombstone_lifetime:
@@ -241,10 +241,7 @@ class Registry:
         peer = Peer(id, identity, now=self.now, timestamp=self.timestamp)
         self._peers.add(peer)
         self._active[peer] = None
-        self._connected[_address(identity)] += 1
-        self._missing.pop(_address(identity), None)
-        for address in [at for at, (_, it) in self._missing.items() if it.identity.node == identity.node != ""]:
-            del self._missing[address]  # it has moved
+        self._missing.come(identity)
         return peer
 
     def ping(self, peer: Peer) -> float:
@@ -264,7 +261,8 @@ class Registry:
         What names it is cleared by `clear_some`: a little of it here, and the rest, where there is much, in later turns.
         A topic that somebody asks for, or changes, is cleared before, so nobody can tell the difference.
         """
-        self._remember(peer)
+        if self._missing.leave(peer.identity):
+            self._missing.add(peer.as_missing(), self.now)
         peer.has_left = True
         self._producers -= len(peer.topics)
         self._peers.discard(peer)
@@ -273,26 +271,6 @@ class Registry:
         count = 1 + len(peer.topics) + len(peer.channels)
         self._clear(peer)
         return count
-
-    def _remember(self, peer: Peer) -> None:
-        address = _address(peer.identity)
-        self._connected[address] -= 1
-        if self._connected[address]:
-            return
-        del self._connected[address]
-        if self._missing_lifetime <= 0:
-            return
-        self._missing[address] = self.now, self._missing_of(peer)
-        self._missing.move_to_end(address)
-        if len(self._missing) > _MOST_MISSING:
-            self._missing.popitem(last=False)
-
-    def _missing_of(self, peer: Peer) -> Missing:
-        """Topics at which a tombstone hides it are left out: somebody has said that it is not coming back there."""
-        names: tuple[str, ...] | None = None
-        if len(peer.topics) <= _MOST_TOPICS:
-            names = tuple(sorted(topic.name for topic in peer.topics if not topic.is_hidden(peer)))
-        return Missing(peer.identity, names, peer.last_update, peer.is_leaving, peer.is_retired)
 
     @property
     def has_departed(self) -> bool:
@@ -439,7 +417,7 @@ class Registry:
 
         One that is missing is not waited for any more, as far as this topic goes.
         """
-        self._forget_missing(topic_name, node)
+        self._missing.forget(topic_name, node)
         topic = self._find(topic_name)
         if topic is None:
             return
@@ -456,15 +434,6 @@ class Registry:
             self._changed(topic)
             if self._tombstone_lifetime <= 0:
                 self._expire()
-
-    def _forget_missing(self, topic_name: str, node: str) -> None:
-        for address, (since, it) in [*self._missing.items()]:
-            if it.topics and topic_name in it.topics and is_at(it.identity, node):
-                left = tuple(name for name in it.topics if name != topic_name)
-                if left:
-                    self._missing[address] = since, it._replace(topics=left)
-                else:
-                    del self._missing[address]
 
     def _bury(self, topic: Topic, peer: Peer) -> None:
         """No tombstone is left of this producer."""
@@ -513,18 +482,10 @@ class Registry:
 
     def missing(self) -> list[Missing]:
         """Return who was here lately: those whose connection has ended, and those who have one and are silent."""
-        if self._missing_lifetime <= 0:
+        if not self._missing.remembers:
             return []
-        silent = [self._missing_of(peer) for peer in sorted(self._peers - self._active.keys(), key=_order)]
-        return [it for _, it in self._missing.values()] + silent
-
-    def topics_of(self, peer: Peer) -> Iterator[Topic | None]:
-        """Yield its topics by name. None: see `in_order`."""
-        return in_order(list(peer.topics), key=_name)
-
-    def node(self, peer: Peer) -> Node:
-        topics = sorted(peer.topics, key=_name)
-        return Node(peer, tuple(topic.name for topic in topics), tuple(topic.is_hidden(peer) for topic in topics))
+        silent = [peer.as_missing() for peer in sorted(self._peers - self._active.keys(), key=_order)]
+        return self._missing.nodes() + silent
 
     def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]] | None]:
         """Every row that has producers, sorted, each producer with its tombstone, also one that is over.
@@ -622,16 +583,6 @@ def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | Non
             yield None
         runs.append(sorted(items[start : start + _SORTED_AT_ONCE], key=key))
     yield from merge(*runs, key=key)
-
-
-def is_at(identity: Identity, node: str) -> bool:
-    """Return whether `node` is its `host:port` for HTTP; an IPv6 host with brackets or, as NSQ compares it, without."""
-    address, port = identity.broadcast_address, identity.http_port
-    return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
-
-
-def _address(identity: Identity) -> _Address:
-    return identity.broadcast_address, identity.tcp_port, identity.http_port
 
 
 def _in_place(peers: Iterable[Peer]) -> list[Peer]:

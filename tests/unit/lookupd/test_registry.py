@@ -211,9 +211,9 @@ def test_node_tells_its_tombstones_in_the_order_of_its_topics(directory: Directo
     for topic in "cab":
         directory.register(nsqd, topic)
     directory.tombstone("b", "a:4151")
-    assert directory.node(nsqd)[1:] == (("a", "b", "c"), (False, True, False))
+    assert nsqd.node()[1:] == (("a", "b", "c"), (False, True, False))
     directory.at(45)
-    assert directory.node(nsqd).tombstones == (False, False, False)
+    assert nsqd.node().tombstones == (False, False, False)
 
 
 # What operators do
@@ -224,7 +224,7 @@ def test_deleted_topic_is_gone_for_everyone(directory: Directory) -> None:
     directory.register(nsqd, "t", "c")
     directory.tombstone("t", "a:4151")
     directory.delete_topic("t")
-    assert (directory.topics(), directory.channels("t"), directory.seen(), directory.node(nsqd).topics) == (
+    assert (directory.topics(), directory.channels("t"), directory.seen(), nsqd.node().topics) == (
         (),
         [],
         None,
