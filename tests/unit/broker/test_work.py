@@ -1,0 +1,55 @@
+"""What topics and channels leave to be done, and the clocks that they see."""
+
+from __future__ import annotations
+
+from math import inf
+
+from nsqd.broker.work import Alarms
+from tests.support.node import Node
+
+
+def test_alarms_ring_in_the_order_of_time() -> None:
+    alarms: Alarms[str] = Alarms()
+    assert alarms.next == inf
+    for when, channel in [(3.0, "c"), (1.0, "a"), (2.0, "b")]:
+        alarms.add(when, channel)
+    assert alarms.next == 1.0
+    assert list(alarms.pop_due(2.0)) == [(1.0, "a"), (2.0, "b")]
+    assert alarms.next == 3.0
+
+
+def test_an_alarm_that_was_moved_does_not_ring() -> None:
+    node = Node()
+    client = node.consumer()
+    channel = node.broker.topic("t").channel("c")
+    node.broker.alarms.add(node.now, channel)
+    channel.alarm = inf
+    node.broker.expire()
+    assert channel.alarm == inf
+    assert not client.is_closed
+
+
+def test_the_journal_hears_nothing_of_what_is_ephemeral() -> None:
+    node = Node()
+    node.broker.topic("t#ephemeral").channel("c")
+    assert node.broker.urgent_changes == 0
+    node.broker.topic("t").channel("c#ephemeral")
+    node.turn()
+    assert [change[0] for change in node.store.journal] == ["topic", "learned", "flow"]
+
+
+def test_a_channel_that_is_deleted_leaves_nothing_to_be_done() -> None:
+    node = Node()
+    topic = node.broker.topic("t")
+    channel = topic.channel("c")
+    channel.wants_attention()
+    node.broker.changed[channel] = None
+    topic.delete_channel("c")
+    assert channel not in node.broker.to_deliver
+    assert channel not in node.broker.changed
+
+
+def test_a_wall_time_comes_back_as_the_same_time_never_early() -> None:
+    work = Node().broker
+    due = int(work.now * 1_000_000) + 5_000_000
+    assert 0 <= work.due_from_wall(work.wall_milliseconds(due)) - due <= 3000
