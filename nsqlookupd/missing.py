@@ -46,18 +46,19 @@ class MissingNodes:
         return next(iter(self._missing.values()))[0] + self._lifetime if self._missing else inf
 
     def expire(self, now: float) -> None:
+        """Forget those whose time is over."""
         while now >= self.next_deadline:
             self._missing.popitem(last=False)
 
     def come(self, identity: Identity) -> None:
-        """A connection of this node has begun. It is not missing, also where it was known at another address."""
+        """Note that a connection of this node has begun: it is not missing, also where it was known at another address."""
         self._connected[_address(identity)] += 1
         self._missing.pop(_address(identity), None)
         for address in [at for at, (_, it) in self._missing.items() if it.identity.node == identity.node != ""]:
             del self._missing[address]  # it has moved
 
     def leave(self, identity: Identity) -> bool:
-        """A connection of this node has ended. Return whether it was the last one, so that `add` is to be called."""
+        """Note that a connection of this node has ended. Return whether `add` is to be called: it was the last one."""
         address = _address(identity)
         self._connected[address] -= 1
         if self._connected[address]:
@@ -84,7 +85,7 @@ class MissingNodes:
                     del self._missing[address]
 
     def nodes(self) -> list[Missing]:
-        """Return them all, the one that is missing for the longest time first."""
+        """Return them all, those that have been missing for longest first."""
         return [it for _, it in self._missing.values()]
 
 

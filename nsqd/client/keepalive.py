@@ -35,7 +35,7 @@ class KeepAlive:
         self._read_deadline = now + self._patience
 
     def heard(self, now: float) -> None:
-        """A whole command has come, or the client may go on: its time begins anew."""
+        """Give the client its time anew: a whole command has come, or it may go on."""
         self._read_deadline = now + self._patience
 
     def excuse(self) -> None:
@@ -43,10 +43,11 @@ class KeepAlive:
         self._read_deadline = inf
 
     def stop(self) -> None:
+        """Let nothing be due any more."""
         self._heartbeat_at = self._read_deadline = inf
 
     def is_too_late(self, now: float) -> bool:
-        """Whether the client has been silent for too long."""
+        """Return whether the client has been silent for too long."""
         return now >= self._read_deadline
 
     def take_heartbeat(self, now: float) -> bool:

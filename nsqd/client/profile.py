@@ -90,7 +90,7 @@ class Profile:
         return negotiation
 
     def closeness(self) -> Closeness:
-        """By what the first IDENTIFY has said; two empty names are equal, as in NSQ."""
+        """Return where the client is, by what its first IDENTIFY has said; two empty names are equal, as in NSQ."""
         client, server = self.delivery, self.rules.features
         if not self.is_identified:
             return Closeness.ELSEWHERE

@@ -44,7 +44,7 @@ class Publisher:
         return self._topic_raw.decode()
 
     def is_as_before(self, params: list[bytes]) -> bool:
-        """Whether this PUB is to the same topic as the last command, so that there is nothing new to check."""
+        """Return whether this PUB is to the same topic as the last command, so that there is nothing new to check."""
         return len(params) > 1 and params[1] == self._topic_raw and self._has_topic()
 
     def admit(self, word: bytes, params: list[bytes]) -> None:
