@@ -442,7 +442,7 @@ class _ChannelEndpoints:
         pinned = await self._pinned(topic_name, place)
         with self._calls.journaled_turn():
             channel = _find_channel(self._broker, topic_name, name)
-            cursor = _cursor(channel.topic, pinned)
+            cursor = _cursor(_find_topic(self._broker, topic_name), pinned)
             channel.seek(cursor)
         await self._calls.durable()
         return json({"cursor": cursor})
