@@ -28,7 +28,7 @@ class UnfinishedBodies:
         self._sizes: OrderedDict[Holder, int] = OrderedDict()  # in the order in which the bodies began
 
     def hold(self, holder: Holder, size: int) -> None:
-        """Note that `holder` has `size` bytes of a body by now (0: none), and give up the oldest bodies if the sum is too large.
+        """Note that `holder` has `size` bytes of a body by now, 0: none. Give up the oldest bodies if the sum is too large.
 
         A body that is the only one is never given up: its own limit applies.
         """
