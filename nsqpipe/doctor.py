@@ -157,7 +157,7 @@ def cluster(source: From) -> Iterator[Finding]:
     """Each topic at each node, and those that are nowhere: one that is bad does not hide another."""
     try:
         from nsqpipe.lag import cluster_of  # it imports pyspark, which we are here to say is missing
-        from pyspark_nsq.cluster import not_kept
+        from pyspark_nsq.cluster import no_retention_text
         from pyspark_nsq.errors import NsqError, Unreachable
         from pyspark_nsq.lanes import Head
     except ImportError as error:
@@ -180,7 +180,7 @@ def cluster(source: From) -> Iterator[Finding]:
         if isinstance(head, Head):
             heads.append(head)
             text = f"{head.lane}: sequences {head.first} to {head.next} at {head.address}"
-            yield Finding(head.kept, text if head.kept else not_kept(head))
+            yield Finding(head.kept, text if head.kept else no_retention_text(head))
     for text in sorted(failed):
         yield Finding(False, text)
     try:

@@ -37,7 +37,7 @@ from nsqpipe.tables import Format, Table
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import NsqError, Unreachable
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Lane, Places, resolve
+from pyspark_nsq.lanes import Head, Lane, LaneBounds, resolve
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reports import lanes_of
 from pyspark_nsqtable.appending import is_marked
@@ -232,7 +232,7 @@ def _going_on(source: From, options: SourceOptions, held: Held) -> From:
     if not ends:
         return source
     start = options.start
-    if isinstance(start, Places):
+    if isinstance(start, LaneBounds):
         start = replace(start, lanes={lane: at for lane, at in start.lanes.items() if lane not in ends})
     others = {lane: head for lane, head in heads.items() if lane not in ends}
     option, find = "startingOffsets", cluster.sequence_at

@@ -1,7 +1,7 @@
-"""Tells each nsqd how far a query has committed its lanes, so that people who look at a topic see what lands where.
+"""Reports to each nsqd how far a query has committed its lanes, so that people who look at a topic see who reads it.
 
-It is for people alone, so it never delays a batch and never makes one fail: a daemon thread posts what is newest, at most
-once a second, and at least once a minute, by which nsqd tells a query that has nothing to do from one that is gone.
+The reports serve people only, so they never delay a batch and never make one fail. A daemon thread posts the newest
+sequences: at most once a second, and at least once a minute, as nsqd takes a query that is silent for longer for gone.
 """
 
 from __future__ import annotations
@@ -24,55 +24,59 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT: Final = 45.0  # seconds; nsqd's readers are expected to report at least each minute
 _PAUSE: Final = 1.0  # seconds between two rounds
-_GLANCE: Final = 5.0  # seconds between two looks for what is due
-_AGAIN: Final = 30.0  # seconds until a node that has failed is asked again
+_CHECK_EVERY: Final = 5.0  # seconds between two checks of what is due
+_RETRY_AFTER: Final = 30.0  # seconds until a node that has failed is tried again
 PATIENCE: Final = 2.0  # seconds for one answer
-# A topic or log that has just gone, or a log that has become shorter, is news that the query is about to hear, too.
-_PASSING: Final = frozenset(("TOPIC_NOT_FOUND", "ANOTHER_LOG", "BEYOND_END"))
+# The topic or its log has just been deleted, or the log has become shorter. The query is about to learn of this as
+# well, so these answers are no reason to stop reporting to the node.
+_TEMPORARY: Final = frozenset(("TOPIC_NOT_FOUND", "ANOTHER_LOG", "BEYOND_END"))
 
 
 class Schedule:
-    """Which lanes are to be told when. Nothing is asked here, and times are handed in."""
+    """Decides which lanes are to be reported, and when. It does no I/O, and takes the time as an argument."""
 
     def __init__(self) -> None:
-        self._told: dict[Lane, tuple[int, float]] = {}  # the sequence, and when
+        self._reported: dict[Lane, tuple[int, float]] = {}  # the last sequence that the node has accepted, and when
         self._not_before: dict[str, float] = {}  # by node
-        self._refused: set[str] = set()  # nodes that know no readers, or do not want to hear of this one
+        self._refused: set[str] = set()  # nodes that know no readers, or refuse this one
 
     def due(self, lanes: Mapping[Lane, int], now: float) -> Iterator[Lane]:
-        """Yield lanes whose progress their node does not know, or knows for long; what happens in between counts."""
+        """Yield the lanes whose sequence is news to their node, or was reported a heartbeat ago.
+
+        The caller may record the outcome for one lane before it takes the next: a node that has just failed is skipped.
+        """
         for lane, sequence in lanes.items():
-            told, at = self._told.get(lane, (None, now))
-            is_news = told != sequence or now - at >= HEARTBEAT
+            reported, at = self._reported.get(lane, (None, now))
+            is_news = reported != sequence or now - at >= HEARTBEAT
             if is_news and lane.node not in self._refused and now >= self._not_before.get(lane.node, now):
                 yield lane
 
-    def told(self, lane: Lane, sequence: int, now: float) -> None:
-        self._told[lane] = sequence, now
+    def record_report(self, lane: Lane, sequence: int, now: float) -> None:
+        self._reported[lane] = sequence, now
 
-    def failed(self, lane: Lane, now: float) -> None:
-        self._not_before[lane.node] = now + _AGAIN
+    def record_failure(self, lane: Lane, now: float) -> None:
+        self._not_before[lane.node] = now + _RETRY_AFTER
 
-    def refused(self, lane: Lane) -> None:
+    def record_refusal(self, lane: Lane) -> None:
         self._refused.add(lane.node)
 
 
 class Announcer:
     def __init__(self, reader: Reader, http: Http, addresses: Callable[[], Mapping[Lane, str]]) -> None:
-        """`addresses()` tells where the lanes are that are there now. Nothing begins before the first `committed`."""
+        """`addresses()` returns where each lane is now. The thread starts at the first call of `committed`."""
         self._about = {"name": reader.name, "into": reader.into, "format": reader.format, "host": socket.gethostname()}
         self._http = http
         self._addresses = addresses
         self._schedule = Schedule()
         self._changed = threading.Condition()
         self._lanes: Mapping[Lane, int] = {}
-        self._tried: Mapping[Lane, int] = self._lanes  # what the last round was about
-        self._hurries = False
+        self._tried: Mapping[Lane, int] = self._lanes  # the lanes of the last round
+        self._hurries = False  # `settle` is waiting: the next round does not wait for the pause to end
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def committed(self, lanes: Mapping[Lane, int]) -> None:
-        """Everything before these sequences is committed."""
+        """Take note that everything before these sequences is committed; the thread reports it."""
         with self._changed:
             if lanes == self._lanes:
                 return
@@ -83,14 +87,14 @@ class Announcer:
             self._thread.start()
 
     def settle(self, seconds: float) -> None:
-        """Wait until everything is told, for so long at most: the process may end after this."""
+        """Wait until everything is reported, for so many seconds at most: the process may end after this."""
         with self._changed:
             self._hurries = self._tried is not self._lanes
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._tried is self._lanes, timeout=seconds)
 
     def close(self) -> None:
-        """Stop reporting, signs of life included."""
+        """Stop reporting, heartbeats included."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -100,33 +104,33 @@ class Announcer:
     def _follow(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closed or self._tried is not self._lanes, timeout=_GLANCE)
+                self._changed.wait_for(lambda: self._closed or self._tried is not self._lanes, timeout=_CHECK_EVERY)
                 if self._closed:
                     return
                 lanes = self._lanes
             try:
-                self._tell(lanes)
-            except Exception:  # nobody would see what ends a thread, and nobody would be told any more
-                log.exception("cannot tell how far the query has come")
+                self._report(lanes)
+            except Exception:  # it would end the thread unseen, and with it all reports
+                log.exception("cannot report how far the query has come")
             with self._changed:
                 self._tried = lanes
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._closed or self._hurries, timeout=_PAUSE)
                 self._hurries = False
 
-    def _tell(self, lanes: Mapping[Lane, int]) -> None:
+    def _report(self, lanes: Mapping[Lane, int]) -> None:
         addresses = self._addresses()
-        there = {lane: sequence for lane, sequence in lanes.items() if lane in addresses}
-        for lane in self._schedule.due(there, time.monotonic()):
+        reachable = {lane: sequence for lane, sequence in lanes.items() if lane in addresses}
+        for lane in self._schedule.due(reachable, time.monotonic()):
             try:
-                self._post(addresses[lane], lane, there[lane])
+                self._post(addresses[lane], lane, reachable[lane])
             except Refused as refused:
-                self._note_refusal(lane, refused)
+                self._handle_refusal(lane, refused)
             except NsqError as error:
                 log.debug("%s", error)
-                self._schedule.failed(lane, time.monotonic())
+                self._schedule.record_failure(lane, time.monotonic())
             else:
-                self._schedule.told(lane, there[lane], time.monotonic())
+                self._schedule.record_report(lane, reachable[lane], time.monotonic())
 
     def _post(self, address: str, lane: Lane, sequence: int) -> None:
         body = json.dumps({**self._about, "log": lane.log, "sequence": sequence}).encode()
@@ -134,9 +138,9 @@ class Announcer:
         with self._http.request("POST", address, target, timeout=PATIENCE, body=body) as response:
             response.read()
 
-    def _note_refusal(self, lane: Lane, refused: Refused) -> None:
-        if refused.code in _PASSING or refused.status >= 500:
-            self._schedule.failed(lane, time.monotonic())
+    def _handle_refusal(self, lane: Lane, refused: Refused) -> None:
+        if refused.code in _TEMPORARY or refused.status >= 500:
+            self._schedule.record_failure(lane, time.monotonic())
             return
-        self._schedule.refused(lane)
-        log.warning("node %s is not told how far this query has come: %s", lane.node, refused)
+        self._schedule.record_refusal(lane)
+        log.warning("node %s takes no reports of how far this query has come: %s", lane.node, refused)

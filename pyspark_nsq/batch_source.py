@@ -1,4 +1,4 @@
-"""`spark.read.format("nsq")`: ranges of lanes, fixed when the query is planned."""
+"""`spark.read.format("nsq")`: reads ranges of lanes that are fixed when the query is planned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Lane, Offsets, Range, cut, plan, resolve
+from pyspark_nsq.lanes import Lane, Offsets, Range, plan, resolve, split_into_tasks
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.profiles import Profiles
 from pyspark_nsq.reading import read_ranges
@@ -24,7 +24,7 @@ class Task(InputPartition):
     """What one Spark task reads."""
 
     ranges: tuple[Range, ...]
-    opening: frozenset[tuple[Lane, int]] = frozenset()  # where the query begins to read a lane
+    opening: frozenset[tuple[Lane, int]] = frozenset()  # lanes that this batch is the first to read, and from where
 
 
 class NsqBatchReader(DataSourceReader):
@@ -44,7 +44,7 @@ class NsqBatchReader(DataSourceReader):
         ranges = plan(Offsets(begins), Offsets(ends), addresses)
         size = options.bytes_per_task
         marks = Profiles(cluster).marks(ranges, heads, size)
-        tasks = cut(ranges, options.rows_per_task or ROWS_PER_TASK, bytes_per_task=size, marks=marks)
+        tasks = split_into_tasks(ranges, options.rows_per_task or ROWS_PER_TASK, bytes_per_task=size, marks=marks)
         return [Task(ranges) for ranges in tasks] or [Task(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

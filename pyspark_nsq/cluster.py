@@ -1,4 +1,4 @@
-"""Which lanes there are: nsqd are asked for their logs, and nsqlookupd, if given, which nsqd there are."""
+"""Finds lanes: asks each nsqd for its logs and, where nsqlookupd is given, asks that for the nsqd first."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from urllib.parse import quote
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, Offsets
-from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told
+from pyspark_nsq.missing import Departed, Presence, Seen, check, in_one_line, presence
 from pyspark_nsq.options import SourceOptions, Topics, Where
 
 log = logging.getLogger(__name__)
 
-_PATIENCE_FOR_POINTS: Final = 10.0  # seconds; other lanes wait for them
+_PATIENCE_FOR_POINTS: Final = 10.0  # seconds; short, because the other lanes of the batch wait for the answer
 GLANCE: Final = 2.0  # seconds that a node which is probably down has for an answer
 _AT_ONCE: Final = 16  # nodes that are asked at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a topic may be."""
+    """A topic at an nsqd that may have it."""
 
     address: str
     topic: str
@@ -36,10 +36,10 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
-    """What a node has that has no such topic, or one that is not wanted."""
+class NoLog:
+    """A node's answer that it does not have the topic, or has only a lane that the option `lanes` leaves out."""
 
-    node: str
+    node: str  # its id; empty where the answer does not name it
 
 
 class Cluster:
@@ -51,24 +51,24 @@ class Cluster:
         self.departed: tuple[Departed, ...] = ()
 
     def heads(self, *, for_stream: bool = False) -> dict[Lane, Head]:
-        """All lanes, as they are now. Raises when a node cannot be asked, or when there is nothing to read at all.
+        """Return all lanes as they are now. Raises when a node does not answer, or when no topic is found.
 
-        A stream may begin without nodes that are not registered any more: it reads them when they are back.
+        A stream may begin without nodes that are no longer registered: it reads them when they are back.
         """
         heads, there = self._look(Offsets({}), left_out=None)
         self.check_nodes(there)
         if there.missing:
             if self._options.lossless and not for_stream:
-                raise NsqError(f"{told(there.missing)}; failOnDataLoss=false reads what the others have")
-            log.warning("nodes are left out: %s", told(there.missing))
+                raise NsqError(f"{in_one_line(there.missing)}; failOnDataLoss=false reads what the others have")
+            log.warning("nodes are left out: %s", in_one_line(there.missing))
         self.check_kept(heads)
         self.check_found(heads, there.missing)
         return {head.lane: head for head in heads}
 
     def look(self, offsets: Offsets) -> tuple[dict[Lane, Head], Presence]:
-        """Return the lanes of all nodes that answer, and which nodes do not, for a query that stands at these offsets.
+        """Return the lanes of all nodes that answer, and which nodes are missing for a query at these offsets.
 
-        Raises when a node is missing that the options require, or a topic is nowhere.
+        Raises when a node is missing that the options require, or when no node has a topic that is asked for by name.
         """
         heads, there = self._look(offsets, left_out=[])
         self.check_nodes(there)
@@ -76,7 +76,10 @@ class Cluster:
         return {head.lane: head for head in heads}, there
 
     def _look(self, offsets: Offsets, left_out: list[Unreachable] | None) -> tuple[list[Head], Presence]:
-        """Nodes that are registered and do not answer are put into `left_out`, if given; otherwise this raises."""
+        """Ask every node.
+
+        One that is registered and does not answer is put into `left_out`, if given, or else raises.
+        """
         heads: list[Head] = []
         for place in self.places(left_out=left_out):
             try:
@@ -97,15 +100,21 @@ class Cluster:
         return heads, presence(self._seen(silent, heads), offsets)
 
     def missing(self, offsets: Offsets | None = None) -> dict[str, str]:
-        """Who is known and does not answer, by address, and why; nodes of the offsets whose address nobody knows, too."""
+        """Return the reason for each known node that does not answer, by its address.
+
+        Nodes that have lanes in the offsets, but no known address, are among them as `node ID`.
+        """
         return dict(self.presence(offsets).missing)
 
     def presence(self, offsets: Offsets | None = None) -> Presence:
-        """Who is there, and who is not, for a query that stands at these offsets."""
+        """Return how many nodes are there, and which are missing for a query at these offsets."""
         return self.glance(offsets if offsets is not None else Offsets({}))[1]
 
     def glance(self, offsets: Offsets) -> tuple[list[Head], Presence]:
-        """Look at everybody who is known now, at the same time, and for no longer than a glance each."""
+        """Ask all known nodes for their logs at the same time, each for `GLANCE` seconds at most.
+
+        Raises when no nsqlookupd answers. Unlike `look`, it does not check what the options require.
+        """
         left_out: list[Unreachable] = []
         places: dict[str, list[Place]] = defaultdict(list)
         for place in self.places(left_out=left_out):
@@ -122,15 +131,15 @@ class Cluster:
 
     def visit(
         self, nodes: Iterable[Departed]
-    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | Nothing]] | NsqError]]:
-        """Ask nodes that are probably down for their logs; some answer, as they are only not registered.
+    ) -> Iterator[tuple[Departed, list[tuple[Place, Head | NoLog]] | NsqError]]:
+        """Ask nodes that are probably down for their logs; some of them answer, as they are merely not registered.
 
-        Only `Nothing` says that a node has no such topic. A node that refuses to answer, or whose answer makes no sense, is
-        as silent as one that is down: it may have messages, and nobody can see them.
+        Only `NoLog` means that a node does not have the topic. A node that refuses to answer, or whose answer makes no
+        sense, counts as silent, like one that is down: it may have messages that nobody can see.
         """
 
-        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | Nothing]] | NsqError]:
-            # Of a retired node silence means loss, so it has as long for an answer as any other question.
+        def ask(it: Departed) -> tuple[Departed, list[tuple[Place, Head | NoLog]] | NsqError]:
+            # The silence of a retired node means loss, so it has as long for an answer as any other question.
             timeout = None if it.is_retired else GLANCE
             try:
                 places = [Place(it.address, name) for name in self._names_at(it, timeout)]
@@ -144,7 +153,10 @@ class Cluster:
                 yield from pool.map(ask, wanted)
 
     def _names_at(self, it: Departed, timeout: float | None) -> list[str]:
-        """Which topics to ask a node for. Where nobody knows which it has, and a pattern may match one, the node says so."""
+        """Return the topics to ask a node for.
+
+        If its topics are not known and there is a pattern, ask the node for them.
+        """
         topics = self._options.topics
         if it.topics is not None:
             return sorted(topics.among(it.topics))
@@ -159,27 +171,30 @@ class Cluster:
         return Seen(registered=self.registered, departed=self.departed, silent=silent, lanes=lanes)
 
     def check_nodes(self, found: Presence) -> None:
-        """Raises when somebody is missing who has to be there, as the options say."""
+        """Raise when the options require a node that is missing."""
         check(found, require_all=self._options.require_all_nodes, require=self._options.require_nodes)
 
     @property
     def knows_all_nodes(self) -> bool:
-        """Also those that are down: nsqlookupd knows only who is registered."""
+        """Whether nodes that are down are known as well: nsqlookupd lists only those that are registered."""
         return bool(self._options.where.nsqd)
 
     def _wants(self, lane: Lane) -> bool:
-        """Whether the option `lanes` lets it be read; each is a lane, or as much of one as `<node>` or `<node>/<topic>`."""
+        """Return whether the option `lanes` includes this lane: it lists lanes, or `<node>`, or `<node>/<topic>`."""
         wanted = self._options.lanes
         return not wanted or any(f"{lane}/".startswith(f"{start.rstrip('/')}/") for start in wanted)
 
     def check_found(self, heads: Iterable[Head], missing: Mapping[str, str] | None = None) -> None:
-        """Raises when a topic is not there, or nothing at all; `missing` nodes may have it."""
+        """Raise when no head has a topic that is asked for by name, or when there is no head at all.
+
+        The error names the `missing` nodes, as they may have the topic.
+        """
         found = {head.lane.topic for head in heads}
         asked = ", ".join(self._options.where.lookupd + self._options.where.nsqd)
         if self._options.lanes:
             asked += f" in the lanes {', '.join(self._options.lanes)}"
         if missing:
-            asked += f", and not everybody answers: {told(missing)}"
+            asked += f", and not all nodes answer: {in_one_line(missing)}"
         absent = [name for name in self._options.topics.names if name not in found]
         if absent:
             raise NsqError(f"there is no topic {', '.join(absent)} at {asked}")
@@ -187,14 +202,18 @@ class Cluster:
             raise NsqError(f"no topic at {asked} matches {', '.join(self._options.topics.patterns)}")
 
     def check_kept(self, heads: Iterable[Head]) -> None:
-        """Raises when messages may be gone before they are read, and nobody has said that this is as it should be."""
+        """Raise when retention is off for a topic, unless the option `requireRetention` is false."""
         if self._options.require_retention:
             for head in heads:
                 if not head.kept:
-                    raise NsqError(not_kept(head))
+                    raise NsqError(no_retention_text(head))
 
     def places(self, *, left_out: list[Unreachable] | None = None) -> list[Place]:
-        """Where to look for lanes. Raises when nobody can say; nsqd that do not answer are put into `left_out`, if given."""
+        """Return where to look for lanes, and take note of `registered` and `departed` nodes.
+
+        Raises when no nsqlookupd answers. An nsqd that does not answer is put into `left_out`, if given, or else
+        raises.
+        """
         topics = self._options.topics
         places: list[Place] = []
         known = known_nodes(self._options.where, self._http, topics, left_out=left_out)
@@ -207,8 +226,8 @@ class Cluster:
 
     def head(
         self, place: Place, *, known: Head | None = None, wait: float = 0, timeout: float | None = None
-    ) -> Head | Nothing:
-        """The log of a topic at a node. With `known`, as soon as it differs from that."""
+    ) -> Head | NoLog:
+        """Return the log of a topic at a node. With `known`, wait up to `wait` seconds for it to differ from that."""
         target = f"/topic/log?topic={quote(place.topic)}"
         if known is not None:
             target += f"&log={known.lane.log}&next={known.next}&closed={str(known.closed).lower()}&wait={wait:g}s"
@@ -216,24 +235,24 @@ class Cluster:
             answer = self._http.json(place.address, target, timeout=(timeout or self._options.access.timeout) + wait)
         except Refused as refused:
             if refused.status == 404 and refused.code == "TOPIC_NOT_FOUND":
-                return Nothing(str(refused.details.get("node", "")))
+                return NoLog(str(refused.details.get("node", "")))
             if refused.status == 404:
                 raise NsqError(
-                    f"{place.address} has no /topic/log: it is no nsqd, or one that keeps no history"
+                    f"{place.address} has no /topic/log: it is not an nsqd, or one that keeps no history"
                 ) from None
             raise
         try:
             head = self._head_in(place, answer)
         except (KeyError, TypeError):
-            raise NsqError(f"{place.address} answers /topic/log with something that is no log") from None
-        return head if self._wants(head.lane) else Nothing(head.lane.node)
+            raise NsqError(f"{place.address} answers /topic/log with something that is not a log") from None
+        return head if self._wants(head.lane) else NoLog(head.lane.node)
 
     def _head_in(self, place: Place, answer: Mapping[str, Any]) -> Head:
         lane = Lane(answer["node"], answer["topic"], answer["log"])
         kept = bool(answer["retention_time"] or answer["retention_bytes"])
         return Head(
             lane,
-            self._http.final(place.address),
+            self._http.actual_address(place.address),
             answer["first"],
             answer["next"],
             kept,
@@ -243,14 +262,17 @@ class Cluster:
         )
 
     def sequence_at(self, head: Head, time: str) -> int:
-        """The first message of a lane that was published at this time or later."""
+        """Return the sequence of the first message published at this time or later; the end if there is none."""
         target = f"/topic/read?topic={quote(head.lane.topic)}&log={head.lane.log}&from={quote(time)}&limit=0"
         with self._http.request("GET", head.address, target, accept="application/x-ndjson") as response:
             lines = response.read().split(b"\n")
         return int(json.loads(lines[-2])["next"])
 
     def points(self, head: Head, begin: int, end: int, most: int) -> list[tuple[int, int, int]] | None:
-        """(sequence, time, bytes since `begin`) at some places of [begin, end]; None: this nsqd cannot tell."""
+        """Return (sequence, time, bytes since `begin`) of up to `most` messages in [begin, end].
+
+        None: this nsqd cannot tell.
+        """
         target = f"/topic/log?topic={quote(head.lane.topic)}&log={head.lane.log}&from={begin}&to={end}&points={most}"
         timeout = min(self._options.access.timeout, _PATIENCE_FOR_POINTS)
         points = self._http.json(head.address, target, timeout=timeout).get("points")
@@ -258,33 +280,36 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """All nsqd that somebody knows."""
+class KnownNodes:
+    """The nsqd that the options name, or that nsqlookupd lists or remembers."""
 
-    registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: it is asked for each name
+    registered: Mapping[str, Iterable[str] | None]  # the topics at each address; None: to be asked for each name
     departed: Iterable[Departed] = ()
 
 
 def nodes(where: Where, http: Http, topics: Topics | None = None) -> list[str]:
-    """The address of each nsqd that is there, or should be."""
+    """Return the address of each nsqd that the options name or nsqlookupd lists."""
     return list(known_nodes(where, http, topics).registered)
 
 
-def known_nodes(where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None) -> Known:
-    """Find all nsqd by the addresses of their HTTP side.
+def known_nodes(
+    where: Where, http: Http, topics: Topics | None, *, left_out: list[Unreachable] | None = None
+) -> KnownNodes:
+    """Find all nsqd, by the address of their HTTP API.
 
-    Of several nsqlookupd those that answer count, but one has to. Of nsqd all have to, unless there is a list `left_out`.
+    One of several nsqlookupd has to answer. Every nsqd that is asked for its topics has to answer, unless there is a
+    list `left_out` to put it into.
     """
     if where.nsqd:
         if topics is None or not topics.patterns:
-            return Known(dict.fromkeys(where.nsqd))
-        return Known(_topics_of_each(http, where.nsqd, left_out))
+            return KnownNodes(dict.fromkeys(where.nsqd))
+        return KnownNodes(_topics_of_each(http, where.nsqd, left_out))
     found: dict[str, set[str]] = {}
     departed: dict[str, Departed] = {}
     failures: list[NsqError] = []
     for lookupd in where.lookupd:
         try:
-            # NSQ's own passes over the argument, and remembers nobody.
+            # NSQ's own nsqlookupd ignores the argument, and does not remember nodes that have left.
             answer = http.json(lookupd, "/nodes?missing=true", is_lookupd=True)
         except (Unreachable, Refused) as error:
             failures.append(error)
@@ -303,7 +328,7 @@ def known_nodes(where: Where, http: Http, topics: Topics | None, *, left_out: li
         raise failures[0]
     for failure in failures:
         log.warning("one nsqlookupd is left out: %s", failure)
-    return Known(found, [it for it in departed.values() if it.address not in found])
+    return KnownNodes(found, [it for it in departed.values() if it.address not in found])
 
 
 def _address_of(producer: Mapping[str, Any]) -> str:
@@ -330,7 +355,8 @@ def _topics_of(http: Http, address: str, *, timeout: float | None = None) -> lis
     return [topic["topic_name"] for topic in stats["topics"] or ()]
 
 
-def not_kept(head: Head) -> str:
+def no_retention_text(head: Head) -> str:
+    """Say that messages of this topic may be gone before they are read, and what to do about it."""
     return (
         f"retention is off for topic {head.lane.topic} at {head.address}: messages go as soon as its channels have finished "
         "them, read here or not. Start nsqd with --retention-time or --retention-bytes; or set requireRetention=false"

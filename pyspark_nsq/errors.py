@@ -1,18 +1,18 @@
-"""What can go wrong, in words for the one who runs the query. Spark shows the text of the exception, and no more of it."""
+"""Errors of the source and the sink, worded for the person who runs the query: Spark shows nothing but their text."""
 
 from __future__ import annotations
 
 
 class NsqError(Exception):
-    """Everything that this package raises on purpose."""
+    """The base of all errors that this package raises on purpose."""
 
 
 class BadOption(NsqError):
-    """An option is unknown or cannot be understood."""
+    """An option is unknown or has a value that cannot be used."""
 
 
 class Unreachable(NsqError):
-    """There is no answer: nothing listens, or not in time, or the connection broke."""
+    """No answer came: nothing listens, the answer took too long, or the connection broke."""
 
     def __init__(self, text: str, address: str = "") -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ class Unreachable(NsqError):
 
 
 class Refused(NsqError):
-    """An answer that is an error."""
+    """The server answered with an error."""
 
     def __init__(self, address: str, status: int, code: str, details: dict[str, object]) -> None:
         super().__init__(f"{address} answers {status} {code}")
@@ -30,4 +30,4 @@ class Refused(NsqError):
 
 
 class DataLoss(NsqError):
-    """Messages that were to be read are gone, or will be."""
+    """Messages that were to be read cannot be read any more."""

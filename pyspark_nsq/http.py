@@ -1,4 +1,4 @@
-"""Questions over HTTP to nsqd and nsqlookupd, blocking: they run in Spark's Python workers, and in threads of the driver."""
+"""A blocking HTTP client for nsqd and nsqlookupd. It runs in Spark's Python workers and in threads of the driver."""
 
 from __future__ import annotations
 
@@ -20,26 +20,30 @@ _MOST_OF_AN_ERROR: Final = 64 * 1024
 
 
 class Http:
-    """Addresses are `host:port` or URLs. Where plain HTTP is refused, and told which port has TLS, that one is asked."""
+    """Sends requests to addresses that are `host:port` or URLs.
+
+    An nsqd that wants TLS refuses plain HTTP and names its HTTPS port; requests to it then go to that port.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._context: ssl.SSLContext | None = None
-        self._secure: dict[str, str] = {}
-        self._withheld: set[str] = set()  # nsqd whose missing token has been logged
+        self._secure: dict[str, str] = {}  # the HTTPS URL of each address that has refused plain HTTP
+        self._withheld: set[str] = set()  # nsqd of which the log says that they are asked without the token
 
     def __getstate__(self) -> Access:
         return self._access  # neither connections nor keys travel
 
     def __setstate__(self, access: Access) -> None:
-        self.__init__(access)  # type: ignore[misc]  # it is made anew
+        # Spark pickles readers and writers. The copy starts afresh, as __getstate__ hands over nothing but `access`.
+        self.__init__(access)  # type: ignore[misc]
 
-    def final(self, address: str) -> str:
-        """The address that is really asked, as far as is known."""
+    def actual_address(self, address: str) -> str:
+        """Return the HTTPS URL that requests for this address go to, if one is known; otherwise the address itself."""
         return self._secure.get(address, address)
 
     def json(self, address: str, target: str, *, timeout: float | None = None, is_lookupd: bool = False) -> Any:
-        """The document of a GET. Raises Unreachable and Refused."""
+        """Return the JSON document of a GET. Raises Unreachable, Refused, and NsqError if the answer is not JSON."""
         with self.request("GET", address, target, timeout=timeout, is_lookupd=is_lookupd) as response:
             body = response.read()
         try:
@@ -61,7 +65,11 @@ class Http:
         is_lookupd: bool = False,
         body: bytes | None = None,
     ) -> Iterator[HTTPResponse]:
-        """An answer that is 200, on a connection of its own. Whatever breaks inside the block is Unreachable."""
+        """Yield an answer with status 200, on a connection of its own.
+
+        Raises Refused for any other status. Errors of the connection, inside the block as well, are raised as
+        Unreachable.
+        """
         with _translated(address):
             connection, response = self._open(
                 method, address, target, accept, timeout, is_lookupd=is_lookupd, body=body
@@ -102,8 +110,8 @@ class Http:
     def token_for(self, connection: HTTPConnection) -> dict[str, str]:
         """Return the header with the token if this nsqd may see it. Connects first, to learn the peer's address.
 
-        Anybody can register with nsqlookupd, so an nsqd that it lists is shown the token only if `tokenTo` names it. Over
-        plain HTTP the token is sent on loopback only, unless `tokenOverHttp` allows more.
+        Anybody can register with nsqlookupd, so an nsqd that it lists is shown the token only if `tokenTo` names it.
+        Over plain HTTP the token is sent on loopback only, unless `tokenOverHttp` allows more.
         """
         access = self._access
         if not access.token:
@@ -130,8 +138,8 @@ class Http:
         return {}
 
     def connect(self, address: str, *, timeout: float | None = None) -> HTTPConnection:
-        """Not connected yet: that happens with the first request."""
-        scheme, host, port = split_address(self.final(address))
+        """Make a connection. It connects with its first request."""
+        scheme, host, port = split_address(self.actual_address(address))
         patience = timeout if timeout is not None else self._access.timeout
         if scheme == "http":
             return HTTPConnection(host, port, timeout=patience)
@@ -150,7 +158,7 @@ class Http:
         return self._context
 
     def learn_secure(self, address: str, refused: Refused) -> bool:
-        """Whether the refusal tells, and told nobody yet, where TLS is spoken."""
+        """Return whether the refusal names an HTTPS port that was not known yet; if so, use that port from now on."""
         port = refused.details.get("https_port")
         if refused.status != 403 or not isinstance(port, int) or address in self._secure:
             return False
@@ -160,7 +168,7 @@ class Http:
 
 
 def refusal(address: str, response: HTTPResponse) -> Refused:
-    """What an answer that is not 200 says."""
+    """Make the error from an answer whose status is not 200."""
     body = response.read(_MOST_OF_AN_ERROR)
     try:
         details = json.loads(body)
@@ -173,7 +181,7 @@ def refusal(address: str, response: HTTPResponse) -> Refused:
 
 @contextmanager
 def _translated(address: str) -> Iterator[None]:
-    """Operating-system and protocol errors become ours, once and here."""
+    """Translate errors of the operating system and of HTTP into Unreachable."""
     try:
         yield
     except (OSError, HTTPException) as error:

@@ -1,4 +1,4 @@
-"""How an idle query does: Spark reports on batches alone, and a query whose only node is down has none."""
+"""Reports on idle queries. Spark reports on batches only, and a query whose only node is down has no batches."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from pyspark_nsq.lanes import Lane, Offsets
 from pyspark_nsq.options import source_options
 from pyspark_nsq.reports import Report, ends_in, lanes_of, reached_by
 
-# Takes a query's name and its last report on a batch. Returns a report on no batch, as of now, if it knows the query's source.
+# Takes a query's name and its last report on a batch. Returns a report in the same form that describes the cluster as
+# it is now, or None if it does not know the query's source.
 Look = Callable[[str, Report | None], Report | None]
 
 
 class ClusterLook:
-    """Looks at the cluster with the options of a query's source, for no longer than a glance at each nsqd and nsqlookupd."""
+    """Looks at the cluster with the options of a query's source, for at most `GLANCE` at each nsqd and nsqlookupd."""
 
     def __init__(self, options: Mapping[str, str], *, clock: Callable[[], float] = time.time) -> None:
         read = source_options(dict(options))
@@ -29,9 +30,9 @@ class ClusterLook:
         self._clock = clock
 
     def __call__(self, _query: str, last: Report | None) -> Report:
-        """Return what Spark would report on a batch without a message, from the look alone where there was no batch yet.
+        """Return what Spark would report on a batch without a message; before the first batch, from the cluster alone.
 
-        A lane that cannot be seen ends where it ended when it was seen last, and its node is among those that are missing.
+        A lane that cannot be seen keeps the end that it had when it was last seen, and its node is listed as missing.
         """
         last = last or {}
         reached, ends = reached_by(last), dict(ends_in(last))

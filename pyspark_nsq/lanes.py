@@ -1,15 +1,21 @@
 """Lanes, offsets, and what is to be read next: all decisions of the source, without a socket or a clock.
 
-A lane is one log of one topic on one nsqd, `<node>/<topic>/<log>`. Within a lane a sequence always is the same message, so an
-offset is the next sequence of each lane, and a micro-batch is a range of sequences of each.
+A lane is one log of one topic on one nsqd, `<node>/<topic>/<log>`. Within a lane a sequence always means the same
+message, so an offset is the next sequence of each lane, and a micro-batch is a range of sequences of each lane.
 
-Spark writes down where a batch ends, never where the first one begins: after a crash it asks for the initial offset anew, and
-`latest` would by then be another one. So the end of a batch says where lanes begin that the start does not know
-(`begins`), which for the first batch is all of them, and this counts more than any start.
+Spark stores where a batch ends, but not where the first batch begins. After a crash it asks for the initial offset
+again, and by then `latest` would be a different one: the messages in between would be lost. So the end offset of a
+batch also stores where those lanes begin that its start offset does not have (`begins`). For the first batch these are
+all lanes. Where the start offset and `begins` differ, `begins` is right. For example, a first batch that was planned at
+100 ends with
 
-A node that is drained says that its lanes are *closed*: nothing is appended any more, and their next sequence is their last
-end. The offsets keep that end. A lane that is read up to it is complete, and may go without a loss; it keeps its place all the
-same, because the node may be started again, and then the lane goes on there.
+    {"v": 1, "lanes": {"a/orders/1": 150}, "begins": {"a/orders/1": 100}}
+
+If it is run again and `latest` has become 130 by then, it still reads from 100.
+
+A node that has drained reports its lanes as *closed*: nothing is appended any more, and their next sequence is their
+last end. The offsets store that end. A lane that is read up to it is complete, and may disappear without a loss. Its
+sequence stays in the offsets all the same, because the node may be started again, and then the lane goes on from there.
 """
 
 from __future__ import annotations
@@ -29,8 +35,8 @@ from typing import Any, Final, NamedTuple
 from pyspark_nsq.errors import BadOption, DataLoss
 
 VERSION: Final = 1
-_SMALL: Final = 8  # ranges of less than this part of a task's work share a task
-_ROUNDING: Final = 1e-6
+_SMALL: Final = 8  # ranges with less than an eighth of a task's work share a task
+_ROUNDING: Final = 1e-6  # tolerance when fractions of a task are added up
 
 
 class Lane(NamedTuple):
@@ -51,33 +57,33 @@ class Lane(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What there is to read in a lane: [first, next)."""
+    """The state of a lane's log as its nsqd reports it. Messages [first, next) can be read."""
 
     lane: Lane
     address: str
     first: int
     next: int
-    kept: bool = True  # after all channels have finished with it
-    closed: bool = False  # `next` is its last end, as long as the node is not started again
+    kept: bool = True  # retention is on: messages stay after all channels have finished them
+    closed: bool = False  # the node has drained: `next` is the lane's last end, unless the node is started again
     last_time: int | None = None  # when the last message was published, in nanoseconds
-    bytes: int | None = None  # of all that there is
+    bytes: int | None = None  # the size of the whole log
 
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
     """How far every lane is read."""
 
-    lanes: Mapping[Lane, int]
-    begins: Mapping[Lane, int] = field(default_factory=dict)  # of lanes that have no start, in the batch that ends here
-    initial: bool = False
+    lanes: Mapping[Lane, int]  # the next sequence of each lane
+    begins: Mapping[Lane, int] = field(default_factory=dict)  # where the batch that ends here began new lanes
+    initial: bool = False  # this is where the query begins, before its first batch
     closed: Mapping[Lane, int] = field(default_factory=dict)  # the last end of lanes whose node has drained
 
     def is_complete(self, lane: Lane) -> bool:
-        """Whether the lane is read to its last end, so that nothing is lost if it goes."""
+        """Return whether the lane is read to its last end, so that nothing is lost if it disappears."""
         return lane in self.closed and self.lanes.get(lane, -1) >= self.closed[lane]
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark keeps it: the same offsets are always the same text."""
+        """Return what Spark stores. Equal offsets give equal text."""
         written: dict[str, Any] = {"v": VERSION, "lanes": _written(self.lanes)}
         if self.begins:
             written["begins"] = _written(self.begins)
@@ -90,7 +96,7 @@ class Offsets:
     @classmethod
     def from_json(cls, written: object) -> Offsets:
         if not isinstance(written, dict) or written.get("v") != VERSION:
-            raise BadOption(f"this is no offset of version {VERSION}: {json.dumps(written)[:200]}")
+            raise BadOption(f"this is not an offset of version {VERSION}: {json.dumps(written)[:200]}")
         return cls(
             _read(written.get("lanes")),
             _read(written.get("begins", {})),
@@ -122,52 +128,53 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The first message that was published then or later; the end if there is none, unless it is `required`."""
+    """The first message that was published at this time or later; if there is none, the end of the lane."""
 
     time: str  # RFC 3339
-    required: bool = False
+    required: bool = False  # no such message is an error
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """A place in each of these lanes, and `others` in those that are not named."""
+class LaneBounds:
+    """A bound for each of these lanes, and `others` for lanes that are not named."""
 
     lanes: Mapping[Lane, int | Edge | At]
     others: Edge
-    closed: Mapping[Lane, int] = field(default_factory=dict)
+    closed: Mapping[Lane, int] = field(default_factory=dict)  # as in `Offsets`
 
     def complete(self, heads: Container[Lane]) -> dict[Lane, int]:
-        """Return the places of lanes that are not there any more, and that were read to their last end before they went."""
+        """Return the ends of lanes that no node has any more, and that the offsets say were read to their last end."""
         return {lane: end for lane, end in self.closed.items() if lane not in heads and self.lanes.get(lane) == end}
 
 
-Bound = Edge | At | Places
+Bound = Edge | At | LaneBounds
 
-FindTime = Callable[[Head, str], int]
+FindTime = Callable[[Head, str], int]  # see `Cluster.sequence_at`
 
 
 def parse_bound(text: str, *, others: Edge, option: str, required: bool = False) -> Bound:
-    """`earliest`, `latest`, or JSON: offsets as Spark keeps them, or only their lanes. `required`: of times."""
+    """Parse `earliest`, `latest`, or JSON: offsets as Spark stores them, or only their lanes.
+
+    `required` applies to times: a lane without a message of that time or later is then an error.
+    """
     if text.strip().lower() in tuple(Edge):
         return Edge(text.strip().lower())
     try:
         written = json.loads(text)
     except ValueError as error:
-        raise BadOption(
-            f'{option}: expected "earliest", "latest" or JSON, and this is neither: {text!r} ({error})'
-        ) from None
+        raise BadOption(f'{option}: expected "earliest", "latest" or JSON, not {text!r} ({error})') from None
     if not isinstance(written, dict):
         raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
     closed: dict[Lane, int] = {}
     if "lanes" in written:
         if written.get("v") != VERSION:
-            raise BadOption(f"{option}: this is no offset of version {VERSION}: {text!r}")
+            raise BadOption(f"{option}: this is not an offset of version {VERSION}: {text!r}")
         closed = _read(written.get("closed", {}))
         written = written["lanes"]
         if not isinstance(written, dict):
             raise BadOption(f"{option}: expected an object of lanes, not {text!r}")
     lanes = {Lane.parse(lane): _place(option, lane, place, required) for lane, place in written.items()}
-    return Places(lanes, others, closed)
+    return LaneBounds(lanes, others, closed)
 
 
 def _place(option: str, lane: str, place: object, required: bool) -> int | Edge | At:
@@ -178,15 +185,15 @@ def _place(option: str, lane: str, place: object, required: bool) -> int | Edge 
     raise BadOption(f'{option}: lane {lane}: expected a sequence, "earliest", "latest" or a time, not {place!r}')
 
 
-def parse_times(text: str, *, others: Edge, option: str, required: bool = False) -> Places:
-    """A JSON object of times by lane: milliseconds since 1970, or text."""
+def parse_times(text: str, *, others: Edge, option: str, required: bool = False) -> LaneBounds:
+    """Parse a JSON object of times by lane; see `parse_time`."""
     try:
         written = json.loads(text)
     except ValueError as error:
-        raise BadOption(f"{option}: expected JSON, and this is not: {text!r} ({error})") from None
+        raise BadOption(f"{option}: expected JSON, not {text!r} ({error})") from None
     if not isinstance(written, dict):
         raise BadOption(f"{option}: expected an object of times by lane, not {text!r}")
-    return Places(
+    return LaneBounds(
         {
             Lane.parse(lane): At(parse_time(str(time), f"{option}: lane {lane}"), required)
             for lane, time in written.items()
@@ -196,7 +203,7 @@ def parse_times(text: str, *, others: Edge, option: str, required: bool = False)
 
 
 def parse_time(text: str, option: str) -> str:
-    """A time as nsqd reads it: RFC 3339, or milliseconds since 1970."""
+    """Return a time as nsqd reads it, RFC 3339. The text is that, or a number of milliseconds since 1970."""
     if re.fullmatch(r"[0-9]{1,16}", text):
         return datetime.fromtimestamp(int(text) / 1000, UTC).isoformat()
     try:
@@ -213,8 +220,12 @@ def parse_time(text: str, option: str) -> str:
 def resolve(
     bound: Bound, heads: Mapping[Lane, Head], find_time: FindTime, *, option: str, lossless: bool
 ) -> dict[Lane, int]:
-    """The sequence in each lane. Raises where a place is not there (any more)."""
-    if isinstance(bound, Places):
+    """Return the sequence that the bound means in each lane.
+
+    Raises BadOption when a lane is unknown or ends before its bound. Raises DataLoss when retention has already removed
+    the message there, if `lossless`.
+    """
+    if isinstance(bound, LaneBounds):
         complete = bound.complete(heads)
         for lane in bound.lanes:
             if lane not in heads and lane not in complete:
@@ -223,7 +234,7 @@ def resolve(
 
 
 def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, lossless: bool) -> int:
-    place = bound.lanes.get(head.lane, bound.others) if isinstance(bound, Places) else bound
+    place = bound.lanes.get(head.lane, bound.others) if isinstance(bound, LaneBounds) else bound
     if isinstance(place, At):
         found = find_time(head, place.time)
         if place.required and found >= head.next:
@@ -234,7 +245,7 @@ def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, los
     if place > head.next:
         raise BadOption(f"{option}: lane {head.lane} ends at {head.next}, before {place}")
     if place < head.first and lossless:
-        raise removed(head, place)
+        raise removed_by_retention(head, place)
     return place
 
 
@@ -242,17 +253,18 @@ def _resolve_one(bound: Bound, head: Head, find_time: FindTime, option: str, los
 
 
 class Span(NamedTuple):
-    """Messages [begin, end) of a lane that wait."""
+    """Messages [begin, end) of a lane that are waiting to be read."""
 
     begin: int
     end: int
 
 
-# How many rows of each lane a batch takes; None: none at all for now, as it is not worth a batch yet.
-Share = Callable[[Mapping[Lane, Span]], Mapping[Lane, int] | None]
+# Decides how many of the waiting messages of each lane a batch takes. None: no batch for now, as it is not worth one
+# yet.
+ChooseRows = Callable[[Mapping[Lane, Span]], Mapping[Lane, int] | None]
 
 
-def everything(waiting: Mapping[Lane, Span]) -> dict[Lane, int]:
+def all_rows(waiting: Mapping[Lane, Span]) -> dict[Lane, int]:
     return {lane: span.end - span.begin for lane, span in waiting.items()}
 
 
@@ -261,18 +273,19 @@ def advance(
     heads: Mapping[Lane, Head],
     *,
     vanished: Mapping[Lane, str],
-    share: Share = everything,
+    choose_rows: ChooseRows = all_rows,
     targets: Mapping[Lane, int] | None = None,
     lossless: bool = True,
 ) -> Offsets:
-    """Where a batch ends that begins at `start` and takes its `share`; `start` itself when there is nothing to read.
+    """Return where a batch ends that begins at `start`; `start` itself when there is nothing to read or to store.
 
-    Lanes that the start does not know begin with their first message. With `targets` nothing is read beyond them, and
-    no other lane. `vanished` are lanes of which it is certain, and why; a lane that is simply not there stays where it is.
+    Lanes that `start` does not have begin with their first message. With `targets`, no lane is read beyond its target,
+    and lanes without one are not read. `vanished` holds lanes that are certainly gone, and why: they leave the offsets,
+    or raise DataLoss if `lossless`. A lane that merely has no head keeps its sequence.
     """
     lost = [lane for lane in start.lanes if lane in vanished and lane not in heads and not start.is_complete(lane)]
     if lost and lossless:
-        raise DataLoss(gone(lost[0], start.lanes[lost[0]], vanished[lost[0]], end=start.closed.get(lost[0])))
+        raise DataLoss(unreadable(lost[0], start.lanes[lost[0]], vanished[lost[0]], end=start.closed.get(lost[0])))
     known = {lane: sequence for lane, sequence in start.lanes.items() if lane not in lost}
     new = {
         lane: head.first for lane, head in heads.items() if lane not in known and (targets is None or lane in targets)
@@ -284,13 +297,13 @@ def advance(
         if head is None:
             continue
         if place < head.first and lossless:
-            raise removed(head, place)
+            raise removed_by_retention(head, place)
         until = head.next if targets is None else min(head.next, targets.get(lane, place))
         if until > max(place, head.first):
             waiting[lane] = Span(max(place, head.first), until)
     closed = last_ends(start, heads, places)
-    taken = share(waiting) if waiting else {}
-    # Where lanes begin, and that they are closed, is written down at once.
+    taken = choose_rows(waiting) if waiting else {}
+    # New begins, losses and closed lanes are stored at once, in a batch without rows if need be.
     if taken is None and not (start.initial or lost or new or closed != start.closed):
         return start
     taken = taken or {}
@@ -305,14 +318,20 @@ def advance(
 
 
 def last_ends(start: Offsets, heads: Mapping[Lane, Head], lanes: Container[Lane]) -> dict[Lane, int]:
-    """The last end of each of these lanes that has one; a lane whose node was started again has none any more."""
+    """Return the last end of those of these lanes that are closed.
+
+    Once its node is started again, a lane is not closed.
+    """
     known = {lane: end for lane, end in start.closed.items() if lane not in heads}
     known |= {lane: head.next for lane, head in heads.items() if head.closed}
     return {lane: end for lane, end in known.items() if lane in lanes}
 
 
 def skipped(start: Offsets, end: Offsets, heads: Mapping[Lane, Head]) -> int:
-    """How many messages between two offsets are known not to be there; of a lane that went without a word, one."""
+    """Count the messages between two offsets that are known to be gone.
+
+    A lane that has vanished counts up to its last end, if it was closed, and otherwise as one message.
+    """
     count = 0
     for lane, begin in {**start.lanes, **end.begins}.items():
         until = end.lanes.get(lane)
@@ -328,8 +347,11 @@ def skipped(start: Offsets, end: Offsets, heads: Mapping[Lane, Head]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Messages [begin, end) of a lane. Those without an address cannot be read, as the lane vanished; without an end they
-    are all that was left of it."""
+    """Messages [begin, end) of a lane.
+
+    A range without an address cannot be read, because the lane has vanished. Without an end, it stands for all that was
+    left of the lane.
+    """
 
     lane: Lane
     address: str
@@ -342,19 +364,22 @@ class Range:
 
 
 class NotThere(DataLoss):
-    """A lane that is to be read, and that no nsqd has that answers."""
+    """A lane is to be read, and none of the nsqd that answer has it."""
 
     def __init__(self, lane: Lane, place: int, end: int | None = None) -> None:
-        super().__init__(gone(lane, place, "none of the nsqd that answer has it", end=end))
+        super().__init__(unreadable(lane, place, "none of the nsqd that answer has it", end=end))
         self.lane = lane
 
 
 def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: Container[Lane] = ()) -> list[Range]:
-    """What lies between two offsets. Raises when it cannot be, or when a lane is not there that is not known to be lost."""
+    """Return the ranges between two offsets, to be read at these `addresses`.
+
+    Raises DataLoss when the offsets do not belong together, and NotThere when a lane has no address and is not `lost`.
+    """
     ranges: list[Range] = []
-    if start == end:  # a batch without data; what `begins` says is about the one before
+    if start == end:  # a batch without data; its `begins` are those of the batch before
         return []
-    # An initial offset may be another one than when the batch was planned for the first time.
+    # An initial offset may differ from the one for which the batch was first planned, so only the end counts.
     lanes = end.lanes.keys() if start.initial else start.lanes.keys() | end.lanes.keys()
     for lane in sorted(lanes):
         begin = end.begins.get(lane, start.lanes.get(lane))
@@ -377,18 +402,18 @@ def plan(start: Offsets, end: Offsets, addresses: Mapping[Lane, str], *, lost: C
     return ranges
 
 
-# (sequence, bytes since the beginning) along a range, from its beginning to its end; nothing: it is short, or unknown
+# (sequence, bytes since the beginning) along a range, from its beginning to its end. Empty: the sizes are not known.
 Marks = Sequence[tuple[int, int]]
 
 
-def cut(
+def split_into_tasks(
     ranges: Iterable[Range],
     rows_per_task: int,
     *,
     bytes_per_task: int | None = None,
     marks: Mapping[Range, Marks] = MappingProxyType({}),
 ) -> list[tuple[Range, ...]]:
-    """Ranges as tasks: a long one is cut into parts of about the same work, short ones share a task."""
+    """Divide ranges among tasks: a long range is cut into parts of about the same work, short ones share a task."""
     tasks: list[tuple[Range, ...]] = []
     small: list[Range] = []
     together = 0.0
@@ -409,7 +434,7 @@ def cut(
 
 
 def _works(whole: Range, rows: int, size: int | None, marks: Marks) -> list[tuple[int, float]]:
-    """(sequence, tasks up to there) along a range, where a task has its fill of rows or of bytes."""
+    """Return (sequence, work up to there) along a range. 1.0 is the work of one task, full of rows or of bytes."""
     if len(marks) < 2 or size is None:
         return [(whole.begin, 0.0), (whole.begin + whole.rows, whole.rows / rows)]
     works = [(whole.begin, 0.0)]
@@ -428,7 +453,7 @@ def _parts(whole: Range, works: Sequence[tuple[int, float]]) -> Sequence[Range]:
 
 
 def _place_of(work: float, works: Sequence[tuple[int, float]]) -> int:
-    """The sequence up to which so much is done, as if work was even between two marks."""
+    """Return the sequence up to which that much work is done, as if work were even between two marks."""
     at = max(1, bisect_left(works, work, key=lambda mark: mark[1]))
     (begin, before), (end, then) = works[at - 1], works[at]
     return begin + int((end - begin) * (work - before) / (then - before) + _ROUNDING) if then > before else end
@@ -437,13 +462,14 @@ def _place_of(work: float, works: Sequence[tuple[int, float]]) -> int:
 # What to say
 
 
-def removed(head: Head, place: int) -> DataLoss:
+def removed_by_retention(head: Head, place: int) -> DataLoss:
     return DataLoss(
         f"lane {head.lane}: messages [{place}, {head.first}) were removed by retention before they were read; "
         f"failOnDataLoss=false goes on at {head.first}"
     )
 
 
-def gone(lane: Lane, place: int, why: str, *, end: int | None = None) -> str:
+def unreadable(lane: Lane, place: int, why: str, *, end: int | None = None) -> str:
+    """Say which messages of a lane cannot be read, why, and how to go on without them."""
     what = f"what begins at {place}" if end is None else f"{end - place:,} messages [{place}, {end})"
     return f"lane {lane}: {what} cannot be read: {why}; failOnDataLoss=false leaves the lane out"

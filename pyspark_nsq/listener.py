@@ -1,10 +1,10 @@
-"""How streaming queries do, for whoever runs them: a listener of Spark's, and a page for Prometheus.
+"""Metrics of streaming queries, collected by a listener of Spark's and served as a page for Prometheus.
 
     listener = NsqListener(look=ClusterLook(options))
     spark.streams.addListener(listener)
     serve(listener.states, "127.0.0.1:9108")
 
-`QueryStates` is all that is known, and neither Spark nor a socket; `NsqListener` hands Spark's events on to it.
+`QueryStates` holds what is known and uses neither Spark nor sockets; `NsqListener` hands Spark's events on to it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from pyspark_nsq import reports
 from pyspark_nsq.errors import BadOption
 from pyspark_nsq.idle import Look
 
-OBSERVED: Final = "quality"  # the name of `DataFrame.observe` under which counts of broken rules come
-BYTES: Final = "nsq"  # and that under which `bytes` comes, where somebody counts them
+# Names of `DataFrame.observe` whose results the listener counts:
+OBSERVED: Final = "quality"  # rows by the rule that they broke
+BYTES: Final = "nsq"  # `bytes`: the size of the bodies
 _LOCAL: Final = "127.0.0.1"
 
 
@@ -42,33 +43,35 @@ class QueryState:
     is_active: bool = True
     starts: int = 0
     failures: int = 0
-    failed_starts: int = 0  # of the failures, those before any batch: a restart that did not help
-    error: str = ""  # of the last failure
+    failed_starts: int = 0  # those of the failures that came before any batch: a restart did not help
+    error: str = ""  # the text of the last failure
     batches: int = 0
     rows: int = 0
     late_rows: int = 0
-    gap: int = 0  # messages that were left out
-    bytes: int | None = None
-    lag: int = 0
+    gap: int = 0  # messages that were left out: removed by retention, or of a lane that is gone
+    bytes: int | None = None  # None: the query does not observe them
+    lag: int = 0  # messages in the logs that no batch has taken yet
     lag_seconds: float | None = None
     state_rows: int = 0
     batch_seconds: float = 0.0
     commit_seconds: float = 0.0
-    last_success: float | None = None  # since 1970; also when there was nothing to do, and no node was missing
+    last_success: float | None = (
+        None  # since 1970: the last batch, or look that found nothing to do and no node missing
+    )
     lanes: Mapping[str, int] = field(default_factory=dict)  # the next sequence of each
-    missing: Mapping[str, str] = field(default_factory=dict)  # nodes, and why
+    missing: Mapping[str, str] = field(default_factory=dict)  # nodes that do not answer, and why
     broken: Mapping[str, int] = field(default_factory=dict)  # rows, by the rule that they broke
 
 
 class QueryStates:
-    """All queries, by their names. Written by Spark's thread, read by whoever asks."""
+    """The states of all queries, by name. Spark's thread writes them; any thread may read them."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._states: dict[str, QueryState] = {}
         self._times: dict[str, dict[str, reports.EndTimes]] = {}
-        self._has_run: set[str] = set()  # since their last start
+        self._has_run: set[str] = set()  # queries that have finished a batch, or were idle, since their last start
 
     def started(self, query: str) -> None:
         with self._lock:
@@ -77,7 +80,7 @@ class QueryStates:
             self._has_run.discard(query)
 
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
-        """A batch is done."""
+        """Count a batch that is done."""
         with self._lock:
             state = self._states.get(query, QueryState())
             self._has_run.add(query)
@@ -100,10 +103,10 @@ class QueryStates:
             )
 
     def idle(self, query: str, report: reports.Report | None = None) -> None:
-        """There was nothing to do, and a look at the cluster (`idle.Look`) gave this report.
+        """Record that the query had nothing to do, with the report of a look at the cluster (`idle.Look`).
 
-        That is as good as a batch if no node is missing. Without a look nobody knows: the query may be idle because its only
-        node is down.
+        If no node is missing, this counts as a success, like a batch. Without a report it does not, as the query may be
+        idle because its only node is down.
         """
         with self._lock:
             self._has_run.add(query)
@@ -137,7 +140,7 @@ class QueryStates:
             return {
                 query: replace(
                     state,
-                    # Of what a missing node has, nobody knows the age.
+                    # Nobody knows how old the messages of a missing node are.
                     lag_seconds=None
                     if state.missing
                     else reports.longest(it.lag(now) for it in self._times.get(query, {}).values()),
@@ -146,7 +149,7 @@ class QueryStates:
             }
 
     def page(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return exposition(metrics_of(self.snapshot()))
 
 
@@ -165,26 +168,27 @@ def _broken(state: QueryState, report: Mapping[str, Any]) -> dict[str, int]:
 # Prometheus
 
 Kind = Literal["counter", "gauge"]
-# name: kind, meaning, value; None: it is not known, and there is no sample. docs/reference/metrics.md has the same table.
+# name: kind, meaning, value. A value of None is not known and gives no sample. docs/reference/metrics.md has the same
+# table.
 _EACH: Final[Mapping[str, tuple[Kind, str, Callable[[QueryState], float | None]]]] = {
     "active": ("gauge", "1 while the query runs.", lambda it: it.is_active),
     "starts_total": ("counter", "Starts of the query.", lambda it: it.starts),
-    "failures_total": ("counter", "Ends of the query by an error.", lambda it: it.failures),
-    "failed_starts_total": ("counter", "Of them, those before any batch was done.", lambda it: it.failed_starts),
+    "failures_total": ("counter", "Times that the query ended with an error.", lambda it: it.failures),
+    "failed_starts_total": ("counter", "Failures before any batch was done.", lambda it: it.failed_starts),
     "last_success_timestamp_seconds": (
         "gauge",
-        "When a batch was done, or a look found nothing to do and no node missing, for the last time.",
+        "When a batch was last done, or a look last found nothing to do and no node missing.",
         lambda it: it.last_success,
     ),
     "batches_total": ("counter", "Batches that were committed.", lambda it: it.batches),
     "batch_seconds": ("gauge", "How long the last batch took.", lambda it: it.batch_seconds),
-    "commit_seconds": ("gauge", "Of it, for Spark's log of offsets and commits.", lambda it: it.commit_seconds),
+    "commit_seconds": ("gauge", "Its part for Spark's log of offsets and commits.", lambda it: it.commit_seconds),
     "rows_total": ("counter", "Messages that batches took.", lambda it: it.rows),
     "bytes_total": ("counter", "Bytes of their bodies, where the query observes them.", lambda it: it.bytes),
-    "lag_messages": ("gauge", "Messages in the logs that no batch took yet.", lambda it: it.lag),
+    "lag_messages": ("gauge", "Messages in the logs that no batch has taken yet.", lambda it: it.lag),
     "lag_seconds": (
         "gauge",
-        "Age of the oldest of them at most, where it is known.",
+        "Upper bound of the age of the oldest of them, where it is known.",
         lambda it: it.lag_seconds,
     ),
     "late_rows_total": ("counter", "Rows that a watermark dropped, as Spark counts them.", lambda it: it.late_rows),
@@ -227,14 +231,14 @@ def _metric(name: str, kind: Kind, meaning: str, samples: list[Sample]) -> Metri
 
 
 class NsqListener(StreamingQueryListener):
-    """Spark calls it in a thread of its own, for one event after another."""
+    """Hands Spark's events to `states`. Spark calls it from one thread, with one event after another."""
 
     def __init__(self, states: QueryStates | None = None, *, look: Look | None = None) -> None:
-        """`look` is how idle queries are seen: `ClusterLook` with the options of their source."""
+        """`look` reports on idle queries: `ClusterLook` with the options of their source."""
         self.states = states or QueryStates()
         self._look = look
-        self._names: dict[str, str] = {}
-        self._last: dict[str, reports.Report] = {}  # of each query, by its id
+        self._names: dict[str, str] = {}  # of queries, by id
+        self._last: dict[str, reports.Report] = {}  # the last report on a batch of each query, by its id
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         self.states.started(self._name(event.id, event.name))
@@ -253,7 +257,7 @@ class NsqListener(StreamingQueryListener):
         self.states.ended(self._name(event.id, None), event.exception)
 
     def _name(self, id: object, name: str | None) -> str:
-        """Only some events tell the name. A query without one goes by its id."""
+        """Return the query's name, or its id if it has none. Only some events carry the name, so it is remembered."""
         if name:
             self._names[str(id)] = name
         return self._names.get(str(id), str(id))
@@ -261,11 +265,11 @@ class NsqListener(StreamingQueryListener):
 
 class HasPage(Protocol):
     def page(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return metrics in Prometheus' text format."""
 
 
 def serve(states: HasPage, address: str) -> ThreadingHTTPServer:
-    """Answers `/metrics` until `shutdown()`, in a thread of its own that ends with the process."""
+    """Serve `/metrics` until `shutdown()`, in a daemon thread. Raises BadOption if the address cannot be used."""
     host, _, port = address.rpartition(":")
 
     class Page(BaseHTTPRequestHandler):
@@ -279,7 +283,7 @@ def serve(states: HasPage, address: str) -> ThreadingHTTPServer:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Nobody needs a line for each scrape."""
+            """Log nothing: nobody needs a line for each scrape."""
 
     try:
         server = ThreadingHTTPServer((host or _LOCAL, int(port)), Page)

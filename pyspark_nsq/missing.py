@@ -1,8 +1,9 @@
-"""Which nodes are known and not there: nobody may take what is registered now for all that there is. Pure, as lanes.py.
+"""Decides which nodes are missing: known, but without an answer. Pure, like lanes.py.
 
-A node is known because it is listed, because nsqlookupd has it or remembers it, or because the offsets have lanes of it.
-One that has drained and whose lanes were read to their end is not missing, for there is nothing to read before it is back; nor
-is one that was retired and of which the offsets have no lane.
+The nodes that are registered now may not be all: one that is down may have messages that nobody can see. A node is
+known because the options list it, because nsqlookupd lists or remembers it, or because the offsets have lanes of it. A
+node that has drained, and whose lanes were read to their end, is not missing: it has nothing to read before it is back.
+Nor is a retired node of which the offsets have no lane.
 """
 
 from __future__ import annotations
@@ -14,26 +15,26 @@ from typing import Final
 from pyspark_nsq.errors import NsqError
 from pyspark_nsq.lanes import Lane, Offsets
 
-_NAMED: Final = 3  # in one line
+_NAMED: Final = 3  # nodes, in one line of text
 
 
 @dataclass(frozen=True, slots=True)
 class Departed:
-    """What nsqlookupd remembers of a node that is not registered any more."""
+    """What nsqlookupd remembers of a node that is no longer registered."""
 
     address: str
-    node: str  # the id of its data path; empty for NSQ's nsqd
-    topics: tuple[str, ...] | None  # None: nobody knows
+    node: str  # the id of its data path; empty for NSQ's own nsqd
+    topics: tuple[str, ...] | None  # None: not known
     has_drained: bool  # it left with its lanes closed
-    is_retired: bool = False  # and for good
+    is_retired: bool = False  # it left for good
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Who is there, and who is not."""
+    """Which nodes answer a query, and which are missing."""
 
-    there: int
-    missing: Mapping[str, str]  # an address, or `node ID` where nobody knows it; and why
+    there: int  # how many registered nodes answer
+    missing: Mapping[str, str]  # why, by address, or by `node ID` where the address is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,11 +44,11 @@ class Seen:
     registered: Collection[str] = ()  # addresses
     departed: Collection[Departed] = ()
     silent: Mapping[str, str] = field(default_factory=dict)  # addresses that do not answer, and why
-    lanes: Mapping[str, Collection[Lane]] = field(default_factory=dict)  # that are, or were, at an address
+    lanes: Mapping[str, Collection[Lane]] = field(default_factory=dict)  # those that are, or were, at each address
 
 
 def presence(seen: Seen, offsets: Offsets) -> Presence:
-    """Who is missing for a query that stands at these offsets."""
+    """Return which nodes are missing for a query at these offsets."""
     at = {it.address: it for it in seen.departed}
     missing = {
         address: why
@@ -57,16 +58,16 @@ def presence(seen: Seen, offsets: Offsets) -> Presence:
     present = {lane for lanes in seen.lanes.values() for lane in lanes}
     absent = {lane.node for lane in offsets.lanes.keys() - present if not offsets.is_complete(lane)}
     known = {at[address].node for address in missing if address in at}
-    # A silent node whose id nobody knows may well be the one that has the lane.
+    # A silent node whose id is not known may well be the one that has the lane.
     nameless = sum(not (address in at and at[address].node) for address in missing)
     if len(absent - known) > nameless:
         for node in sorted(absent - known):
-            missing[f"node {node}"] = f"node {node}: the offsets have lanes of it, and nobody knows where it is"
+            missing[f"node {node}"] = f"node {node}: the offsets have lanes of it, and its address is not known"
     return Presence(len(set(seen.registered) - missing.keys()), missing)
 
 
 def _owes(departed: Departed | None, lanes: Collection[Lane], offsets: Offsets) -> bool:
-    """Whether there may be messages at a silent node, which is not registered, that nobody has read."""
+    """Return whether a silent node that is not registered may have messages that the query has not read."""
     if departed is not None and not departed.has_drained:
         return True
     owed = {*lanes}
@@ -78,21 +79,21 @@ def _owes(departed: Departed | None, lanes: Collection[Lane], offsets: Offsets) 
 
 
 def waited_for(departed: Iterable[Departed]) -> set[str]:
-    """The ids of nodes that are away and may come back, so that their lanes are not gone."""
+    """Return the ids of nodes that have left and may come back, so that their lanes do not count as gone."""
     return {it.node for it in departed if it.node and not it.is_retired}
 
 
 def check(found: Presence, *, require_all: bool, require: int) -> None:
-    """Raises when somebody is missing who has to be there."""
+    """Raise when a node is missing that has to be there."""
     if require_all and found.missing:
-        raise NsqError(f"all nodes have to be there: {told(found.missing)}")
+        raise NsqError(f"all nodes have to be there: {in_one_line(found.missing)}")
     if found.there < require:
-        missing = f": {told(found.missing)}" if found.missing else ""
+        missing = f": {in_one_line(found.missing)}" if found.missing else ""
         raise NsqError(f"{require} nodes have to be there, and {found.there} are{missing}")
 
 
-def told(missing: Mapping[str, str]) -> str:
-    """One line, however many they are."""
+def in_one_line(missing: Mapping[str, str]) -> str:
+    """Name the first three missing nodes with their reasons, and say how many more are missing."""
     lines = list(missing.values())
     more = f"; and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
     return "; ".join(lines[:_NAMED]) + more

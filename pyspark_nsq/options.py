@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Literal
 
 from common.recipients import Recipients
 from common.wire.names import is_valid_name
@@ -18,7 +18,7 @@ _BOTH: Final = ("source", "sink")
 _SOURCE: Final = ("source",)
 _SINK: Final = ("sink",)
 
-# name: (where it counts, default, what it says). docs/reference/spark.md has the same table; a test compares them.
+# name: (what takes it, default). docs/reference/spark.md says what each means; a test compares names and defaults.
 OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "lookupd": (_BOTH, ""),
     "nsqd": (_BOTH, ""),
@@ -61,7 +61,7 @@ OPTIONS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "messagesPerPublish": (_SINK, "1000"),
     "bytesPerPublish": (_SINK, "1048576"),
 }
-# Spark itself hands these to every source or sink, or to some.
+# Spark itself hands these to sources and sinks, so they are no mistake of the user's.
 _SPARKS_OWN: Final = frozenset(("path", "checkpointlocation", "queryname"))
 
 _is_pattern: Final = re.compile(r"[.a-zA-Z0-9_*?-]+", re.ASCII).fullmatch
@@ -76,14 +76,14 @@ class Access:
     key_file: str = ""
     token: str = field(default="", repr=False)
     timeout: float = 30.0
-    token_to: tuple[str, ...] = ()  # networks and names of nsqd that are shown the token
-    token_over_http: bool = False
-    are_named: bool = True  # the option `nsqd` names all nsqd, so each may be shown the token
+    token_to: tuple[str, ...] = ()  # networks and names of the nsqd that may see the token
+    token_over_http: bool = False  # the token may be sent over plain HTTP, not only on loopback
+    are_named: bool = True  # the option `nsqd` names all nsqd, so each of them may see the token
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which nsqd: those that are named, or those that nsqlookupd knows."""
+    """Which nsqd to use: those that are named, or else those that nsqlookupd knows."""
 
     lookupd: tuple[str, ...]
     nsqd: tuple[str, ...]
@@ -91,7 +91,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Names and patterns."""
+    """The topics to read, as names and patterns."""
 
     words: tuple[str, ...]
 
@@ -104,18 +104,18 @@ class Topics:
         return tuple(filter(_has_wildcard, self.words))
 
     def among(self, topics: Iterable[str]) -> set[str]:
-        """Those of these topics that are meant."""
+        """Return those of these topics that a name or pattern matches; never ephemeral ones."""
         durable = (topic for topic in topics if not topic.endswith("#ephemeral"))
         return {topic for topic in durable if any(fnmatchcase(topic, word) for word in self.words)}
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """As what a stream reports to nsqd how far it has come."""
+    """How a stream introduces itself when it reports to nsqd how far it has come."""
 
     name: str
-    into: str
-    format: str
+    into: str  # where its rows go
+    format: str  # of what it writes there
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class SourceOptions:
     min_rows: int
     max_delay: float  # seconds
     rows_per_task: int | None
-    tasks_per_batch: int | None  # of a stream, at least
+    tasks_per_batch: int | None  # how many tasks a large batch of a stream has at least
     bytes_per_task: int
     lossless: bool
     skip_corrupt: bool
@@ -148,7 +148,7 @@ class SourceOptions:
 class SinkOptions:
     where: Where
     access: Access
-    topic: str  # empty: a column says it
+    topic: str  # empty: the column `topic` names it
     exactly_once: bool
     write_id: str
     most_messages: int
@@ -156,6 +156,7 @@ class SinkOptions:
 
 
 def source_options(given: Mapping[str, str]) -> SourceOptions:
+    """Check and parse the options of a query that reads. Raises BadOption."""
     words = _Words(given, "source")
     return SourceOptions(
         where=_where(words),
@@ -184,10 +185,11 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Check and parse the options of a query that writes. Raises BadOption."""
     words = _Words(given, "sink")
     topic = words.text("topic")
     if topic and not is_valid_name(topic):
-        raise BadOption(f"topic: {topic!r} is no valid name of a topic")
+        raise BadOption(f"topic: {topic!r} is not a valid name of a topic")
     options = SinkOptions(
         where=_where(words),
         access=_access(words),
@@ -199,21 +201,20 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     )
     if options.exactly_once and not options.where.nsqd:
         raise BadOption(
-            "exactlyOnce: needs `nsqd`, the same list in every run: a part that is sent again must go where it went first"
+            "exactlyOnce needs the option nsqd, the same list in every run: what is sent again must go to the same nsqd"
         )
     return options
 
 
 class _Words:
-    """Options as they were given; names in any case, as everywhere in Spark."""
+    """Parses options. Case does not matter in their names, as everywhere in Spark."""
 
-    def __init__(self, given: Mapping[str, str], door: str) -> None:
+    def __init__(self, given: Mapping[str, str], side: Literal["source", "sink"]) -> None:
         self._given = {name.lower(): text.strip() for name, text in given.items()}
-        self._door = door
-        known = {name.lower(): name for name, (doors, _) in OPTIONS.items() if door in doors}
+        known = {name.lower(): name for name, (sides, _) in OPTIONS.items() if side in sides}
         for name in given:
             if name.lower() not in known and name.lower() not in _SPARKS_OWN:
-                raise BadOption(_unknown(name, known, door))
+                raise BadOption(_unknown(name, known, side))
 
     def text(self, name: str) -> str:
         return self._given.get(name.lower(), OPTIONS[name][1])
@@ -233,7 +234,7 @@ class _Words:
     def seconds(self, name: str) -> float:
         found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)", self.text(name))
         if found is None:
-            raise BadOption(f"{name}: expected a time as 90s, 15m or 1h, not {self.text(name)!r}")
+            raise BadOption(f"{name}: expected a duration like 90s, 15m or 1h, not {self.text(name)!r}")
         return float(found[1]) * _SECONDS_OF[found[2]]
 
     def truth(self, name: str) -> bool:
@@ -246,33 +247,33 @@ class _Words:
 _SECONDS_OF: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def _unknown(name: str, known: Mapping[str, str], door: str) -> str:
+def _unknown(name: str, known: Mapping[str, str], side: str) -> str:
     close = get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {known[close[0]]}?" if close else f"there are: {', '.join(sorted(known.values()))}"
-    return f"the {door} has no option {name}; {hint}"
+    return f"the {side} has no option {name}; {hint}"
 
 
 def _reader(words: _Words) -> Reader | None:
     name, into, kind = words.text("readerName"), words.text("readerInto"), words.text("readerFormat")
     if not name and (into or kind):
-        raise BadOption("readerInto and readerFormat say nothing without a readerName")
+        raise BadOption("readerInto and readerFormat need a readerName")
     return Reader(name, into, kind) if name else None
 
 
 def _where(words: _Words) -> Where:
     lookupd, nsqd = words.several("lookupd"), words.several("nsqd")
     if bool(lookupd) == bool(nsqd):
-        raise BadOption("either lookupd or nsqd is needed: HTTP addresses, as in 127.0.0.1:4161, separated by commas")
+        raise BadOption("either lookupd or nsqd is needed: HTTP addresses like 127.0.0.1:4161, separated by commas")
     for address in lookupd + nsqd:
         split_address(address)
     return Where(lookupd, nsqd)
 
 
 def split_address(address: str) -> tuple[str, str, int]:
-    """(scheme, host, port) of `host:port` or of a URL without a path."""
+    """Return (scheme, host, port) of `host:port` or of a URL without a path."""
     found = re.fullmatch(r"(?:(https?)://)?(?:\[([0-9a-fA-F:.]+)\]|([^/\[\]:]+)):([0-9]{1,5})/?", address)
     if found is None:
-        raise BadOption(f"{address!r} is no address: expected host:port or https://host:port, the HTTP port")
+        raise BadOption(f"{address!r} is not an address: expected host:port or https://host:port, with the HTTP port")
     return found[1] or "http", found[2] or found[3], int(found[4])
 
 
@@ -292,7 +293,7 @@ def _access(words: _Words) -> Access:
     except ValueError as error:
         raise BadOption(f"tokenTo: {error}") from error
     if access.key_file and not access.cert_file:
-        raise BadOption("keyFile: there is no certFile that it would belong to")
+        raise BadOption("keyFile needs certFile, the certificate that the key belongs to")
     return access
 
 

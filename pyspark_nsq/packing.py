@@ -1,9 +1,9 @@
-"""Rows as bodies of `POST /mpub`, without touching single messages in Python.
+"""Packs rows into bodies of `POST /mpub`, without touching single messages in Python.
 
     count   4
     (size 4, body) * count          all numbers big-endian
 
-Arrow joins the sizes, turned to big-endian, with the bodies; a request's body is then a slice of the joined buffer.
+Arrow joins the big-endian sizes with the bodies; a request's body is then its count and a slice of the joined buffer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BODY: Final = "body"
 TOPIC: Final = "topic"
 DEFER: Final = "defer_ms"
 
-LONGEST_KEY: Final = 255  # that nsqd takes
+LONGEST_KEY: Final = 255  # bytes; nsqd refuses longer keys
 
 _pack_count: Final = Struct(">I").pack
 _SIZE: Final = 4
@@ -46,42 +46,47 @@ class Part:
 
     topic: str
     defer_ms: int
-    count: int
+    count: int  # of messages
     body: bytes
 
 
 def key_of(task: str, number: int, body: bytes) -> str:
-    """What nsqd knows a task's part by when it comes again.
+    """Return the key by which nsqd recognizes a task's part when it is sent again.
 
-    With what is in it: when rows or options are others in the second run, a part is not taken for one that has other
-    messages. They are then published twice, and not dropped.
+    The key contains a hash of the body. If rows or options differ in the second run, a part is therefore not mistaken
+    for one with other messages: its messages may be published twice, but none is dropped.
     """
     key = f"{task}/{number}/{blake2b(body, digest_size=8).hexdigest()}"
     return key if len(key.encode()) <= LONGEST_KEY else blake2b(key.encode(), digest_size=32).hexdigest()
 
 
 def check_columns(schema: pa.Schema, *, topic: str) -> None:
-    """Raises when rows of this schema cannot be published."""
+    """Raise BadOption when rows of this schema cannot be published."""
     if BODY not in schema.names:
-        raise BadOption(f"the rows have no column {BODY}: binary or string, what is published")
+        raise BadOption(f"the rows have no column {BODY}, binary or string, with what to publish")
     if not topic and TOPIC not in schema.names:
-        raise BadOption(f"neither the option topic nor a column {TOPIC} says where to")
+        raise BadOption(
+            f"the rows have no column {TOPIC}, and there is no option topic: one of them has to name the topic"
+        )
     for name, kinds, what in (
         (BODY, (pa.types.is_binary, pa.types.is_string), "binary or string"),
         (TOPIC, (pa.types.is_string,), "string"),
         (DEFER, (pa.types.is_integer,), "an integer"),
     ):
         if name in schema.names and not any(kind(schema.field(name).type) for kind in kinds):
-            raise BadOption(f"column {name} is to be {what}, not {schema.field(name).type}")
+            raise BadOption(f"column {name} has to be {what}, not {schema.field(name).type}")
 
 
 def parts(rows: pa.RecordBatch, *, topic: str, limits: Limits) -> Iterator[Part]:
-    """The requests for these rows, in their order within each topic and delay. All are checked before the first is given."""
+    """Yield the requests for these rows; each topic and delay keeps the order of its rows.
+
+    Raises NsqError for rows that cannot be published, before it yields the first request.
+    """
     checked = _checked(rows, limits)
     if not topic:
         for name in pc.unique(checked[TOPIC]).to_pylist():
             if not is_valid_name(name):
-                raise NsqError(f"a row's topic: {name!r} is no valid name of a topic")
+                raise NsqError(f"a row's topic: {name!r} is not a valid name of a topic")
     for name, of_topic in _by(checked, TOPIC) if not topic else ((topic, checked),):
         for defer_ms, bodies in _by(of_topic, DEFER) if DEFER in rows.schema.names else ((0, of_topic),):
             yield from _parts(str(name), int(defer_ms), bodies[BODY], limits)
@@ -94,7 +99,7 @@ def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
     sizes = pc.binary_length(rows[BODY])
     longest, shortest = pc.max(sizes).as_py() or 0, pc.min(sizes).as_py()
     if shortest == 0:
-        raise NsqError("a row has an empty body, and NSQ knows no empty messages")
+        raise NsqError("a row has an empty body, and NSQ has no empty messages")
     if longest > limits.longest_message:
         raise NsqError(f"a row has a body of {longest} bytes, and nsqd takes {limits.longest_message} (--max-msg-size)")
     if DEFER in rows.schema.names:
@@ -107,7 +112,7 @@ def _checked(rows: pa.RecordBatch, limits: Limits) -> pa.RecordBatch:
 
 
 def _by(rows: pa.RecordBatch, column: str) -> Iterator[tuple[str | int, pa.RecordBatch]]:
-    """The rows of each value, the values as they appear."""
+    """Yield each value of the column, in order of appearance, with its rows."""
     values = pc.unique(rows[column]).to_pylist()
     for value in values:
         yield value, rows if len(values) == 1 else rows.filter(pc.equal(rows[column], value))
@@ -126,7 +131,7 @@ def _parts(topic: str, defer_ms: int, bodies: pa.Array, limits: Limits) -> Itera
 
 
 def _packed(bodies: pa.Array) -> tuple[memoryview, memoryview]:
-    """Sized bodies one after the other, and where each begins and the last one ends."""
+    """Return all bodies, each behind its size, in one buffer; and where each begins there and the last one ends."""
     sizes = array("i", pc.binary_length(bodies).to_pylist())
     if byteorder == "little":
         sizes.byteswap()

@@ -1,7 +1,7 @@
-"""What is known of lanes, kept from batch to batch, and asked for when a decision needs more of it.
+"""Keeps what is known of lanes from batch to batch, and asks nsqd for more when a decision needs it.
 
-All decisions are in sharing.py and lanes.py. In a stream that goes on, a lane whose node does not answer just now is left
-out of a batch, and does not hold up the others. Where there is no later batch for it, it is waited for.
+All decisions are in sharing.py and lanes.py. In a stream that goes on, a lane whose node does not answer is left out of
+the batch, so that it does not delay the others. If there will be no later batch, the node is waited for.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ log = logging.getLogger(__name__)
 
 _POINTS: Final = 250  # in an answer, which then has some ten kilobytes
 _ROUNDS: Final = 8  # of questions for one decision; each looks a hundred times closer
-_AT_ONCE: Final = 8  # questions
-_PAUSE: Final = 0.5  # seconds, until a node that does not answer is asked again
-_FINE: Final = 4  # parts of a task that are known one by one, so that it cannot be much too large
+_AT_ONCE: Final = 8  # questions that are asked at the same time
+_PAUSE: Final = 0.5  # seconds until a node that does not answer is asked again
+_FINE: Final = 4  # marks in a task's bytes, at least, so that a task cannot become much too large
 
 
-Points = Sequence[tuple[int, int, int]]
+Points = Sequence[tuple[int, int, int]]  # see `Cluster.points`
 
 
 class _Absent(Exception):
-    """This lane cannot be asked now."""
+    """A lane's node does not answer now."""
 
     def __init__(self, lane: Lane, failure: Unreachable) -> None:
         super().__init__(str(lane))
@@ -41,7 +41,7 @@ class _Absent(Exception):
 
 
 class _Blind(Exception):
-    """Times cannot be told, for this batch at least."""
+    """The times of a lane's messages cannot be found out, at least for this batch."""
 
 
 class Profiles:
@@ -52,9 +52,9 @@ class Profiles:
     def share(
         self, heads: Mapping[Lane, Head], spans: Mapping[Lane, Span], limit: Limit, *, goes_on: bool = True
     ) -> Shares:
-        """How many rows of what waits in each lane a batch takes; of a lane that is not named, none.
+        """Return how many of the waiting rows of each lane a batch takes; none of lanes that are not in the result.
 
-        Raises Unreachable when the stream does not go on after what is there, and a node does not answer for a minute.
+        If the stream does not go on after this, raises Unreachable when a node does not answer for a minute.
         """
         waiting = {lane: self._followed(heads[lane], span) for lane, span in spans.items()}
         try:
@@ -64,7 +64,7 @@ class Profiles:
                 except _Absent as absent:
                     if not goes_on:
                         raise absent.failure from absent
-                    if len(waiting) == 1:  # a batch of it waits until it answers, or fails and says so
+                    if len(waiting) == 1:  # its tasks wait for the node, or fail with an error that names it
                         raise _Blind from absent
                     log.warning("lane %s is left out for now: %s", absent.lane, absent.failure)
                     del waiting[absent.lane]
@@ -74,7 +74,7 @@ class Profiles:
             return shares
 
     def part(self, heads: Mapping[Lane, Head], spans: Mapping[Lane, Span], limit: Limit) -> float:
-        """How much of a batch waits, as near as that is known without asking."""
+        """Return how many batches would be filled by what waits, estimated without asking any node."""
         waiting = [self._followed(heads[lane], span) for lane, span in spans.items()]
         return limit.part(sum(it.rows for it in waiting), sum(it.likely_bytes for it in waiting))
 
@@ -105,10 +105,13 @@ class Profiles:
         questions: Sequence[Question],
         patience: float = 0,
     ) -> None:
-        """Lets profiles learn the answers. Raises _Absent or _Blind when there is none."""
+        """Ask the questions, and let the profiles learn the answers.
+
+        Raises _Absent or _Blind when there is no answer.
+        """
         deadline = time.monotonic() + patience
 
-        def answered(question: Question) -> Points:
+        def ask_one(question: Question) -> Points:
             while True:
                 try:
                     points = self._cluster.points(heads[question.lane], question.begin, question.end, _POINTS)
@@ -117,14 +120,14 @@ class Profiles:
                         raise _Absent(question.lane, failure) from failure
                     time.sleep(_PAUSE)
                 except Refused as refused:
-                    log.warning("times of lane %s cannot be told: %s", question.lane, refused)
+                    log.warning("the times of lane %s are not known: %s", question.lane, refused)
                     raise _Blind from refused
                 else:
                     if points is None:
                         raise _Blind
                     return points
 
-        for question, points in zip(questions, _at_once(answered, questions), strict=True):
+        for question, points in zip(questions, _at_once(ask_one, questions), strict=True):
             profiles[question.lane].learn(question.begin, question.end, points)
 
     # Tasks
@@ -132,18 +135,21 @@ class Profiles:
     def marks(
         self, ranges: Sequence[Range], heads: Mapping[Lane, Head], task_bytes: int | None
     ) -> Mapping[Range, Marks]:
-        """Where how many bytes lie in each range; asked for if it may have more than a task's."""
+        """Return how the bytes are spread over each range.
+
+        Nodes are asked where a range may fill more than one task.
+        """
         if task_bytes is None:
             return {}
-        there = [it for it in ranges if it.end is not None and it.lane in heads]
-        return {it: self._marks(it, heads[it.lane], task_bytes) for it in there}
+        readable = [it for it in ranges if it.end is not None and it.lane in heads]
+        return {it: self._marks(it, heads[it.lane], task_bytes) for it in readable}
 
     def _marks(self, whole: Range, head: Head, task_bytes: int) -> Marks:
         begin, end = whole.begin, whole.begin + whole.rows
         known = self._profiles.get(whole.lane)
         marks = known.bytes_between(begin, end) if known is not None else None
         if marks is None and head.bytes is not None and head.bytes <= task_bytes:
-            return [(begin, 0), (end, head.bytes)]  # at most
+            return [(begin, 0), (end, head.bytes)]  # an upper bound
         if marks is not None and (marks[-1][1] <= task_bytes or not _coarse(marks, task_bytes)):
             return marks
         profile = Profile(begin)
@@ -162,7 +168,7 @@ class Profiles:
 
 
 def _coarse(marks: Marks, task_bytes: int) -> bool:
-    """Whether much lies between two marks."""
+    """Return whether any two neighbouring marks are further apart than a fourth of a task's bytes."""
     return any(then - before > task_bytes // _FINE for (_, before), (_, then) in pairwise(marks))
 
 

@@ -1,6 +1,7 @@
-"""Ranges of lanes as rows, `format("nsq")` with `ranges=true`: for a sink that reads the messages itself.
+"""Ranges of lanes as rows: what `format("nsq")` yields with `ranges=true`, for a sink that reads the messages itself.
 
-Messages then cross no pipe on their way to it, while offsets, checkpoints and batches are as they always are.
+The messages then need not pass through the pipe between Spark and its Python workers. Offsets, checkpoints and batches
+stay the same.
 """
 
 from __future__ import annotations
@@ -25,14 +26,17 @@ SCHEMA: Final = "lane string, address string, begin bigint, end bigint, opens bo
 
 
 class Part(NamedTuple):
-    """A range, and whether the query has read nothing of its lane before."""
+    """A range, and whether it opens its lane: the query has read nothing of that before."""
 
     range: Range
     opens: bool
 
 
-def silent(start: Offsets, end: Offsets) -> list[Range]:
-    """Lanes that begin with this batch and have no message in it: whoever lands them is to know where they begin."""
+def empty_openings(start: Offsets, end: Offsets) -> list[Range]:
+    """Return an empty range for each lane that begins with this batch but has no message in it.
+
+    The sink that lands the lanes needs them, to know where each lane begins.
+    """
     if start == end:
         return []
     return [Range(lane, "", place, place) for lane, place in sorted(end.begins.items()) if end.lanes.get(lane) == place]
@@ -52,6 +56,6 @@ def as_rows(ranges: Sequence[Range], opening: frozenset[tuple[Lane, int]]) -> pa
 
 
 def parts_of(rows: pa.RecordBatch) -> Iterator[Part]:
-    """What `as_rows` has written."""
+    """Yield the ranges that `as_rows` has turned into rows."""
     for row in rows.to_pylist():
         yield Part(Range(Lane.parse(row["lane"]), row["address"], row["begin"], row["end"]), row["opens"])

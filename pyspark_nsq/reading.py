@@ -1,7 +1,7 @@
-"""Reads ranges of a log as Arrow batches: what runs in a Spark task.
+"""Reads ranges of a log as Arrow batches, in a Spark task.
 
-A broken connection, a node that restarts, and too many readers are waited out as long as something still comes now and then.
-Nothing is read twice: what is asked for next begins where the rows end that were already given away.
+A broken connection, a node that restarts, and a node with too many readers are waited out, for a limited time after the
+last progress. No row is yielded twice: the next request begins where the rows end that have been yielded or collected.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from common.wire.history import StoredBatch as Batch
 from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
-from pyspark_nsq.lanes import Head, Range, gone
+from pyspark_nsq.lanes import Head, Range, unreadable
 from pyspark_nsq.offsets import find_offsets
 from pyspark_nsq.options import SourceOptions, Topics
 from pyspark_nsq.rows import GAP_COLUMN, RowBuilder
-from pyspark_nsq.worker import spare_imports
+from pyspark_nsq.worker import freeze_imports
 
 log = logging.getLogger(__name__)
 
 REMOVED: Final = "removed"
 VANISHED: Final = "vanished"
 _READ_SIZE: Final = 1 << 20
-_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # the last one again and again, until nothing has come for
-PATIENCE: Final = 60.0  # seconds; a node that is started again is back within that
-_PATIENCE_IN_LINE: Final = 600.0  # where others read, as many as may, and it will be our turn
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one again and again
+PATIENCE: Final = 60.0  # seconds without progress before an error; a node that is started again is back within that
+_PATIENCE_IN_LINE: Final = 600.0  # the same while the node has as many readers as it allows: our turn will come
 
 
 class _Incomplete(Unreachable):
-    """The answer ended before its end."""
+    """The answer broke off."""
 
 
 def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -47,10 +47,10 @@ def read_ranges(ranges: tuple[Range, ...], options: SourceOptions, schema: pa.Sc
 
 
 class RangeReader:
-    """What a task reads with: it waits only once for a node that does not come back."""
+    """Reads the ranges of one task. Several ranges of a node that does not come back cost the task only one wait."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        spare_imports()
+        freeze_imports()
         self._options = options
         self._schema = schema
         self._http = Http(options.access)
@@ -61,7 +61,7 @@ class RangeReader:
 
 
 class _RangeReading:
-    """`given_up`: nodes that this task has waited for in vain."""
+    """Reads one range. `given_up` has the nodes that this task has already waited for in vain."""
 
     def __init__(
         self, range_: Range, options: SourceOptions, http: Http, schema: pa.Schema, given_up: set[str]
@@ -75,7 +75,7 @@ class _RangeReading:
         self._address = range_.address
         self._position = range_.begin
         self._progress_at = time.monotonic()
-        self._failures = 0
+        self._failures = 0  # since the last progress
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         end = self._range.end
@@ -91,7 +91,7 @@ class _RangeReading:
             except Unreachable as failure:
                 self._pause(failure, PATIENCE, moved=self._look_elsewhere())
             except BadHistory as bad:
-                raise NsqError(f"{self._address} answers what is no history of lane {self._range.lane}: {bad}") from bad
+                raise NsqError(f"{self._address} answers something that is not lane {self._range.lane}: {bad}") from bad
         yield from self._collected()
 
     def _events(self, end: int) -> Iterator[Event]:
@@ -104,7 +104,7 @@ class _RangeReading:
                 while (event := reader.next_event()) is not None:
                     yield event
         if not reader.complete:
-            raise _Incomplete(f"{self._address} broke off in the midst of lane {lane}")
+            raise _Incomplete(f"{self._address} broke off in the middle of lane {lane}")
 
     def _rows_of(self, event: Event) -> Iterator[pa.RecordBatch]:
         match event:
@@ -113,7 +113,7 @@ class _RangeReading:
                 self._went_on(event.end)
                 if self._builder.is_full:
                     yield self._builder.take()
-                    self._progress_at = time.monotonic()  # who takes rows slowly is not a node that sends nothing
+                    self._progress_at = time.monotonic()  # the time that Spark took for the rows is not the node's
             case Gap():
                 yield from self._damaged(event)
             case End(following) if following <= self._position and following < (self._range.end or 0):
@@ -142,7 +142,7 @@ class _RangeReading:
         yield from self._lost(gap.end, gap.reason)
 
     def _lost(self, end: int | None, reason: str) -> Iterator[pa.RecordBatch]:
-        """A gap from here on; counted in the log, and as a row where these are asked for."""
+        """Skip to `end`, with a line in the log and, if the option `gapRows` is on, a row that stands for the gap."""
         yield from self._collected()
         first = self._position
         count = "all that was left" if end is None else f"{end - first} messages, [{first}, {end})"
@@ -160,20 +160,26 @@ class _RangeReading:
             if options.lossless:
                 raise DataLoss(
                     f"lane {lane}: messages [{self._position}, {min(first, end)}) were removed by retention before they "
-                    "were read; failOnDataLoss=false goes on behind them"
+                    "were read; failOnDataLoss=false goes on after them"
                 ) from refused
             yield from self._lost(min(first, end), REMOVED)
         elif refused.status in (404, 409) and refused.details.get("node") != lane.node:
             yield from self._displaced(refused, end)
         elif refused.status in (404, 409):
             if options.lossless:
-                raise DataLoss(gone(lane, self._position, "its topic was deleted or has another log now")) from refused
+                raise DataLoss(
+                    unreadable(lane, self._position, "its topic was deleted or has another log now")
+                ) from refused
             yield from self._lost(end, VANISHED)
         else:
             raise refused
 
     def _displaced(self, refused: Refused, end: int) -> Iterator[pa.RecordBatch]:
-        """Another node has the address now. The lane may be at another one, or come to one soon; or it is gone."""
+        """Handle an answer of another node at this address.
+
+        The lane may have moved to another address, or may appear at one soon, so it is looked for and waited for. If
+        that is in vain, this raises or, without `lossless`, gives the node up.
+        """
         node = self._range.lane.node
         moved = self._look_elsewhere()
         if not (moved or self._options.lossless) and (node in self._given_up or self._has_waited(PATIENCE)):
@@ -183,7 +189,7 @@ class _RangeReading:
             self._pause(refused, PATIENCE, moved=moved)
 
     def _look_elsewhere(self) -> bool:
-        """Whether the lane is at another address, which is the one to ask from now on."""
+        """Look for the lane at all other addresses, and read from there if it is found. Return whether it was."""
         lane = self._range.lane
         cluster = Cluster(replace(self._options, topics=Topics((lane.topic,))), self._http)
         try:
@@ -206,6 +212,7 @@ class _RangeReading:
         return time.monotonic() - self._progress_at > patience
 
     def _pause(self, failure: NsqError, patience: float, *, moved: bool = False) -> None:
+        # A lane that has just been found elsewhere gets more time, but not for ever: it might move to and fro.
         if self._has_waited(2 * patience if moved else patience):
             raise NsqError(
                 f"lane {self._range.lane}: nothing has come from {self._address} for {patience:.0f} s "

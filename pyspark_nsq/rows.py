@@ -1,8 +1,9 @@
-"""Batches of a log as Arrow columns, without touching single messages in Python.
+"""Turns batches of a log into Arrow columns, without touching single messages in Python.
 
-A batch's payload is `(size:4, body) * count`. Its bodies lie in it like the values of a binary array, only with sizes in
-between: so an array is laid over the buffer whose values are, in turn, a body and what is between two bodies, and Arrow
-takes every other one of them. Sequences and ids are consecutive, times and names the same for all.
+A batch's payload is `(size:4, body) * count`. The bodies lie in it like the values of a binary array, except for the
+sizes between them. So a binary array is laid over the payload whose values are, alternately, a body and the bytes
+between two bodies, and Arrow takes every other value. Within a batch, sequences and ids are consecutive, and all
+messages have the same time, topic and node.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ALL_COLUMNS: Final[Mapping[str, pa.DataType]] = {**COLUMNS, GAP_COLUMN: GAP}
 
 
 class RowBuilder:
-    """Collects batches of one lane that follow each other without a gap, until `take` makes rows of them."""
+    """Collects consecutive batches of one lane, until `take` makes rows of them."""
 
     def __init__(self, lane: Lane, schema: pa.Schema) -> None:
         self.rows = 0
@@ -95,13 +96,13 @@ class RowBuilder:
         self._bytes += len(batch.payload)
 
     def take(self) -> pa.RecordBatch:
-        """What was collected; at least one row."""
+        """Return what was collected, and begin again. Something must have been collected."""
         taken = pa.RecordBatch.from_arrays([make() for make in self._columns], schema=self._schema)
         self._clear()
         return taken
 
     def gap(self, first: int, end: int | None, reason: str) -> pa.RecordBatch:
-        """One row that stands for messages which cannot be read."""
+        """Return one row that stands for messages that cannot be read."""
         values = {
             "topic": self._lane.topic,
             "node": self._lane.node,
@@ -148,12 +149,15 @@ class RowBuilder:
 
 
 class _Numbers:
-    """Numbers that mostly are at equal distances, also from one batch to the next: these are made when all are known."""
+    """An array of numbers, most of which are evenly spaced, also from one batch to the next.
+
+    Evenly spaced numbers are only counted at first, and then made all at once.
+    """
 
     def __init__(self, code: str) -> None:
         self._code = code
         self._made = array(code)
-        self._start = self._step = self._count = 0  # of those that are still to be made
+        self._start = self._step = self._count = 0  # of the evenly spaced numbers that are still to be made
 
     def add(self, numbers: Iterable[int]) -> None:
         self._make()
@@ -180,9 +184,9 @@ class _Numbers:
             self._count = 0
 
 
-# Arrow makes many of them at a tenth of what it costs to go through Python's.
+# Arrow makes many numbers at a tenth of what Python needs for them.
 
-_FEW: Final = 64  # for which that is not worth it
+_FEW: Final = 64  # numbers, for which Arrow is not worth it
 _TYPES: Final = {"i": pa.int32(), "Q": pa.uint64()}
 
 
@@ -197,7 +201,7 @@ def _numbers(code: str, start: int, count: int, step: int = 1) -> array[int]:
 
 
 def _ramp(kind: pa.DataType, count: int) -> pa.Array:
-    """0, 1, 2, ..."""
+    """Return 0, 1, 2, ..., as a slice of an array that is kept."""
     return _whole_ramp(kind, 1 << (count - 1).bit_length()).slice(0, count)
 
 

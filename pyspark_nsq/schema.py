@@ -1,4 +1,4 @@
-"""The columns of the source, and what a user may make of them: any of them, in any order, each of its own type."""
+"""The columns of the source. A user's own schema may have any of them, in any order, each with its own type."""
 
 from __future__ import annotations
 
@@ -21,11 +21,15 @@ _TYPES = {
 
 
 def default_schema(*, gap_rows: bool) -> str:
+    """Return all columns, as DDL; the column for gaps only with the option `gapRows`."""
     return ", ".join(f"{name} {kind}" for name, kind in _TYPES.items() if gap_rows or name != GAP_COLUMN)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """As Spark expects it. Only these columns are built: with a schema of the user's own the others cost nothing."""
+    """Return the Arrow schema of the rows that Spark expects. Raises BadOption for unknown columns and other types.
+
+    Only these columns are built, so the columns that a user's own schema leaves out cost nothing.
+    """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
         if field.name not in ALL_COLUMNS:

@@ -1,22 +1,23 @@
-"""How much of each lane a batch takes when not all that waits fits into it: the oldest, up to one time for all lanes.
+"""Decides what a batch takes when not everything fits: the oldest messages, up to one time for all lanes.
 
-So no lane's clock runs ahead of another's, and a watermark drops nothing that was there to be read: no message of a batch
-is younger than one that it leaves.
+No message in a batch is younger than one that the batch leaves behind. So no lane runs ahead of another in time, and a
+watermark drops nothing that was there to be read.
 
-A lane is known by *fences*. `Fence(7, t, b)` says that the messages before number 7 were published at t or earlier, those
-from it on at t or later, and that b bytes of records lie before it. Between two fences nothing is known but the times of
-both, so where a time T lies there may be doubt:
+What is known of a lane are *fences*. `Fence(7, t, b)` says that the messages before sequence 7 were published at t or
+earlier, that those from 7 on were published at t or later, and that b bytes of records lie before 7. Between two fences
+nothing is known except the fences' own values, so it may be in doubt where a time T lies:
 
     lane A   0 ........ 400 ........ 900        T lies between fences: 400 messages for sure, up to 900 perhaps
     lane B   0 .. 20 .... T (30) ....... 60     T is the time of a fence: exactly 30
 
-`share` looks for the latest T up to which all lanes fit into the limit, doubts included. It answers with how much to take,
-or with questions: stretches of lanes in which more fences are needed, as a batch would be left too small or a doubt
-remains. Whoever asks them (`profiles.py`) lets the lanes' profiles learn the answers and calls again. As fences are kept
-from batch to batch, and each answer holds some hundred, one or two questions for each lane and batch are enough.
+`share` looks for the latest T up to which all lanes together fit into the limit, even if every doubtful message counts.
+It returns how much to take, or else questions: stretches of lanes in which more fences are needed, because the batch
+would otherwise be too small or a doubt remains. `profiles.py` asks these questions, lets the lanes' profiles learn the
+answers, and calls `share` again. Fences are kept from batch to batch, and each answer brings hundreds of them, so one
+or two questions for each lane and batch are enough.
 
-When many messages have the same time (a burst in one record, larger than the limit) they share what is left in proportion.
-All lanes do so when the times of one cannot be told.
+When more messages have the same time than fit (a burst in one record, for example), the lanes share the remaining room
+in proportion to what they have. All lanes do so when the times of one lane cannot be found out.
 """
 
 from __future__ import annotations
@@ -30,22 +31,26 @@ from typing import Final, NamedTuple
 
 from pyspark_nsq.lanes import Lane
 
-_ANY_TIME: Final = (1 << 63) - 1  # where none is known: no message is younger
-_ENOUGH: Final = 0.75  # of the limit; a fuller batch is not worth more questions
-_WORTH_ASKING: Final = 1 / 8  # of the largest stretch that is asked about in the same round
+_ANY_TIME: Final = (1 << 63) - 1  # stands for an unknown time: no message is younger
+_ENOUGH: Final = 0.75  # of the limit; beyond that, a fuller batch is not worth more questions
+_WORTH_ASKING: Final = (
+    1 / 8
+)  # stretches smaller than this part of the largest one are not asked about in the same round
 
 _sequence_of: Final = attrgetter("sequence")
 _time_of: Final = attrgetter("time")
 
 
 class Fence(NamedTuple):
+    """A place in a lane; see the top of this module."""
+
     sequence: int
     time: int  # nanoseconds
     bytes: int
 
 
 class Question(NamedTuple):
-    """More fences of [begin, end) are needed."""
+    """A request for more fences in [begin, end)."""
 
     lane: Lane
     begin: int
@@ -54,19 +59,19 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What one batch may hold; None: anything."""
+    """What one batch may hold. None: no limit."""
 
     rows: int | None = None
     bytes: int | None = None
 
     def part(self, rows: float, size: float) -> float:
-        """How much of the limit that is, at most 1 if it fits."""
+        """Return which part of the limit this is: at most 1 if it fits."""
         return max(rows / self.rows if self.rows else 0.0, size / self.bytes if self.bytes else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """What makes a batch worth while: so many rows, or so long a time since the last one."""
+    """What a batch needs to be worthwhile: so many rows, or so much time since the last batch."""
 
     rows: int = 0
     delay: float = 0.0  # seconds
@@ -76,13 +81,13 @@ class Minimum:
 
 
 class Profile:
-    """What is known of the messages of a lane from one place on."""
+    """What is known of the messages that wait in a lane: those from `place` to `end`."""
 
     def __init__(self, sequence: int) -> None:
         self._fences = [Fence(sequence, 0, 0)]  # in order of sequence, time and bytes alike
         self._end = sequence
         self._end_time = _ANY_TIME
-        self._log: tuple[int, int] | None = None  # (first sequence, bytes) of the whole log, as they were last seen
+        self._log: tuple[int, int] | None = None  # (first sequence, bytes) of the whole log, when last seen
 
     @property
     def place(self) -> int:
@@ -98,36 +103,36 @@ class Profile:
 
     @property
     def unmeasured(self) -> int:
-        """From where on it is not known how many bytes there are; the end, if it is known."""
+        """The sequence from which on the sizes are not known; the end, if all are known."""
         return self._fences[-1].sequence
 
     @property
     def most_bytes(self) -> int | None:
-        """At least what lies from the place to the end; None: nothing is known."""
+        """An upper bound of the bytes from the place to the end; None: nothing is known."""
         if self.unmeasured == self._end:
             return self._fences[-1].bytes - self._fences[0].bytes
         return self._log[1] if self._log is not None else None
 
     @property
     def likely_bytes(self) -> int:
-        """The same, with what is not measured as in the average of the log."""
+        """An estimate of the bytes from the place to the end; what is not measured counts as average."""
         unmeasured = self._end - self.unmeasured
         log_first, log_bytes = self._log or (0, 0)
         return self._fences[-1].bytes - self._fences[0].bytes + log_bytes * unmeasured // max(1, self._end - log_first)
 
     def fences(self) -> list[Fence]:
-        """From the place to the end; beyond `unmeasured` without their bytes."""
+        """Return the fences from the place to the end. The bytes beyond `unmeasured` count as none."""
         last = self._fences[-1]
         if last.sequence == self._end:
             return self._fences
         return [*self._fences, Fence(self._end, max(self._end_time, last.time), last.bytes)]
 
     def move_to(self, sequence: int) -> None:
-        """Forget what lies before. The place must lie in [place, end]."""
+        """Forget what lies before this sequence, which must lie in [place, end]."""
         fences = self._fences
         after = bisect_right(fences, sequence, key=_sequence_of)
         if after == len(fences) and fences[-1].sequence < sequence:
-            self._fences = [Fence(sequence, fences[-1].time, 0)]  # nothing was measured up to here
+            self._fences = [Fence(sequence, fences[-1].time, 0)]  # the sizes up to here are not known
             return
         before = fences[after - 1]
         if before.sequence < sequence:
@@ -135,9 +140,9 @@ class Profile:
         del fences[: after - 1]
 
     def extend(self, end: int, time: int | None, log_first: int, log_bytes: int | None) -> None:
-        """The lane ends there now, with a message of this time; and its whole log has so many bytes. None: unknown.
+        """Record where the lane ends, the time of its last message, and the size of its whole log. None: unknown.
 
-        While nothing is removed from a log it grows by as many bytes as its new records have, so nobody needs to be asked.
+        As long as nothing is removed from the log, its growth is the size of the new records, so no question is needed.
         """
         fences, seen = self._fences, self._log
         log = (log_first, log_bytes) if log_bytes is not None else None
@@ -150,14 +155,14 @@ class Profile:
         self._end_time = time if time is not None else _ANY_TIME
 
     def learn(self, begin: int, end: int, points: Iterable[tuple[int, int, int]]) -> None:
-        """The answer to a question: (sequence, time, bytes since `begin`) of points in [begin, end].
+        """Take in the answer to a question: (sequence, time, bytes since `begin`) of points in [begin, end].
 
-        Where none lies in between the messages count as published at once, so that nothing is asked twice.
+        If no point lies inside, the messages count as published at the same time, so that nothing is asked twice.
         """
         fences = self._fences
         at = bisect_right(fences, begin, key=_sequence_of) - 1
         if at < 0 or fences[at].sequence != begin:
-            return  # it has moved on
+            return  # the profile has moved on since the question
         before = fences[at]
         after = next((fence for fence in fences[at + 1 :] if fence.sequence >= end), None)
         most_time = after.time if after is not None else _ANY_TIME
@@ -174,7 +179,7 @@ class Profile:
         fences[at + 1 : at + 1] = new
 
     def long_stretches(self, most_bytes: int) -> list[tuple[int, int]]:
-        """[begin, end) of several messages and more bytes, of which more could be known."""
+        """Return the stretches [begin, end) that hold more bytes than this, and that a question could divide."""
         return [
             (before.sequence, after.sequence)
             for before, after in pairwise(self.fences())
@@ -184,7 +189,7 @@ class Profile:
         ]
 
     def bytes_between(self, begin: int, end: int) -> Sequence[tuple[int, int]] | None:
-        """(sequence, bytes since `begin`) along a range, at its ends and at all fences inside; None: it is not known."""
+        """Return (sequence, bytes since `begin`) at both ends of a range and at all fences inside; None: not known."""
         fences = self._fences
         if not fences[0].sequence <= begin < end <= fences[-1].sequence:
             return None
@@ -199,7 +204,7 @@ class Profile:
 
 
 def _bytes_at(before: Fence, after: Fence, sequence: int) -> int:
-    """As if all messages between two fences were equally long."""
+    """Return the bytes before this sequence, as if all messages between the two fences were equally long."""
     span = after.sequence - before.sequence
     return before.bytes + (after.bytes - before.bytes) * (sequence - before.sequence) // span
 
@@ -210,10 +215,10 @@ Shares = dict[Lane, int]
 def share(
     profiles: Mapping[Lane, Profile], limit: Limit, *, blind: bool = False, settle: bool = False
 ) -> Shares | list[Question]:
-    """How many rows of each lane a batch takes, or what is to be found out first.
+    """Return how many rows of each lane a batch takes, or the questions to ask first.
 
-    All together fit into the limit, as near to it as the sizes of messages are known, and there is at least one. `blind`:
-    times cannot be told. `settle`: nothing more is asked, and doubts are resolved by taking less.
+    The rows fit into the limit, as far as the sizes of messages are known, but there is at least one row. `blind`: the
+    times of messages are not known. `settle`: do not ask any more, but take less where there is a doubt.
     """
     waiting = {lane: profile for lane, profile in profiles.items() if profile.rows}
     if limit.bytes is not None and not blind and not settle and (questions := _unmeasured(waiting, limit.bytes)):
@@ -231,7 +236,7 @@ def share(
 
 
 def _unmeasured(waiting: Mapping[Lane, Profile], most: int) -> list[Question]:
-    """Whose bytes are to be asked for: nobody's, if all fits even if it was the whole logs."""
+    """Return the questions about sizes. There are none if even all of the lanes' logs would fit."""
     sizes = [profile.most_bytes for profile in waiting.values()]
     if None not in sizes and sum(size or 0 for size in sizes) <= most:
         return []
@@ -243,7 +248,7 @@ def _unmeasured(waiting: Mapping[Lane, Profile], most: int) -> list[Question]:
 
 
 def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> Shares | list[Question]:
-    """There is nobody to be level with, so only bytes are looked at."""
+    """Decide for the only lane that waits: no other lane's time has to be matched, so only sizes matter."""
     start = fences[0]
     rows = fences[-1].sequence - start.sequence
     if limit.rows is not None:
@@ -254,23 +259,24 @@ def _of_one(lane: Lane, fences: Sequence[Fence], limit: Limit, settle: bool) -> 
             break
         if after.bytes <= most:
             continue
-        # Where the rows are limited within this stretch, the bytes before that place are not known either.
+        # This stretch does not fit into the bytes. If the limit of rows ends inside it too, that end may still fit, but
+        # its bytes are not known, so the stretch is treated alike.
         if before.bytes - start.bytes >= _ENOUGH * (most - start.bytes):
             rows = before.sequence - start.sequence
         elif before.time < after.time and after.sequence - before.sequence > 1 and not settle:
             return [Question(lane, before.sequence, after.sequence)]
-        else:  # one record
+        else:  # a single record, which no question divides
             fitting = (most - before.bytes) * (after.sequence - before.sequence) // (after.bytes - before.bytes)
             rows = min(rows, before.sequence - start.sequence + fitting)
         break
     return {lane: max(1, rows)}
 
 
-# Level in time
+# Up to one time in all lanes
 
 
 class _Cut(NamedTuple):
-    """Where a time lies in a lane: at `low` or later; at `most` or earlier; and behind messages of this very time, `high`."""
+    """Where a time lies in a lane: somewhere from `low` to `most`. The messages of exactly this time end at `high`."""
 
     low: Fence
     most: Fence
@@ -293,7 +299,7 @@ def _cut(fences: Sequence[Fence], time: int) -> _Cut:
 
 
 class _Sums:
-    """What a batch would have of each lane, against the limit."""
+    """Adds up what a batch would hold if it took each lane up to some fence, and compares it with the limit."""
 
     def __init__(self, fences: Mapping[Lane, Sequence[Fence]], limit: Limit) -> None:
         self._limit = limit
@@ -319,7 +325,7 @@ def _level(fences: Mapping[Lane, Sequence[Fence]], limit: Limit, settle: bool) -
     time = times[fitting - 1]
     cuts = {lane: _cut(one, time) for lane, one in fences.items()}
     doubts = [Question(lane, it.low.sequence, it.most.sequence) for lane, it in cuts.items() if it.is_open]
-    if sums.part(it.high for it in cuts.values()) > 1:  # too much has this very time
+    if sums.part(it.high for it in cuts.values()) > 1:  # too many messages have exactly this time
         if doubts and not settle:
             return doubts
         return _share_instant(fences, cuts, limit, sums)
@@ -335,7 +341,7 @@ def _level(fences: Mapping[Lane, Sequence[Fence]], limit: Limit, settle: bool) -
 
 
 def _following(fences: Mapping[Lane, Sequence[Fence]], ends: Mapping[Lane, Fence], limit: Limit) -> list[Question]:
-    """The stretches behind these ends, in which the time lies up to which a larger batch would go."""
+    """Return questions about the stretches behind these ends: a larger batch would end inside one of them."""
     parts: list[tuple[float, Question]] = []
     for lane, end in ends.items():
         after = bisect_right(fences[lane], end)
@@ -352,7 +358,7 @@ def _following(fences: Mapping[Lane, Sequence[Fence]], ends: Mapping[Lane, Fence
 def _share_instant(
     fences: Mapping[Lane, Sequence[Fence]], cuts: Mapping[Lane, _Cut], limit: Limit, sums: _Sums
 ) -> Shares:
-    """All that is older, and of what has the same time as much as still fits."""
+    """Take all older messages, and as many of those with exactly this time as still fit."""
     older = {lane: it.low.sequence - fences[lane][0].sequence for lane, it in cuts.items()}
     spans = {
         lane: (it.high.sequence - it.low.sequence, it.high.bytes - it.low.bytes)
@@ -366,9 +372,10 @@ def _share_instant(
 
 
 def _in_proportion(spans: Mapping[Lane, tuple[int, int]], limit: Limit, rows: int, size: int, *, turn: int) -> Shares:
-    """So many of (rows, bytes) of each lane as fit beside those that are taken: one of each, the rest in proportion.
+    """Divide the room that is left beside the `rows` and `size` already taken among the (rows, bytes) of each lane.
 
-    With fewer rows than lanes they take turns: `turn` grows with each row that was ever taken.
+    Each lane gets one row, and the rest is divided in proportion. When fewer rows fit than there are lanes, the lanes
+    take turns: `turn` grows with each row that was ever taken.
     """
     total = sum(count for count, _ in spans.values())
     total_bytes = sum(size for _, size in spans.values())
@@ -383,7 +390,7 @@ def _in_proportion(spans: Mapping[Lane, tuple[int, int]], limit: Limit, rows: in
         return dict.fromkeys(chosen, 1)
     rest, others = most - len(lanes), max(1, total - len(lanes))
     taken = {lane: 1 + (spans[lane][0] - 1) * rest // others for lane in lanes}
-    left = most - sum(taken.values())  # less than there are lanes, as each was rounded down
+    left = most - sum(taken.values())  # fewer than there are lanes, as each share was rounded down
     for lane in sorted(lanes, key=lambda it: -((spans[it][0] - 1) * rest % others))[:left]:
         taken[lane] += 1
     return taken

@@ -1,7 +1,8 @@
 """`df.write.format("nsq")` and `df.writeStream.format("nsq")`: each task publishes its rows with `POST /mpub`.
 
-At least once: a part whose answer does not come is sent again, to another nsqd if there is one. Exactly once: each part has a
-key that is the same whenever its task is run again, goes to the same nsqd, and is remembered there.
+At least once: a part that is not answered is sent again, to another nsqd if there is one. Exactly once: each part has a
+key, which is the same whenever its task is run again; the part goes to the same nsqd each time, and that remembers the
+key.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http, refusal
 from pyspark_nsq.options import SinkOptions
 from pyspark_nsq.packing import DEFER, Limits, Part, key_of, parts
-from pyspark_nsq.worker import spare_imports
+from pyspark_nsq.worker import freeze_imports
 
-_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
-_PATIENCE: Final = 60.0  # seconds without an OK
-_DEFAULT_MESSAGE: Final = 1 << 20
-_DEFAULT_BODY: Final = 5 << 20
+_PAUSES: Final = (0.05, 0.2, 0.5, 1.0, 2.0)  # seconds between tries; the last one again and again
+_PATIENCE: Final = 60.0  # seconds of tries for one request, until the task fails
+_DEFAULT_MESSAGE: Final = 1 << 20  # nsqd's default of --max-msg-size, for an nsqd that does not tell its own
+_DEFAULT_BODY: Final = 5 << 20  # the same for --max-body-size
 
 
 @dataclass
@@ -55,10 +56,10 @@ class NsqStreamWriter(DataSourceStreamArrowWriter):
         return _publish(iterator, self._options, f"{query}/{batch}")
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Everything was published when the tasks ended."""
+        """Do nothing: everything was published when the tasks ended."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What was published stays published."""
+        """Do nothing: what was published stays published."""
 
 
 def _task() -> TaskContext:
@@ -68,7 +69,7 @@ def _task() -> TaskContext:
 
 
 def _publish(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: str) -> Published:
-    spare_imports()
+    freeze_imports()
     context = _task()
     publisher = _Publisher(options, write_id, context.partitionId(), context.attemptNumber())
     count = 0
@@ -77,22 +78,22 @@ def _publish(batches: Iterator[pa.RecordBatch], options: SinkOptions, write_id: 
             if batch.num_rows:
                 count += publisher.publish(batch)
         if not count and not context.partitionId():
-            publisher.prepare()  # a stream begins with an empty batch: what is wrong is told then, not with the first row
+            publisher.prepare()  # a stream begins with an empty batch: wrong settings show then, not with the first row
     finally:
         publisher.close()
     return Published(count)
 
 
 class _Publisher:
-    """One task's."""
+    """Publishes the rows of one task."""
 
     def __init__(self, options: SinkOptions, write_id: str, partition: int, attempt: int) -> None:
         self._options = options
         self._http = Http(options.access)
         self._task = f"{write_id}/{partition}"
         self._partition = partition
-        self._turn = partition if options.exactly_once else partition + attempt
-        self._part = 0
+        self._turn = partition if options.exactly_once else partition + attempt  # which of the addresses to use
+        self._part = 0  # the number of the next part
         self._addresses: list[str] = []
         self._limits: Limits | None = None
         self._connection: HTTPConnection | None = None
@@ -105,10 +106,10 @@ class _Publisher:
         return int(rows.num_rows)
 
     def prepare(self, *, needs_defer: bool = False) -> Limits:
-        """Raises when nothing could be published."""
+        """Find the nsqd and return their limits. Raises when nothing could be published."""
         self._addresses = nodes(self._options.where, self._http)
         if not self._addresses:
-            raise NsqError(f"{', '.join(self._options.where.lookupd)} know of no nsqd")
+            raise NsqError(f"no nsqd is registered at {', '.join(self._options.where.lookupd)}")
         return self._ask_limits(needs_defer=needs_defer)
 
     def close(self) -> None:
@@ -122,24 +123,24 @@ class _Publisher:
         options = self._options
         if options.exactly_once and not self._setting("idempotence_window"):
             raise NsqError(
-                f"exactlyOnce: {self._address} remembers no keys: it needs our nsqd with --idempotence-window"
+                f"exactlyOnce: {self._address} does not remember keys: this needs our nsqd with --idempotence-window"
             )
         if needs_defer and self._setting("max_defer_timeout") is None:
-            raise NsqError(f"{self._address} cannot defer what is published by MPUB: {DEFER} needs our nsqd")
+            raise NsqError(f"{self._address} cannot defer messages that MPUB publishes: {DEFER} needs our nsqd")
         longest = self._setting("max_msg_size") or _DEFAULT_MESSAGE
         most = self._setting("max_body_size") or _DEFAULT_BODY
         return Limits(options.most_messages, min(options.most_bytes, most), min(longest, most - 8))
 
     def _setting(self, name: str) -> int | None:
-        """An option of the nsqd whose turn it is, or of the next one that answers."""
+        """Return an option of the nsqd whose turn it is, or of the next that answers; None if it does not tell."""
         began, failures = time.monotonic(), 0
         while True:
             try:
                 return int(self._http.json(self._address, f"/config/{name}"))
             except Refused as refused:
                 if self._options.exactly_once and refused.status in (401, 403):
-                    raise  # else it may be one that takes messages and tells nothing
-                return None
+                    raise
+                return None  # NSQ's own nsqd, for example, takes messages all the same
             except Unreachable as failure:
                 failures = self._wait(failure, failures, began)
 
@@ -185,7 +186,10 @@ class _Publisher:
             raise Unreachable(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
 
     def _wait(self, failure: NsqError, failures: int, began: float) -> int:
-        """Pauses before the next try, at another nsqd if it may be one."""
+        """Choose the next nsqd, unless each part has to go to the same one, and pause when all of them have been tried.
+
+        Returns the number of failures so far. Raises when that has gone on for too long.
+        """
         self.close()
         if time.monotonic() - began > _PATIENCE:
             raise NsqError(f"nothing could be published for {_PATIENCE:.0f} s: {failure}") from failure

@@ -1,4 +1,4 @@
-"""What Spark finds under the name `nsq`."""
+"""The data source that Spark finds under the name `nsq`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ from pyspark_nsq.stream_source import NsqStreamReader
 
 
 class DefaultSource(DataSource):
-    """Nothing but options is looked at before Spark asks for a reader or writer. Spark calls by these argument names."""
+    """Makes readers and writers. Until Spark asks for one, nothing but the options is checked, and no node is asked.
+
+    Spark passes arguments by name, so these names are Spark's.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -38,7 +41,7 @@ class DefaultSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = source_options(self.options)
         if options.as_ranges:
-            raise BadOption("ranges: only a stream has them")
+            raise BadOption("ranges=true works for streams only")
         return NsqBatchReader(options, arrow_schema(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -49,7 +52,8 @@ class DefaultSource(DataSource):
         if overwrite:
             raise BadOption('a topic cannot be overwritten: use mode("append")')
         options = self._sink_options(schema)
-        # Tasks that are run again within this write have the same; a write that is run again needs `writeId` for that.
+        # The id makes up the keys of `exactlyOnce`. A random one serves tasks that are run again within this write; for
+        # a write that is itself run again, the user has to give a `writeId`.
         return NsqWriter(options, options.write_id or uuid4().hex)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -1,7 +1,8 @@
 """`spark.readStream.format("nsq")`: follows lanes, batch by batch.
 
-One object in one process of the driver lives as long as the query, and asks for offsets; others of its kind are made for a
-moment, to plan and to read. So nothing begins before the first question about offsets.
+In a process beside the driver, one reader lives as long as the query and determines its offsets. Spark makes more
+readers for a moment, to plan and to read. So a reader starts no thread and asks no node until Spark asks it for
+offsets.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import (
     Head,
     Lane,
+    LaneBounds,
     NotThere,
     Offsets,
-    Places,
     Range,
     Span,
     advance,
-    cut,
     plan,
     resolve,
     skipped,
+    split_into_tasks,
 )
 from pyspark_nsq.missing import waited_for
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.profiles import Profiles
-from pyspark_nsq.ranges import as_rows, silent
+from pyspark_nsq.ranges import as_rows, empty_openings
 from pyspark_nsq.reading import PATIENCE, read_ranges
 from pyspark_nsq.sharing import Limit, Minimum, Shares
 from pyspark_nsq.watch import Watch
-from pyspark_nsq.worker import spare_imports
+from pyspark_nsq.worker import freeze_imports
 
 ROWS_PER_TASK: Final = 100_000  # fewer than in a batch query: a small micro-batch is to keep several cores busy
 _MOST_ROWS_PER_TASK: Final = 500_000
 _NO_LIMIT: Final = (1 << 63) - 1
 _GLANCE: Final = 0.1  # seconds between two looks for a lane that is waited for
-_LAST_WORDS: Final = 0.5  # seconds that a stream which ends by itself waits until nsqd have heard how far it came
+_LAST_WORDS: Final = 0.5  # seconds that a stream which ends by itself spends on its last report to nsqd, at most
 
 
 class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -63,12 +64,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_batch_at = float("-inf")
         self._watch: Watch | None = None
         self._announcer: Announcer | None = None
-        self._all_answered = False
+        self._all_answered = False  # every node that was asked at the start
         self._initial: Offsets | None = None
-        self._gap = 0  # messages that the batch which was planned last leaves out
-        self._here = Offsets({})  # where the last batch ended that is written down
-        self._targets: dict[Lane, int] | None = None
-        self._absent: dict[Lane, str] | None = None  # lanes that nobody had when we began
+        self._gap = 0  # how many messages the batch that was last planned leaves out
+        self._here = Offsets({})  # where the last batch ended that Spark has stored
+        self._targets: dict[Lane, int] | None = None  # with Trigger.AvailableNow: where each lane ended when it began
+        self._absent: dict[Lane, str] | None = None  # lanes that no node had at the start, and that count as gone
 
     # Offsets: in the driver
 
@@ -84,18 +85,18 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 option="startingOffsets",
                 lossless=options.lossless,
             )
-            complete = options.start.complete(heads) if isinstance(options.start, Places) else {}
+            complete = options.start.complete(heads) if isinstance(options.start, LaneBounds) else {}
             self._initial = Offsets(begins | complete, initial=True, closed=complete)
         return self._initial.to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         here = self._here = Offsets.from_json(start)
         heads = self._heads()
-        is_limited = not isinstance(limit, ReadAllAvailable)  # else it is Trigger.Once
+        is_limited = not isinstance(limit, ReadAllAvailable)  # that is what Trigger.Once asks for
         end = advance(
             here,
             heads,
-            share=lambda waiting: self._share(heads, waiting, is_limited=is_limited),
+            choose_rows=lambda waiting: self._share(heads, waiting, is_limited=is_limited),
             vanished=self._vanished(here, heads),
             targets=self._targets,
             lossless=self._options.lossless,
@@ -108,9 +109,9 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def _announce(self, here: Offsets, *, is_last: bool) -> None:
-        """Spark asks for the next batch when the one before is committed.
+        """Report the start of the next batch as committed: Spark asks for a batch when the one before is committed.
 
-        It tells a source about a commit, too, but only with the batch after the next one: too late for a stream that ends.
+        Spark also calls a source's `commit`, but only during the batch after that: too late for a stream that ends.
         """
         options = self._options
         if options.reader is None:
@@ -142,18 +143,21 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = sum(span.end - span.begin for span in waiting.values())
         if minimum.is_reached(rows, since_last=time.monotonic() - self._last_batch_at):
             return True
-        # Few messages may be more bytes than a batch has. Who waited for more of them would never catch up.
+        # A few large messages may fill a batch. If it waited for more of them, the query would never catch up.
         return self._profiles.part(heads, waiting, limit) >= 1
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Tells Trigger.Once, for which Spark asks for all that is available, from the others.
+        """Return a limit by which `latestOffset` recognizes Trigger.Once: for that, Spark passes ReadAllAvailable.
 
-        Spark takes one kind of limit, so all of them are looked after in `latestOffset`.
+        Spark supports one kind of limit only, so `latestOffset` itself applies those of the options.
         """
         return ReadMaxRows(self._options.max_rows or _NO_LIMIT)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """What Spark shows as the latest offset, and reads no more of: so listeners learn here who and what is missing."""
+        """Return what Spark shows as the latest offset.
+
+        Spark does not read it back, so it also carries which nodes and how many messages are missing, for listeners.
+        """
         latest = Offsets({lane: head.next for lane, head in self._heads().items()}).to_json()
         assert self._watch is not None
         missing = self._watch.missing(self._here)
@@ -170,14 +174,18 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = self._plan(before, after)
         marks = self._profiles.marks(ranges, self._heads(), options.bytes_per_task)
         if options.as_ranges:
-            ranges += silent(before, after)
+            ranges += empty_openings(before, after)
         rows = options.rows_per_task or _rows_per_task(ranges, options.tasks_per_batch)
-        tasks = cut(ranges, rows, bytes_per_task=options.bytes_per_task, marks=marks)
+        tasks = split_into_tasks(ranges, rows, bytes_per_task=options.bytes_per_task, marks=marks)
         opening = frozenset(after.begins.items())
         return [Task(part, opening) for part in tasks]
 
     def _plan(self, start: Offsets, end: Offsets) -> list[Range]:
-        """A batch that is run again may be of lanes that have vanished since, and any of lanes that are just moving."""
+        """Plan the ranges of a batch, waiting for lanes that no node has.
+
+        Such a lane may have vanished since the batch was first planned, if this is a second run; or it may be just
+        moving to another address. After a minute it counts as lost or, if `lossless`, raises NotThere.
+        """
         lossless = self._options.lossless
         given_up: set[Lane] = set()
         deadline = time.monotonic() + PATIENCE
@@ -207,8 +215,12 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch.heads()
 
     def _vanished(self, here: Offsets, heads: dict[Lane, Head]) -> dict[Lane, str]:
-        """Lanes that are gone, and how that is known. What was not there from the start on is, too, unless it may only be
-        down; what is not there later may be."""
+        """Return the lanes that are gone, and how that is known.
+
+        They are those that the watch has seen vanish, and those that no node had when the query started, unless their
+        node may only be down. A lane that is missing later may be on a node that is down, so it counts only if the
+        watch says so.
+        """
         assert self._watch is not None
         if self._absent is None:
             is_certain = self._options.lossless or (self._all_answered and self._options.where.nsqd)
@@ -220,7 +232,7 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._absent | self._watch.vanished()
 
     def stop(self) -> None:
-        """Spark 4.3 kills the process instead."""
+        """Stop all threads. Spark 4.3 does not call this, but kills the process."""
         if self._watch is not None:
             self._watch.close()
         if self._announcer is not None:
@@ -231,15 +243,16 @@ class NsqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
         if self._options.as_ranges:
-            spare_imports()
+            freeze_imports()
             return iter([as_rows(partition.ranges, partition.opening)])
         return read_ranges(partition.ranges, self._options, self._schema)
 
 
 def _rows_per_task(ranges: Sequence[Range], tasks: int | None) -> int:
-    """Return how many rows a task of this batch gets, where nobody says so.
+    """Return how many rows a task of this batch gets if the option `rowsPerTask` does not say.
 
-    A task costs as much as reading 20,000 rows, so a batch that has tasks enough for all cores has larger ones instead of more.
+    A task costs as much as reading 20,000 rows. So a batch that has enough tasks for all cores gets larger ones, not
+    more.
     """
     if tasks is None:
         return ROWS_PER_TASK

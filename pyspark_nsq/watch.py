@@ -1,7 +1,8 @@
-"""Keeps the heads of all lanes at hand, in the driver: Spark asks for them every few milliseconds.
+"""Keeps the heads of all lanes up to date beside the driver: Spark asks for them every few milliseconds.
 
-A thread for each topic at each nsqd asks for its log and waits there until it moves; one more looks for new ones.
-They are daemon threads: Spark kills the process that they are in, and never calls `stop`.
+For each topic at each nsqd, a thread asks for the head of its log; nsqd holds the answer back until the log changes.
+One more thread looks for new topics and nodes. They are daemon threads, as Spark kills their process and never calls
+`stop`.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyspark_nsq.cluster import Cluster, Nothing, Place
+from pyspark_nsq.cluster import Cluster, NoLog, Place
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.lanes import Head, Lane, Offsets
-from pyspark_nsq.missing import Seen, presence, told
+from pyspark_nsq.missing import Seen, in_one_line, presence
 
 log = logging.getLogger(__name__)
 
 _WAIT: Final = 30.0  # seconds that a node holds an answer back
-_SHORTEST: Final = 0.01  # between two questions about one log, however fast it moves
-_AGAIN: Final = 1.0  # after a failure
-_PATIENCE: Final = 60  # of these, until a place that nobody names any more is given up
-# Looks at the whole cluster until a lane counts as gone whose node has left its address. Where it may just not be registered
-# at nsqlookupd yet, it is given more time.
+_SHORTEST: Final = 0.01  # seconds between two questions about one log, however fast it grows
+_RETRY_AFTER: Final = 1.0  # seconds between two tries after a failure
+_TRIES: Final = 60  # failed tries until a place that discovery does not list any more is given up
+# How many looks at the whole cluster must not find a lane, after another node has taken its node's address, until it
+# counts as gone. With nsqlookupd there are more, as the node may just not be registered yet.
 _LOOKS: Final = 3
 _LOOKS_BY_LOOKUPD: Final = 30
 
 
 @dataclass(slots=True)
 class _Displaced:
-    """A lane at whose address another node answers. Nodes that are started again can swap addresses."""
+    """A lane at whose address another node answers now. Nodes that are started again can swap addresses."""
 
-    how: str  # that was seen
-    looks: int = 0  # that have not found it elsewhere
+    how: str  # what was seen, as text
+    looks: int = 0  # how many looks at the whole cluster have not found it
 
 
 class Watch:
@@ -49,14 +50,15 @@ class Watch:
         self._vanished: dict[Lane, str] = {}
         self._displaced: dict[Lane, _Displaced] = {}
         self._silent: dict[str, str] = {}  # addresses that do not answer, and why
-        self._expected: set[Place] = set()  # where lanes may be, as the last discovery has it
-        self._watched: set[Place] = set()  # those and some that are gone: a thread each
-        self._down: dict[Place, str] = {}  # of which the last question had no answer, or an error; and why
+        self._expected: set[Place] = set()  # where lanes may be, according to the last discovery
+        self._watched: set[Place] = set()  # places that have a thread: the expected ones, and some that are gone
+        self._down: dict[Place, str] = {}  # places whose last question had no answer, or an error; and why
 
     def start(self, *, tolerant: bool) -> bool:
-        """Asks everybody once, so that `heads` is complete, and goes on in threads. Says whether all have answered.
+        """Ask all nodes once, so that `heads` is complete, then watch them in threads. Return whether all answered.
 
-        Raises when a node does not answer; `tolerant`, that is only logged. Raises in any case what waiting does not mend.
+        Raises Unreachable when a node does not answer; if `tolerant`, that is only logged. Always raises errors that
+        waiting does not cure, and errors for what the options require.
         """
         left_out: list[Unreachable] = []
         places = self._cluster.places(left_out=left_out if tolerant else None)
@@ -73,7 +75,7 @@ class Watch:
         found = presence(self._seen(), Offsets({}))
         self._cluster.check_nodes(found)
         if found.missing:
-            log.warning("nodes are left out for now: %s", told(found.missing))
+            log.warning("nodes are left out for now: %s", in_one_line(found.missing))
         self._cluster.check_kept(self._heads.values())
         self._watch_all(places)
         threading.Thread(target=self._discover_for_ever, daemon=True, name="nsq discovery").start()
@@ -84,18 +86,20 @@ class Watch:
             return {head.lane: head for head in self._heads.values()}
 
     def down(self) -> set[Lane]:
-        """Lanes that cannot be asked just now: those of nodes that do not answer or refuse to, which `missing` names."""
+        """Return the lanes that cannot be read now, as their nodes do not answer or refuse to.
+
+        `missing` names these nodes."""
         with self._lock:
             return {
                 head.lane for place, head in self._heads.items() if place in self._down or place.address in self._silent
             }
 
     def close(self) -> None:
-        """Nobody asks any more. Threads that wait for an answer end with it."""
+        """Stop watching. A thread that waits for an answer ends when the answer comes."""
         self._closed.set()
 
     def missing(self, offsets: Offsets) -> dict[str, str]:
-        """Who is known and does not answer, and why."""
+        """Return the known nodes that do not answer, and why, for a query at these offsets."""
         return dict(presence(self._seen(), offsets).missing)
 
     def _seen(self) -> Seen:
@@ -104,40 +108,40 @@ class Watch:
             for place, head in self._heads.items():
                 lanes[place.address].append(head.lane)
             cluster = self._cluster
-            # A node that refuses one topic and answers for another is silent about the first.
+            # A node that refuses to answer for one topic counts as silent, even if it answers for another.
             silent = {place.address: why for place, why in self._down.items()} | self._silent
             return Seen(registered=cluster.registered, departed=cluster.departed, silent=silent, lanes=lanes)
 
     def vanished(self) -> dict[Lane, str]:
-        """Lanes that are gone, and how that was seen."""
+        """Return the lanes that are gone, and how that was seen."""
         with self._lock:
             displaced = {lane: one.how for lane, one in self._displaced.items() if one.looks >= self._enough_looks}
             return displaced | self._vanished
 
     def refresh(self) -> None:
-        """Asks everybody now. Raises when one does not answer."""
+        """Ask all nodes now. Raises when one does not answer."""
         for place in self._cluster.places():
             self._note(place, self._cluster.head(place))
 
-    def _note(self, place: Place, found: Head | Nothing) -> None:
+    def _note(self, place: Place, found: Head | NoLog) -> None:
         with self._lock:
             known = self._heads.pop(place, None)
-            if known is not None and (isinstance(found, Nothing) or found.lane != known.lane):
+            if known is not None and (isinstance(found, NoLog) or found.lane != known.lane):
                 self._note_loss(place, known.lane, found)
             if isinstance(found, Head):
                 self._vanished.pop(found.lane, None)
                 self._displaced.pop(found.lane, None)
-                # An answer that waited may be older than that to a question which did not.
+                # Two questions may overlap. The answer to the one that did not wait may be newer than this one.
                 if known is not None and known.lane == found.lane and found.next < known.next:
                     found = known
                 for other in [other for other, head in self._heads.items() if head.lane == found.lane]:
-                    before = self._heads.pop(other)  # where it was
+                    before = self._heads.pop(other)  # the lane has moved here from there
                     if before.next > found.next:
                         found = replace(before, address=found.address, first=found.first)
                 self._heads[place] = found
 
-    def _note_loss(self, place: Place, lane: Lane, found: Head | Nothing) -> None:
-        if isinstance(found, Nothing):
+    def _note_loss(self, place: Place, lane: Lane, found: Head | NoLog) -> None:
+        if isinstance(found, NoLog):
             node, how = found.node, f"{place.address} has no topic {place.topic} any more"
         else:
             node, how = found.lane.node, f"at {place.address} there is {found.lane} now"
@@ -158,7 +162,7 @@ class Watch:
                 log.warning("no news of topics and nodes: %s", error)
 
     def _discover(self) -> None:
-        down: list[Unreachable] = []  # whoever waits for one of these says so
+        down: list[Unreachable] = []  # not reported here: the threads that follow these nodes do that
         places = self._cluster.places(left_out=down)
         self._watch_all(places)
         with self._lock:
@@ -168,7 +172,7 @@ class Watch:
             self._look_for(wanted, places)
 
     def _visit_departed(self) -> None:
-        """Ask those who are not registered any more: they may only be draining, or cut off from nsqlookupd."""
+        """Ask nodes that are no longer registered: they may be draining, or only cut off from nsqlookupd."""
         for departed, found in self._cluster.visit(self._cluster.departed):
             if isinstance(found, NsqError):
                 self._note_silence(departed.address, found)
@@ -188,7 +192,7 @@ class Watch:
             self._silent.pop(address, None)
 
     def _look_for(self, wanted: dict[Lane, _Displaced], places: list[Place]) -> None:
-        """Asks everybody. When one does not answer, it does not count."""
+        """Ask all nodes for these displaced lanes, and count the look, unless a node does not answer."""
         failures = []
         for place in places:
             try:
@@ -217,7 +221,7 @@ class Watch:
 
     def _follow(self, place: Place) -> None:
         misses = 0
-        while not self._closed.is_set() and (misses < _PATIENCE or self._is_expected(place)):
+        while not self._closed.is_set() and (misses < _TRIES or self._is_expected(place)):
             try:
                 found = self._wait_for_news(place)
             except NsqError as error:
@@ -232,10 +236,10 @@ class Watch:
                 if self._set_down(place, ""):
                     log.warning("%s is back", place)
                 misses = 0 if isinstance(found, Head) else misses + 1
-            time.sleep(_AGAIN if misses else _SHORTEST)
+            time.sleep(_RETRY_AFTER if misses else _SHORTEST)
 
     def _set_down(self, place: Place, why: str) -> bool:
-        """Note why a place cannot be asked; nothing: it can. Return whether that is news."""
+        """Record why a place cannot be asked, or with an empty text that it can. Return whether that is news."""
         with self._lock:
             was_down = self._down.pop(place, "")
             if why:
@@ -243,16 +247,19 @@ class Watch:
             return bool(was_down) is not bool(why)
 
     def _is_expected(self, place: Place) -> bool:
-        """Whether a lane may be there. Where none is, its thread ends: topics and addresses come and go for months."""
+        """Return whether a lane may be at this place. If not, forget the place, as its thread ends.
+
+        Topics and addresses come and go for months, so threads of those that are gone must not pile up.
+        """
         with self._lock:
             if place not in self._expected:
                 self._watched.discard(place)
-                # Nobody asks it any more. Of a lane that was there, the head is kept, and `missing` goes on naming the node.
+                # If there was a lane here, its head is kept, and `missing` goes on naming the node.
                 if place not in self._heads:
                     self._down.pop(place, None)
             return place in self._expected
 
-    def _wait_for_news(self, place: Place) -> Head | Nothing:
+    def _wait_for_news(self, place: Place) -> Head | NoLog:
         known = self._heads.get(place)
         try:
             return self._cluster.head(place, known=known, wait=_WAIT if known is not None else 0)

@@ -34,8 +34,8 @@ def due(schedule: Schedule, now: float, lanes: dict[Lane, int]) -> list[Lane]:
 def test_what_a_node_knows_is_told_again_only_as_a_sign_of_life() -> None:
     schedule = Schedule()
     assert due(schedule, 0, {A: 5, OTHER: 0}) == [A, OTHER], "zero is a place, too"
-    schedule.told(A, 5, 0)
-    schedule.told(OTHER, 0, 0)
+    schedule.record_report(A, 5, 0)
+    schedule.record_report(OTHER, 0, 0)
     assert due(schedule, 1, {A: 5, OTHER: 0}) == []
     assert due(schedule, 1, {A: 6, OTHER: 0}) == [A]
     assert due(schedule, HEARTBEAT, {A: 5, OTHER: 0}) == [A, OTHER]
@@ -43,7 +43,7 @@ def test_what_a_node_knows_is_told_again_only_as_a_sign_of_life() -> None:
 
 def test_a_node_that_fails_is_left_alone_for_a_while_and_told_the_newest() -> None:
     schedule = Schedule()
-    schedule.failed(A, 0)
+    schedule.record_failure(A, 0)
     assert due(schedule, 29, {A: 5, B: 5, OTHER: 5}) == [OTHER]
     assert due(schedule, 30, {A: 9, B: 5, OTHER: 5}) == [A, B, OTHER]
 
@@ -53,13 +53,13 @@ def test_a_failure_in_the_middle_of_a_round_spares_the_node_s_other_lanes() -> N
     asked = []
     for lane in schedule.due({A: 5, B: 5, OTHER: 5}, 0):
         asked.append(lane)
-        schedule.failed(lane, 1) if lane is A else schedule.told(lane, 5, 1)
+        schedule.record_failure(lane, 1) if lane is A else schedule.record_report(lane, 5, 1)
     assert asked == [A, OTHER]
 
 
 def test_a_node_that_knows_no_readers_is_asked_once() -> None:
     schedule = Schedule()
-    schedule.refused(A)
+    schedule.record_refusal(A)
     assert due(schedule, 1e9, {A: 5, B: 5, OTHER: 5}) == [OTHER]
 
 

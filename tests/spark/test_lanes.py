@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 from pyspark_nsq.errors import BadOption, DataLoss
 from pyspark_nsq.lanes import (
     At,
+    ChooseRows,
     Edge,
     Head,
     Lane,
+    LaneBounds,
     Offsets,
-    Places,
     Range,
-    Share,
     advance,
-    cut,
-    everything,
+    all_rows,
     parse_bound,
     plan,
     resolve,
+    split_into_tasks,
 )
 
 A, B, C = (Lane(node, "orders", "log") for node in "abc")
@@ -55,7 +55,7 @@ def test_what_is_no_offset_is_refused(written: object) -> None:
 # The next batch
 
 
-def at_most(rows: int) -> Share:
+def at_most(rows: int) -> ChooseRows:
     """Of each lane."""
     return lambda waiting: {lane: min(rows, span.end - span.begin) for lane, span in waiting.items()}
 
@@ -67,16 +67,16 @@ def test_nothing_new_gives_the_very_start() -> None:
 
 def test_what_is_not_worth_a_batch_yet_gives_the_very_start() -> None:
     start = Offsets({A: 5}, {A: 0})
-    assert advance(start, heads(a=(0, 9)), share=lambda _: None, vanished={}) is start
+    assert advance(start, heads(a=(0, 9)), choose_rows=lambda _: None, vanished={}) is start
 
 
 def test_where_a_lane_begins_is_written_down_though_it_is_not_worth_a_batch_yet() -> None:
-    end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(3, 9)), share=lambda _: None, vanished={})
+    end = advance(Offsets({A: 5}), heads(a=(0, 9), b=(3, 9)), choose_rows=lambda _: None, vanished={})
     assert end == Offsets({A: 5, B: 3}, {B: 3})
 
 
 def test_a_lane_without_a_share_stays_where_it_is() -> None:
-    end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 9), b=(0, 9)), share=lambda _: {A: 1}, vanished={})
+    end = advance(Offsets({A: 5, B: 2}), heads(a=(0, 9), b=(0, 9)), choose_rows=lambda _: {A: 1}, vanished={})
     assert end.lanes == {A: 6, B: 2}
 
 
@@ -88,7 +88,7 @@ def closed(**ends: tuple[int, int]) -> dict[Lane, Head]:
 
 
 GONE = {A: "none of the nsqd that answer has it"}
-SHARES: list[Share] = [everything, lambda _: None, *map(at_most, range(1, 5))]
+SHARES: list[ChooseRows] = [all_rows, lambda _: None, *map(at_most, range(1, 5))]
 
 
 def test_a_closed_lane_that_was_read_to_its_end_may_go() -> None:
@@ -110,13 +110,13 @@ def test_that_a_lane_is_closed_is_kept_though_there_is_nothing_to_read() -> None
 
 def test_that_a_lane_is_closed_is_kept_though_it_is_not_worth_a_batch_yet() -> None:
     here = closed(a=(0, 5)) | heads(b=(0, 9))
-    end = advance(Offsets({A: 5, B: 2}), here, share=lambda _: None, vanished={})
+    end = advance(Offsets({A: 5, B: 2}), here, choose_rows=lambda _: None, vanished={})
     assert end == Offsets({A: 5, B: 2}, closed={A: 5})
-    assert advance(end, here, share=lambda _: None, vanished={}) is end
+    assert advance(end, here, choose_rows=lambda _: None, vanished={}) is end
 
 
 def test_a_closed_lane_that_goes_unread_is_an_error_with_the_count() -> None:
-    end = advance(Offsets({A: 3}), closed(a=(0, 4005)), share=at_most(2), vanished={})
+    end = advance(Offsets({A: 3}), closed(a=(0, 4005)), choose_rows=at_most(2), vanished={})
     assert end == Offsets({A: 5}, closed={A: 4005})
     text = r"a/orders/log: 4,000 messages \[5, 4005\) cannot be read: none of the nsqd"
     with pytest.raises(DataLoss, match=text):
@@ -138,7 +138,7 @@ def test_a_closed_lane_that_is_opened_again_is_read_on() -> None:
 def test_offsets_of_another_checkpoint_may_name_complete_lanes_that_are_gone() -> None:
     kept = json.dumps(Offsets({A: 5, B: 2}, closed={A: 5}).to_json())
     bound = parse_bound(kept, others=Edge.EARLIEST, option="startingOffsets")
-    assert isinstance(bound, Places)
+    assert isinstance(bound, LaneBounds)
     found = heads(b=(0, 4))
     begins = resolve(bound, found, lambda head, _: head.first, option="startingOffsets", lossless=True)
     assert (begins, bound.complete(found)) == ({B: 2}, {A: 5})
@@ -170,7 +170,7 @@ def test_whatever_drains_restarts_and_goes_nothing_is_read_twice_or_lost_without
                     end = advance(
                         offsets,
                         here if is_up else {},
-                        share=data.draw(st.sampled_from(SHARES)),
+                        choose_rows=data.draw(st.sampled_from(SHARES)),
                         vanished={} if is_up else GONE,
                     )
                 except DataLoss:
@@ -218,7 +218,7 @@ def test_retention_that_overtakes_a_lane_is_an_error_that_names_lane_and_range()
 
 def test_when_loss_is_allowed_what_was_removed_costs_no_rows() -> None:
     start = Offsets({A: 5})
-    end = advance(start, heads(a=(8, 20)), share=at_most(3), vanished={}, lossless=False)
+    end = advance(start, heads(a=(8, 20)), choose_rows=at_most(3), vanished={}, lossless=False)
     assert end.lanes == {A: 11}
     assert plan(start, end, {A: "a"}) == [Range(A, "a", 5, 11)]  # whoever reads it is told what is left
 
@@ -242,7 +242,7 @@ def test_a_planned_batch_of_a_lane_that_vanished_is_an_error_or_a_range_without_
         plan(start, end, {B: "b"})
     ranges = plan(start, end, {B: "b"}, lost={A})
     assert ranges == [Range(A, "", 5, 900), Range(B, "b", 1, 2)]
-    assert cut(ranges, 100) == [(Range(A, "", 5, 900),), (Range(B, "b", 1, 2),)]
+    assert split_into_tasks(ranges, 100) == [(Range(A, "", 5, 900),), (Range(B, "b", 1, 2),)]
 
 
 def test_nothing_is_read_beyond_the_targets() -> None:
@@ -267,7 +267,7 @@ def test_batches_follow_each_other_without_a_gap_or_an_overlap(data: st.DataObje
             now[lane] = replace(head, next=head.next + data.draw(st.integers(0, 9)))
         if data.draw(st.booleans()):
             now |= {C: now.get(C, Head(C, "c", 0, 3))}
-        end = advance(start, now, share=at_most(data.draw(st.integers(0, 9))), vanished={})
+        end = advance(start, now, choose_rows=at_most(data.draw(st.integers(0, 9))), vanished={})
         for it in plan(start, end, dict.fromkeys(now, "x")):
             assert it.end is not None
             read[it.lane].append(range(it.begin, it.end))
@@ -282,7 +282,7 @@ def test_batches_follow_each_other_without_a_gap_or_an_overlap(data: st.DataObje
 @given(st.lists(st.integers(1, 500), max_size=8), st.integers(1, 100))
 def test_tasks_hold_every_row_once_and_none_too_many(sizes: list[int], rows_per_task: int) -> None:
     ranges = [Range(Lane(str(place), "t", "l"), "x", 0, size) for place, size in enumerate(sizes)]
-    tasks = cut(ranges, rows_per_task)
+    tasks = split_into_tasks(ranges, rows_per_task)
     assert all(sum(part.rows for part in task) <= rows_per_task for task in tasks)
     for whole in ranges:
         parts = [part for task in tasks for part in task if part.lane == whole.lane]
@@ -301,7 +301,7 @@ def test_tasks_hold_no_more_bytes_than_they_may(steps: list[tuple[int, int]], ro
     for more_rows, more_bytes in steps:
         marks.append((marks[-1][0] + more_rows, marks[-1][1] + more_bytes))
     whole = Range(A, "x", 0, marks[-1][0])
-    tasks = cut([whole], rows, bytes_per_task=size, marks={whole: marks})
+    tasks = split_into_tasks([whole], rows, bytes_per_task=size, marks={whole: marks})
     parts = [part for task in tasks for part in task]
     assert [parts[0].begin, *(part.end for part in parts)] == [*(part.begin for part in parts), whole.end]
     longest = max(more_bytes / more_rows for more_rows, more_bytes in steps)
@@ -321,19 +321,21 @@ def bytes_between(marks: list[tuple[int, int]], part: Range) -> float:
 
 def test_large_messages_make_more_tasks_than_their_number() -> None:
     megabytes = Range(A, "x", 0, 1000)
-    tasks = cut([megabytes], 100_000, bytes_per_task=128 << 20, marks={megabytes: [(0, 0), (1000, 1000 << 20)]})
+    tasks = split_into_tasks(
+        [megabytes], 100_000, bytes_per_task=128 << 20, marks={megabytes: [(0, 0), (1000, 1000 << 20)]}
+    )
     assert [sum(part.rows for part in task) for task in tasks] == [125] * 8
 
 
 def test_short_ranges_of_large_messages_do_not_share_a_task() -> None:
     ranges = [Range(Lane(str(number), "t", "l"), "x", 0, 100) for number in range(8)]
     marks = {it: [(0, 0), (100, 100 << 20)] for it in ranges}
-    assert len(cut(ranges, 100_000, bytes_per_task=128 << 20, marks=marks)) == 8
+    assert len(split_into_tasks(ranges, 100_000, bytes_per_task=128 << 20, marks=marks)) == 8
 
 
 def test_many_short_ranges_share_tasks() -> None:
     ranges = [Range(Lane(str(number), "t", "l"), "x", 0, 10) for number in range(100)]
-    assert len(cut(ranges, 1600)) == 5
+    assert len(split_into_tasks(ranges, 1600)) == 5
 
 
 # Where to begin
@@ -344,8 +346,8 @@ def test_many_short_ranges_share_tasks() -> None:
     [
         ("earliest", Edge.EARLIEST),
         ("Latest", Edge.LATEST),
-        ('{"a/orders/log": 4}', Places({A: 4}, Edge.EARLIEST)),
-        ('{"v": 1, "lanes": {"a/orders/log": "latest"}}', Places({A: Edge.LATEST}, Edge.EARLIEST)),
+        ('{"a/orders/log": 4}', LaneBounds({A: 4}, Edge.EARLIEST)),
+        ('{"v": 1, "lanes": {"a/orders/log": "latest"}}', LaneBounds({A: Edge.LATEST}, Edge.EARLIEST)),
     ],
 )
 def test_bounds(text: str, bound: object) -> None:
@@ -369,13 +371,16 @@ def test_places_are_looked_up() -> None:
     assert resolved(Edge.EARLIEST) == {A: 3, B: 0}
     assert resolved(Edge.LATEST) == {A: 9, B: 4}
     assert resolved(At("2026-03-01T12:00:00Z")) == {A: 4, B: 1}
-    assert resolved(Places({A: 5}, Edge.LATEST)) == {A: 5, B: 4}
-    assert resolved(Places({A: At("2026-03-01T12:00:00Z")}, Edge.LATEST)) == {A: 4, B: 4}
+    assert resolved(LaneBounds({A: 5}, Edge.LATEST)) == {A: 5, B: 4}
+    assert resolved(LaneBounds({A: At("2026-03-01T12:00:00Z")}, Edge.LATEST)) == {A: 4, B: 4}
 
 
 def test_a_time_behind_the_end_is_the_end_unless_a_message_is_required() -> None:
     found = heads(a=(3, 9))
-    for bound, end in ((At("2100-01-01T00:00:00Z"), 9), (Places({A: At("2100-01-01T00:00:00Z")}, Edge.EARLIEST), 9)):
+    for bound, end in (
+        (At("2100-01-01T00:00:00Z"), 9),
+        (LaneBounds({A: At("2100-01-01T00:00:00Z")}, Edge.EARLIEST), 9),
+    ):
         assert resolve(bound, found, lambda head, _: head.next, option="o", lossless=True) == {A: end}
     with pytest.raises(BadOption, match="o: lane a/orders/log has no message of 2100-01-01T00:00:00Z or later"):
         resolve(At("2100-01-01T00:00:00Z", required=True), found, lambda head, _: head.next, option="o", lossless=True)
@@ -383,9 +388,9 @@ def test_a_time_behind_the_end_is_the_end_unless_a_message_is_required() -> None
 
 def test_places_that_are_not_there_are_refused() -> None:
     with pytest.raises(BadOption, match="ends at 9, before 10"):
-        resolved(Places({A: 10}, Edge.EARLIEST))
+        resolved(LaneBounds({A: 10}, Edge.EARLIEST))
     with pytest.raises(BadOption, match="there is no lane c/orders/log; there are: a/orders/log, b/orders/log"):
-        resolved(Places({C: 0}, Edge.EARLIEST))
+        resolved(LaneBounds({C: 0}, Edge.EARLIEST))
     with pytest.raises(DataLoss, match=r"\[1, 3\) were removed"):
-        resolved(Places({A: 1}, Edge.EARLIEST))
-    assert resolved(Places({A: 1}, Edge.EARLIEST), lossless=False)[A] == 1
+        resolved(LaneBounds({A: 1}, Edge.EARLIEST))
+    assert resolved(LaneBounds({A: 1}, Edge.EARLIEST), lossless=False)[A] == 1

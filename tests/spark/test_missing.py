@@ -21,7 +21,7 @@ from pyspark_nsq.cluster import Cluster
 from pyspark_nsq.errors import DataLoss, NsqError, Refused
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Lane, Offsets
-from pyspark_nsq.missing import Departed, Presence, Seen, check, presence, told, waited_for
+from pyspark_nsq.missing import Departed, Presence, Seen, check, in_one_line, presence, waited_for
 from pyspark_nsq.options import Access, source_options
 from pyspark_nsq.stream_source import NsqStreamReader
 from tests.support.process import Nsqd, Nsqlookupd
@@ -80,7 +80,7 @@ def test_what_has_to_be_there_is_checked() -> None:
         check(found, require_all=False, require=3)
     with pytest.raises(NsqError, match=r"^1 nodes have to be there, and 0 are$"):
         check(Presence(0, {}), require_all=False, require=1)
-    assert told({str(number): str(number) for number in range(5)}) == "0; 1; 2; and 2 more"
+    assert in_one_line({str(number): str(number) for number in range(5)}) == "0; 1; 2; and 2 more"
 
 
 # Real nodes, no Spark

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pyspark_nsq.errors import BadOption
-from pyspark_nsq.lanes import At, Edge, Lane, Places
+from pyspark_nsq.lanes import At, Edge, Lane, LaneBounds
 from pyspark_nsq.options import Topics, sink_options, source_options, split_address
 
 A, B = Lane("a", "t", "l"), Lane("b", "t", "l")
@@ -38,7 +38,7 @@ def test_names_count_in_any_case() -> None:
     [
         ({"topic": "t"}, "either lookupd or nsqd is needed"),
         ({**GOOD, "lookupd": "a:1"}, "either lookupd or nsqd is needed"),
-        ({"nsqd": "localhost", "topic": "t"}, "'localhost' is no address"),
+        ({"nsqd": "localhost", "topic": "t"}, "'localhost' is not an address"),
         ({"nsqd": "h:4151"}, "topic is needed"),
         ({**GOOD, "topic": "no such name"}, "neither a valid name of a topic nor a pattern"),
         ({**GOOD, "topic": "t#ephemeral"}, "has no history"),
@@ -61,10 +61,10 @@ def test_names_count_in_any_case() -> None:
         ({**GOOD, "startingOffsets": '{"a/t/l": "x"}'}, "startingOffsets: lane a/t/l: expected a time"),
         ({**GOOD, "startingOffsetsByTimestampStrategy": "first"}, "expected latest or error, not 'first'"),
         ({**GOOD, "rowsPerTask": "0"}, "rowsPerTask: expected a whole number of at least 1, not '0'"),
-        ({**GOOD, "maxTriggerDelay": "soon"}, "maxTriggerDelay: expected a time as 90s, 15m or 1h, not 'soon'"),
+        ({**GOOD, "maxTriggerDelay": "soon"}, "maxTriggerDelay: expected a duration like 90s, 15m or 1h, not 'soon'"),
         ({**GOOD, "bytesPerTask": "128MB"}, "bytesPerTask: expected a whole number of at least 1"),
         ({**GOOD, "failOnDataLoss": "maybe"}, "failOnDataLoss: expected true or false, not 'maybe'"),
-        ({**GOOD, "keyFile": "k"}, "no certFile"),
+        ({**GOOD, "keyFile": "k"}, "keyFile needs certFile"),
     ],
 )
 def test_a_wrong_option_is_named(options: dict[str, str], says: str) -> None:
@@ -76,9 +76,9 @@ def test_a_wrong_option_is_named(options: dict[str, str], says: str) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({**GOOD, "topic": "a,b"}, "no valid name"),
+        ({**GOOD, "topic": "a,b"}, "not a valid name"),
         ({**GOOD, "rowsPerTask": "1"}, "the sink has no option rowsPerTask"),
-        ({"lookupd": "h:4161", "topic": "t", "exactlyOnce": "true"}, "exactlyOnce: needs `nsqd`"),
+        ({"lookupd": "h:4161", "topic": "t", "exactlyOnce": "true"}, "exactlyOnce needs the option nsqd"),
     ],
 )
 def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], says: str) -> None:
@@ -114,12 +114,12 @@ NOON = "2026-03-01T12:00:00+00:00"
     ],
 )  # fmt: skip
 def test_a_lane_may_begin_at_a_time(options: dict[str, str], bound: dict[Lane, object]) -> None:
-    assert source_options({**GOOD, **options}).start == Places(bound, Edge.EARLIEST)  # type: ignore[arg-type]
+    assert source_options({**GOOD, **options}).start == LaneBounds(bound, Edge.EARLIEST)  # type: ignore[arg-type]
 
 
 def test_a_lane_may_end_at_a_time() -> None:
     options = source_options({**GOOD, "endingOffsetsByTimestamp": '{"a/t/l": 1772366400000}'})
-    assert options.end == Places({A: At(NOON)}, Edge.LATEST)
+    assert options.end == LaneBounds({A: At(NOON)}, Edge.LATEST)
 
 
 def test_topics_are_names_and_patterns() -> None:

@@ -71,7 +71,7 @@ def test_strings_are_published_as_utf_8() -> None:
         (rows([b"x", b"y" * 11]), "a body of 11 bytes, and nsqd takes 10"),
         (rows([b"x"], topic=[None]), "no topic"),
         (rows([b"x"], topic=["a"], defer_ms=[-1]), "negative defer_ms"),
-        (rows([b"x"], topic=["no such name"]), "'no such name' is no valid name of a topic"),
+        (rows([b"x"], topic=["no such name"]), "'no such name' is not a valid name of a topic"),
     ],
 )
 def test_what_nsq_would_refuse_is_refused_before_anything_is_sent(batch: pa.RecordBatch, says: str) -> None:
@@ -84,10 +84,10 @@ def test_what_nsq_would_refuse_is_refused_before_anything_is_sent(batch: pa.Reco
     ("columns", "topic", "says"),
     [
         ({"value": pa.binary()}, "t", "no column body"),
-        ({"body": pa.int64()}, "t", "column body is to be binary or string, not int64"),
-        ({"body": pa.binary()}, "", "neither the option topic nor a column topic"),
-        ({"body": pa.binary(), "topic": pa.int64()}, "", "column topic is to be string"),
-        ({"body": pa.binary(), "defer_ms": pa.string()}, "t", "column defer_ms is to be an integer"),
+        ({"body": pa.int64()}, "t", "column body has to be binary or string, not int64"),
+        ({"body": pa.binary()}, "", "no column topic, and there is no option topic"),
+        ({"body": pa.binary(), "topic": pa.int64()}, "", "column topic has to be string"),
+        ({"body": pa.binary(), "defer_ms": pa.string()}, "t", "column defer_ms has to be an integer"),
     ],
 )
 def test_columns_are_checked_first(columns: dict[str, pa.DataType], topic: str, says: str) -> None:

@@ -110,7 +110,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "no port at all": (
         lambda w: ["land", "--nsqd=localhost", "--topic=orders", f"--table={w.path('t')}"],
         2,
-        "'localhost' is no address: expected host:port",
+        "'localhost' is not an address: expected host:port",
     ),
     "a misspelt option of the source": (
         lambda w: w.land("--source-option=startingofset=latest"),
@@ -199,7 +199,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "a replay to no topic": (
         lambda w: ["replay", w.here, f"--table={w.path('other')}", "--destination-topic=a b"],
         2,
-        "'a b' is no valid name of a topic",
+        "'a b' is not a valid name of a topic",
     ),
 }
 

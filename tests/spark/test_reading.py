@@ -20,7 +20,7 @@ from pyspark_nsq.lanes import Head, Range
 from pyspark_nsq.options import SourceOptions, source_options
 from pyspark_nsq.reading import read_ranges
 from pyspark_nsq.rows import ALL_COLUMNS
-from pyspark_nsq.worker import spare_imports
+from pyspark_nsq.worker import freeze_imports
 from tests.support.process import Nsqd
 from tests.support.spark import KEPT, address, numbered, publish
 
@@ -153,7 +153,7 @@ def test_a_lane_that_is_at_another_address_now_is_read_there(nsqd: Nsqd, other: 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
     """As in a new process, and this one as before."""
-    spare_imports.cache_clear()
+    freeze_imports.cache_clear()
     yield
     gc.unfreeze()
 

@@ -66,11 +66,11 @@ def test_a_node_that_is_down_is_passed_over(spark: SparkSession, nsqd: Nsqd) -> 
     ("expression", "options", "says"),
     [
         ("'x' as value", {"topic": "t"}, "the rows have no column body"),
-        ("'x' as body", {}, "neither the option topic nor a column topic"),
+        ("'x' as body", {}, "no column topic, and there is no option topic"),
         ("'x' as body", {"topic": "t", "colour": "red"}, "the sink has no option colour"),
         ("'' as body", {"topic": "t"}, "a row has an empty body"),
         ("repeat('x', 2000000) as body", {"topic": "t"}, "a row has a body of 2000000 bytes, and nsqd takes 1048576"),
-        ("'x' as body", {"topic": "t", "exactlyOnce": "true"}, "it needs our nsqd with --idempotence-window"),
+        ("'x' as body", {"topic": "t", "exactlyOnce": "true"}, "this needs our nsqd with --idempotence-window"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -110,7 +110,7 @@ def test_a_stream_that_cannot_publish_says_so_before_there_is_anything_to_publis
     spark: SparkSession, nsqd: Nsqd, tmp_path: Path
 ) -> None:
     nsqd.post("/topic/create?topic=in")
-    with pytest.raises(Exception, match="it needs our nsqd with --idempotence-window"):
+    with pytest.raises(Exception, match="this needs our nsqd with --idempotence-window"):
         Copying(spark, nsqd, tmp_path, exactlyOnce="true").run()
 
 

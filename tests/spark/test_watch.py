@@ -10,7 +10,7 @@ import pytest
 
 from pyspark_nsq import stream_source, watch
 from pyspark_nsq.batch_source import Task
-from pyspark_nsq.cluster import Cluster, Nothing, Place
+from pyspark_nsq.cluster import Cluster, NoLog, Place
 from pyspark_nsq.errors import NsqError, Refused, Unreachable
 from pyspark_nsq.http import Http
 from pyspark_nsq.lanes import Head, Lane, NotThere, Offsets, Range
@@ -41,7 +41,7 @@ class Nodes(Cluster):
 
     def head(
         self, place: Place, *, known: Head | None = None, wait: float = 0, timeout: float | None = None
-    ) -> Head | Nothing:
+    ) -> Head | NoLog:
         if place not in self.up:
             raise Unreachable(f"{place.address} is down")
         if place == HERE and self.refusal is not None:
@@ -61,8 +61,8 @@ def followed() -> set[str]:
 
 
 def test_a_place_that_is_gone_for_good_is_not_asked_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_AGAIN", 0.01)
-    monkeypatch.setattr(watch, "_PATIENCE", 5)
+    monkeypatch.setattr(watch, "_RETRY_AFTER", 0.01)
+    monkeypatch.setattr(watch, "_TRIES", 5)
     nodes = Nodes()
     here = Discovered(nodes, discovery_seconds=10)
     try:
@@ -128,7 +128,7 @@ LANE = Lane("here:1", "orders", "log")  # is what all is about
 def test_who_is_missing_is_left_out_of_batches_whichever_topic_it_was_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch, "_AGAIN", 0.01)
+    monkeypatch.setattr(watch, "_RETRY_AFTER", 0.01)
     nodes = Nodes()
     nodes.registered = frozenset({HERE.address, THERE.address})
     here = Discovered(nodes, discovery_seconds=10)
@@ -149,7 +149,7 @@ def test_who_is_missing_is_left_out_of_batches_whichever_topic_it_was_asked_for(
 
 
 def test_a_node_that_refuses_to_answer_is_missing_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_AGAIN", 0.01)
+    monkeypatch.setattr(watch, "_RETRY_AFTER", 0.01)
     nodes = Nodes()
     nodes.registered = frozenset({HERE.address, THERE.address})
     here = Discovered(nodes, discovery_seconds=10)
@@ -212,7 +212,7 @@ def test_by_nsqlookupd_it_takes_longer_as_it_knows_only_who_is_registered() -> N
 
 
 def test_a_lane_is_gone_at_once_when_its_own_node_says_so(here: Unhurried) -> None:
-    here._note(HERE, Nothing("here:1"))
+    here._note(HERE, NoLog("here:1"))
     assert here.vanished() == {LANE: "here:1 has no topic orders any more"}
 
 
