@@ -1,4 +1,4 @@
-"""What a Delta table says of itself, how far it goes in each lane, and appending that keeps to it."""
+"""Reads from a Delta table how far it goes in each lane, and appends batches accordingly."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ from pyspark_nsqtable.unnamed import Unnamed, is_made
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """To which table a quarantine belongs, and who decides what lies in which of the two."""
+    """The table that a quarantine belongs to, and what decides which rows go where."""
 
     table: Target
-    judge: int  # a fingerprint of the decoder and the rules
+    judge: int  # a fingerprint of the decoder and the rules, which together judge each row
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An append that may be made."""
+    """An append that the table's ends allow."""
 
     target: Target
     table: DeltaTable
     files: Sequence[DataFile]
-    ends: Mapping[str, int]  # those that change
-    of: str = ""  # the id of the table to which this one is the quarantine
-    judge: int = 0  # whose rows a quarantine gets
+    ends: Mapping[str, int]  # the new ends of the lanes whose ends change
+    of: str = ""  # for a quarantine: the id of its table
+    judge: int = 0  # for a quarantine: see `Beside`
 
     def widen(self) -> bool:
-        """Give the table the fields that the rows bring and it lacks, and return whether it lacked some."""
+        """Add the fields of the rows that the table lacks to its schema. Return whether it lacked any."""
         rows = Schema.from_arrow(self.target.schema)
         if not (self.ends and self.files and additions(self.table.schema(), rows)):
             return False
@@ -62,7 +62,7 @@ class Commit:
         return True
 
     def make(self, batch: Batch, brought: Unnamed) -> None:
-        """Raises AnotherJob, or LeaseExpired. What the table had before is not added again."""
+        """Make the commit, unless the table already has everything. Raises AnotherJob or LeaseExpired."""
         if not self.ends:
             return
         check_leases((file.modified / 1000 for file in self.files), time.time())
@@ -75,7 +75,9 @@ class Commit:
 
     def _append(self, batch: Batch) -> None:
         marks = [Transaction(it, 1) for it in (MARK, *batch.marks) if self.table.transaction_version(it) is None]
-        if not is_marked(self.table):  # rows that were chosen by what it had then may be ours to bring
+        # The first landing ends the turn of backfills that chose their rows by what the table had before: both would
+        # add them.
+        if not is_marked(self.table):
             marks.append(taken_turn(turn_of(self.table)))
         known = [Transaction(application(lane, self.of), end) for lane, end in self.ends.items()]
         if self.of:
@@ -100,7 +102,7 @@ class DeltaDestination:
     target: Target
     beside: Beside | None = None
 
-    keeps_columns: ClassVar[bool] = False  # Delta's log has what a file is of
+    keeps_columns: ClassVar[bool] = False  # Delta's log has the partition values of each file
 
     @property
     def schema(self) -> pa.Schema:
@@ -114,15 +116,16 @@ class DeltaDestination:
         return self.target.filesystem()
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        """How far the table goes, for a task.
+        """Return how far the table goes in these lanes, as a task knows it.
 
-        To open a table of ten thousand files takes as long as reading a hundred thousand messages, so a worker keeps it open and
-        asks only what has come since. Should that miss something, the commit finds it.
+        Opening a table of ten thousand files takes as long as reading a hundred thousand messages. So a worker keeps
+        the table open, and only reads what has been committed since. If that misses something, the commit in the driver
+        notices it.
         """
         if self.beside is None:
             return _ends(_kept_open(self.target.place), lanes)
         main = _kept_open(self.beside.table.place)
-        # A quarantine knows nothing of a table that is still to be made.
+        # As long as the table does not exist, its quarantine cannot have ends for it.
         return _ends(None if main is None else _kept_open(self.target.place), lanes, beside=main)
 
     def check_judge(self, shares: Sequence[Share]) -> None:
@@ -142,10 +145,10 @@ class DeltaDestination:
         self._judged(shares)
 
     def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-        """Append what the tasks have brought. Whenever somebody has changed the schema meanwhile, it is judged anew.
+        """Append what the tasks have written; check it again whenever another writer has changed the schema meanwhile.
 
-        What fails is no failure if the table has the batch: an answer may be lost, and a store may refuse the repetition of a
-        request that it has taken.
+        An error is ignored if the table has the batch: the answer to the commit may have been lost, or a store may have
+        refused the repetition of a request that it had already accepted.
         """
 
         def attempt() -> None:
@@ -161,7 +164,7 @@ class DeltaDestination:
                 raise
 
     def _judged(self, shares: Sequence[Share]) -> Commit:
-        """The commit that takes what the tasks have written. Raises NotJoined or AnotherJob, and BadTable if it does not fit."""
+        """Return the commit that adds what the tasks have written. Raises NotJoined, AnotherJob, or BadTable."""
         table = self.target.table()
         check_fits(table, self.target)
         if not is_marked(table) and table.file_uris():
@@ -195,19 +198,19 @@ def _opened(place: Place) -> DeltaTable:
 
 
 def existing(target: Target) -> DeltaTable | None:
-    """The table, if there is one."""
+    """Return the table, or None if it does not exist."""
     if not DeltaTable.is_deltatable(**target.place.for_delta()):
         return None
     return DeltaTable(**target.place.for_delta())
 
 
 def is_marked(table: DeltaTable) -> bool:
-    """Whether all rows of the table are accounted for by ends."""
+    """Return whether the ends of its lanes account for all rows of the table."""
     return table.transaction_version(MARK) is not None
 
 
 def _ends(table: DeltaTable | None, lanes: Iterable[str], *, beside: DeltaTable | None = None) -> dict[str, int | None]:
-    """Where `beside` is given, `table` is its quarantine."""
+    """Return the table's ends. If `beside` is given, `table` is the quarantine of that."""
     said = None if table is None else table.transaction_version
     if beside is None:
         return known_ends(lanes, said)

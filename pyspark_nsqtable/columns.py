@@ -1,13 +1,13 @@
-"""Parsed bodies into Arrow's columns by a schema: what fits becomes a value, what does not becomes a fault with its field.
+"""Turns parsed bodies into Arrow columns by a schema. What does not fit becomes a fault that names its field.
 
-Theory of operation. A record is a dictionary as a parser leaves it. Each type has a column that turns a list of Python
-values into an array, all at once where all of them are plain (`Leaf.array`), one by one where one is not. One by one is
-the definition: for a list that is plain the array is the same, only sooner. Structs, arrays and maps hand the flattened
-values on to the columns of their parts, and translate the faults that come back: a fault's place grows on its way up,
-`price` -> `[3].price` -> `items[3].price`.
+Theory of operation. A record is a dictionary, as a parser returns it. Each type has a column that turns a list of
+Python values into an array: all values at once if all are plain (`Leaf.array`), one by one if any is not. The result is
+defined by the way that goes one by one; for plain values, the other way gives the same array faster. Structs, arrays
+and maps pass the flattened values on to the columns of their parts, and translate the faults that come back: a fault's
+place grows on its way up, `price` -> `[3].price` -> `items[3].price`.
 
-A struct may get `msgspec.Struct` objects instead of dictionaries, which `quick.py` makes: they hold no extra field, and
-`UNSET` stands where a field was missing.
+A struct may get `msgspec.Struct` objects from `quick.py` instead of dictionaries. These have no extra fields, and hold
+`UNSET` where a field was missing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _FIRST_SECOND: Final = -62_135_596_800  # 0001-01-01T00:00:00Z
 _LAST_SECOND: Final = 253_402_300_799  # 9999-12-31T23:59:59Z
-_FLOAT32_MAX: Final = 3.4028235677973366e38  # what is below it rounds to the largest finite float
+_FLOAT32_MAX: Final = 3.4028235677973366e38  # numbers below it round to a finite float
 _NOT_FINITE: Final[Mapping[str, float]] = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _WORDS: Final[Mapping[type, str]] = {
     NoneType: "null",
@@ -52,11 +52,11 @@ _WORDS: Final[Mapping[type, str]] = {
     datetime: "timestamp",
     date: "date",
 }
-_SHOWN: Final = 40  # characters of a value in a message; the whole body lies beside it
+_SHOWN: Final = 40  # characters of a value in a message; the quarantined row has the whole body
 
 
 class Cause(StrEnum):
-    """Why a row is in the quarantine: what its `error` begins with, before the first colon."""
+    """Why a row is in the quarantine. Its `error` begins with one of these, followed by a colon."""
 
     NOT_UTF8 = "not UTF-8"
     NOT_JSON = "not JSON"
@@ -74,7 +74,7 @@ class Cause(StrEnum):
 
 
 class Unfit(Exception):
-    """A value is none of its column."""
+    """A value does not fit into its column."""
 
     def __init__(self, cause: Cause, detail: str) -> None:
         super().__init__(cause, detail)
@@ -89,16 +89,16 @@ class Fault:
     cause: Cause
     detail: str
 
-    def told(self) -> str:
+    def text(self) -> str:
         return f"{self.cause}: value{self.place}: {self.detail}"
 
 
 @dataclass(slots=True)
 class Tally:
-    """Fields that records had and the schema has not, and the other way round."""
+    """Counts the fields in which records and the schema differ."""
 
-    extra: int = 0
-    missing: int = 0
+    extra: int = 0  # fields of records that the schema does not have
+    missing: int = 0  # fields of the schema that records do not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Built:
 
 
 def word_for(value: object) -> str:
-    """Return what kind of thing it is, in JSON's words."""
+    """Return the name of the value's type, in JSON's words."""
     return _WORDS.get(type(value), type(value).__name__)
 
 
@@ -117,10 +117,10 @@ def word_for(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A type without parts. `convert` makes of one value what `array` takes, or raises `Unfit`."""
+    """A type without parts. `convert` turns one value into something that `array` accepts, or raises `Unfit`."""
 
     kind: pa.DataType
-    plain: frozenset[type]  # what `array` may be given unseen
+    plain: frozenset[type]  # types whose values `array` accepts without `convert`
     array: Callable[[Sequence[Any], pa.DataType], pa.Array]
     convert: Callable[[object, pa.DataType], object]
 
@@ -175,7 +175,7 @@ def _boolean(value: object, kind: pa.DataType) -> object:
 def _integer(value: object, kind: pa.DataType) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal) or value != value:
         raise _wrong(value, kind)
-    # Far beyond any column an exponent may stand for more digits than memory holds, so int() comes second.
+    # int() of a number like 1e999999999 would need more digits than memory holds, so the size is checked first.
     if -1e20 < value < 1e20 and int(value) != value:
         raise _wrong(value, kind)
     most: int = 1 << (kind.bit_width - 1)
@@ -186,7 +186,7 @@ def _integer(value: object, kind: pa.DataType) -> object:
 
 def _float_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     found = pa.array(values, kind)
-    # Arrow makes an infinity of what is too large for a float. It is looked at one by one then.
+    # Arrow turns a number that is too large for a float into infinity. Such values are then converted one by one.
     if kind == pa.float32() and pc.any(pc.is_inf(found)).as_py():
         wide = pa.array(values, pa.float64())
         if not pc.is_inf(wide).equals(pc.is_inf(found)):
@@ -223,7 +223,7 @@ def _text(value: object, kind: pa.DataType) -> object:
 
 
 def _binary(value: object, kind: pa.DataType) -> object:
-    if isinstance(value, str):  # JSON has no other way
+    if isinstance(value, str):  # the only way to write bytes in JSON
         try:
             return b64decode(value, validate=True)
         except (binascii.Error, ValueError):
@@ -234,7 +234,7 @@ def _binary(value: object, kind: pa.DataType) -> object:
 
 
 def _decimal(value: object, kind: pa.DataType) -> object:
-    """Rounds half up to the schema's scale, as Spark does."""
+    """Return a decimal, rounded half up to the schema's scale as Spark does."""
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise _wrong(value, kind)
     try:
@@ -263,7 +263,7 @@ def _date(value: object, kind: pa.DataType) -> object:
 
 
 def _timestamp_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """ISO 8601; what has no zone is UTC. Digits behind microseconds are cut off."""
+    """Parse ISO 8601. A time without a zone is UTC; digits beyond microseconds are cut off."""
     texts = pa.array(values, pa.string())
     has_date_only = pc.equal(pc.binary_length(texts), len("2026-03-01"))
     zoned = pc.and_not(pc.match_substring_regex(texts, r"(Z|[+-]\d\d(:?\d\d)?)$"), has_date_only)
@@ -290,9 +290,7 @@ def _timestamp(value: object, kind: pa.DataType) -> object:
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
     if isinstance(value, int) and not isinstance(value, bool):
         if not _FIRST_SECOND <= value <= _LAST_SECOND:
-            raise Unfit(
-                Cause.BAD_TIME, f"{_shown(value).strip()} seconds since 1970 are outside of the years 1 to 9999"
-            )
+            raise Unfit(Cause.BAD_TIME, f"{_shown(value).strip()} seconds since 1970 are outside the years 1 to 9999")
         return (_EPOCH + timedelta(seconds=value)).isoformat()
     return _time_text(value, kind, _timestamp_array)
 
@@ -303,7 +301,7 @@ def _time_text(value: object, kind: pa.DataType, array: Callable[[Sequence[Any],
     try:
         array([value], kind)
     except (pa.ArrowException, UnicodeEncodeError):
-        raise Unfit(Cause.BAD_TIME, f"{_shown(value).strip()} is no {spelled(kind)}") from None
+        raise Unfit(Cause.BAD_TIME, f"{_shown(value).strip()} is not a {spelled(kind)}") from None
     return value
 
 
@@ -336,7 +334,7 @@ class StructColumn:
     required: frozenset[str]
 
     def build(self, values: Sequence[Any], tally: Tally) -> Built:
-        """Of dictionaries; None is null."""
+        """Build the array from dictionaries; None is null."""
         records, faults = _of_type(values, dict, self.kind)
         there = [record for record in records if record is not None]
         arrays = []
@@ -355,7 +353,7 @@ class StructColumn:
         return Built(self._array(arrays, records, has_nulls=len(there) < len(records)), faults)
 
     def build_typed(self, values: Sequence[Struct | None], tally: Tally) -> Built:
-        """Of objects of the class that `quick.py` has made for this struct."""
+        """Build the array from objects of the class that `quick.py` has made for this struct."""
         arrays = []
         faults: list[Fault] = []
         has_nulls = NoneType in set(map(type, values))
@@ -416,7 +414,7 @@ class MapColumn:
         for fault in (*keys.faults, *below.faults):
             row = bisect_right(starts, fault.row) - 1
             faults.append(Fault(row, f"[{names[fault.row]!r}]{fault.place}", fault.cause, fault.detail))
-        # Arrow does not have null among keys; its row is going to be quarantined.
+        # Arrow does not allow null as a key. The row of a key that is at fault is going to be quarantined anyway.
         found = pc.fill_null(keys.array, "") if keys.faults else keys.array
         return Built(pa.MapArray.from_arrays(offsets, found, below.array, type=self.kind), faults)
 
@@ -425,7 +423,10 @@ Column = Leaf | StructColumn | ListColumn | MapColumn
 
 
 def record_column(schema: pa.StructType) -> StructColumn:
-    """Return what builds structs of these fields, in which everything is nullable: `not null` becomes a fault."""
+    """Return the column of structs with these fields.
+
+    All are nullable there: a null that breaks `not null` is a fault.
+    """
     names = tuple(field.name for field in schema)
     required = frozenset(field.name for field in schema if not field.nullable)
     return StructColumn(as_nullable(schema), names, tuple(_column(field.type) for field in schema), required)
@@ -446,7 +447,7 @@ def _build_typed(part: Column, values: Sequence[Any], tally: Tally) -> Built:
 
 
 def _of_type(values: Sequence[Any], wanted: type, kind: pa.DataType) -> tuple[Sequence[Any], list[Fault]]:
-    """Values of another type are None in what is returned, and faults."""
+    """Return the values with None in place of those of another type, and a fault for each of these."""
     if set(map(type, values)) <= {wanted, NoneType}:
         return values, []
     found: list[object] = []
@@ -481,7 +482,7 @@ def _values_of(maps: Iterable[Mapping[str, Any] | None]) -> list[Iterable[Any]]:
 
 
 def _offsets(lists: Sequence[Any]) -> tuple[list[int], pa.Array]:
-    """Where each begins among the flattened values, and the same as Arrow wants it, with null for null."""
+    """Return where each list begins among the flattened values, and Arrow's form of that, with null for a null list."""
     starts = list(accumulate((0 if it is None else len(it) for it in lists), initial=0))
     marks = [None if it is None else start for it, start in zip(lists, starts, strict=False)]
     return starts, pa.array([*marks, starts[-1]], pa.int32())

@@ -1,7 +1,7 @@
-"""Confluent's wire format: a zero, the schema's number in four bytes, and the body that was written by it.
+"""Decodes Confluent's wire format: a zero byte, the schema's number in four bytes, and the body.
 
-Of Avro the number says by what a body has to be read. JSON says it itself, and of Protobuf the descriptors are at hand, so
-their numbers are passed over.
+An Avro body can only be read with the schema of that number. JSON describes itself, and for Protobuf the user gives the
+descriptors, so for these two the number is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_VARINT: Final = 10
 
 
 class RegisteredAvroParser:
-    """Avro by whatever schema the registry has under the body's number."""
+    """Parses each Avro body with the schema that the registry has under the body's number."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -50,11 +50,11 @@ class RegisteredAvroParser:
         except Unfit as unfit:
             return unfit
         except BadAvroSchema as error:
-            return Unfit(Cause.UNKNOWN_SCHEMA, f"number {number} is no Avro schema: {error}")
+            return Unfit(Cause.UNKNOWN_SCHEMA, f"number {number} is not an Avro schema: {error}")
 
 
 class FramedParser:
-    """A format whose bodies can be read whatever their number is."""
+    """Parses a format whose bodies can be read whatever their schema's number is."""
 
     def __init__(self, inner: Parser) -> None:
         self._inner = inner
@@ -81,7 +81,7 @@ class FramedParser:
 
 
 def confluent_avro_decoder(fields: pa.StructType, schema: str | Registry) -> RecordDecoder:
-    """By the registry, or by one schema whatever the number is. Raises BadAvroSchema."""
+    """Return a decoder that uses the registry, or one schema whatever the number is. Raises BadAvroSchema."""
     if isinstance(schema, Registry):
         return RecordDecoder(fields, RegisteredAvroParser(schema))
     return RecordDecoder(fields, FramedParser(AvroParser(schema)))
@@ -92,7 +92,7 @@ def confluent_json_decoder(fields: pa.StructType) -> RecordDecoder:
 
 
 def confluent_protobuf_decoder(fields: pa.StructType, descriptors: bytes, message: str) -> RecordDecoder:
-    """Raises BadDescriptors."""
+    """Return the decoder of bodies that hold this message. Raises BadDescriptors."""
     return RecordDecoder(fields, FramedParser(ProtobufParser(descriptors, message)))
 
 
@@ -104,7 +104,10 @@ def _number(body: bytes) -> int:
 
 
 def _without_indexes(body: bytes) -> bytes:
-    """Which message of its file it is comes before a Protobuf message: how many numbers, and these. A zero is short for [0]."""
+    """Strip the message indexes, which say which message of its file a Protobuf body holds.
+
+    They are a count and as many numbers; a count of zero is short for the list [0].
+    """
     count, place = _varint(body, 0)
     if count < 0:
         raise Unfit(Cause.NOT_CONFLUENT, "the list of Protobuf's message indexes is broken")
@@ -114,7 +117,7 @@ def _without_indexes(body: bytes) -> bytes:
 
 
 def _varint(body: bytes, place: int) -> tuple[int, int]:
-    """Return the zigzag number at that place, and where it ends."""
+    """Return the zigzag number at this place, and the place behind it."""
     number = 0
     for taken, byte in enumerate(body[place : place + _LONGEST_VARINT]):
         number |= (byte & 0x7F) << 7 * taken

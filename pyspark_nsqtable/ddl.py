@@ -1,7 +1,7 @@
-"""Fields as Spark's SQL spells them, `user string not null, amount double`, into Arrow's types; without Spark.
+"""Parses fields in Spark SQL's spelling, `user string not null, amount double`, into Arrow types without Spark.
 
-Spark's own parser needs a JVM, and a wrong schema should be refused before one is started. What lands in a table is
-the same type as Spark makes of the same text. `not null` is kept as Arrow's `nullable=False`, for decoders.
+Spark's own parser needs a JVM, and a wrong schema should be refused before one is started. A text gives the same types
+here as in Spark. `not null` is kept as Arrow's `nullable=False`, for decoders.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _SIMPLE: Final[dict[str, pa.DataType]] = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 _DECIMAL: Final = ("decimal", "dec", "numeric")
-_DIGITS: Final = 38  # of a decimal, at most
-_DEEPEST: Final = 32  # types within types; a schema is written by hand
-# Of several names the first one.
+_DIGITS: Final = 38  # the most that a decimal may have
+_DEEPEST: Final = 32  # types within types; nobody writes a deeper schema by hand
+# For a type with several names, the first one.
 _SPELLED: Final[dict[pa.DataType, str]] = dict(zip(reversed(_SIMPLE.values()), reversed(_SIMPLE), strict=True))
 _END: Final = ("end", "")
 
 
 class BadSchema(ValueError):
-    """The text is no list of fields; the message says where and what was expected."""
+    """The text is not a list of fields; the message says where, and what was expected."""
 
 
 def parse_fields(text: str) -> pa.StructType:
@@ -57,7 +57,7 @@ def parse_fields(text: str) -> pa.StructType:
 
 
 def as_nullable(kind: pa.DataType) -> pa.DataType:
-    """Return the same type without `not null`, as it lies in a table, whose older rows may lack a later field."""
+    """Return the same type without `not null`, as in a table, where older rows may lack a field that came later."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, as_nullable(field.type)) for field in kind])
     if pa.types.is_list(kind):
@@ -133,7 +133,7 @@ class _Parser:
             self._fail(f"a type: {', '.join((*_SIMPLE, 'decimal', 'array', 'map', 'struct'))}")
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise BadSchema(f"types lie deeper than {_DEEPEST} in one another")
+            raise BadSchema(f"types are nested deeper than {_DEEPEST}")
         self.expect(("sign", "<"))
         found = self._nested(word)
         self.expect(("sign", ">"))
@@ -205,7 +205,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 def _repeated(names: Iterable[str]) -> str:
     seen: set[str] = set()
     for name in names:
-        if name.lower() in seen:  # Spark's columns know no case
+        if name.lower() in seen:  # Spark ignores case in names of columns
             return name
         seen.add(name.lower())
     return ""

@@ -1,8 +1,10 @@
-"""Bodies into values, in Arrow and in executors: what does not fit the schema has an error that names field and cause.
+"""Decodes bodies into Arrow values, in executors.
 
-A decoder is a small value that travels to executors by pickle; what it compiles from its schema stays where it was made.
-Whatever is wrong with a body is that row's error. Whatever is wrong with the surroundings, as a registry that does not
-answer, is raised: it says nothing about the rows.
+A body that does not fit the schema gives an error that names the field and the cause.
+
+A decoder is a small value that is pickled for executors; what it compiles from its schema is not pickled, but made
+again. Whatever is wrong with a body becomes that row's error. Anything else that goes wrong, such as a registry that
+does not answer, is raised, because it says nothing about the rows.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ EXTRA: Final = "extra_fields"
 MISSING: Final = "missing_fields"
 COUNTS: Final = "_counts"  # the column
 COUNTS_TYPE: Final = pa.struct([(EXTRA, pa.int64()), (MISSING, pa.int64())])
-_TRIED: Final = 64  # bodies after which the quick way is given up for a batch if it has refused most of them
+_TRIED: Final = 64  # bodies, after which a batch gives up the quick way if that has refused most of them
 _AT: Final = re.compile(r"\s*\(byte (\d+)\)")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What became of a batch, row by row. A row has a value, an error, or neither if it has no body."""
+    """The result for a batch, row by row. A row has a value, or an error, or neither if it has no body."""
 
     values: pa.StructArray | None  # None: this decoder makes no values
-    errors: pa.StringArray | None  # None: no row has one
+    errors: pa.StringArray | None  # None: no row has an error
     counts: Mapping[str, int]
 
 
@@ -49,13 +51,16 @@ class Decoder(Protocol):
 
 
 class Parser(Protocol):
-    """One format: how a body becomes Python's values."""
+    """Parses bodies of one format into Python values."""
 
     def parse(self, body: bytes) -> object:
-        """Raises `Unfit`."""
+        """Return the body's value. Raises `Unfit`."""
 
     def typed(self, record: type[msgspec.Struct]) -> Callable[[bytes], object] | None:
-        """Return what parses into this class, raising anything where it cannot, if the format has such a thing."""
+        """Return a function that parses bodies into this class, or None if the format has none.
+
+        The function may raise any error for a body that it cannot parse.
+        """
 
 
 def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
@@ -68,9 +73,9 @@ def with_decoded(rows: pa.RecordBatch, decoded: Decoded) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Batches with a column `body` and what became of it, for Spark's mapInArrow.
+    """A function for Spark's mapInArrow: decodes the column `body` of batches, and adds the results.
 
-    With `counts` there is a column of them, too: the first row of a batch has those of the whole batch.
+    With `counts` it adds a column of counts as well: the first row of a batch has those of the whole batch.
     """
 
     decoder: Decoder
@@ -87,7 +92,7 @@ class Decoding:
 
 
 class RawDecoder:
-    """Bodies stay what they are."""
+    """Leaves bodies as they are."""
 
     value_type = None
 
@@ -96,7 +101,7 @@ class RawDecoder:
 
 
 class RecordDecoder:
-    """Bodies of one format into a struct of the schema's fields."""
+    """Decodes bodies of one format into structs with the schema's fields."""
 
     def __init__(self, schema: pa.StructType, parser: Parser) -> None:
         self._schema = schema
@@ -135,7 +140,7 @@ class RecordDecoder:
         return Decoded(pc.if_else(told.is_null(), joined, pa.scalar(None, joined.type)), told, counts)
 
     def _parse_typed(self, bodies: Sequence[bytes | None]) -> tuple[list[int], list[Any]]:
-        """Return those bodies' rows that were good at once, and what they hold."""
+        """Return the rows whose bodies could be parsed the quick way, and their records."""
         rows: list[int] = []
         records: list[object] = []
         if (typed := self._typed) is None:
@@ -143,7 +148,7 @@ class RecordDecoder:
         for row, body in enumerate(bodies):
             try:
                 records.append(typed(body))  # type: ignore[arg-type]
-            except Exception:  # of any kind: the slow way finds out what it is
+            except Exception:  # the slow way finds out what is wrong
                 if row >= _TRIED and 2 * len(records) < row:
                     break
                 continue
@@ -173,12 +178,12 @@ class RecordDecoder:
     ) -> pa.StructArray:
         built = build(records, tally)
         for fault in built.faults:
-            errors.setdefault(rows[fault.row], fault.told())
+            errors.setdefault(rows[fault.row], fault.text())
         return built.array
 
 
 class JsonParser:
-    """JSON as RFC 8259 has it, in UTF-8. Of a key that is there twice, the last one counts."""
+    """Parses JSON as RFC 8259 defines it, in UTF-8. If a key occurs twice, the last one counts."""
 
     def __init__(self, *, exact: bool) -> None:
         """`exact` keeps a number's digits, for decimals. It takes longer."""
@@ -204,7 +209,7 @@ class JsonParser:
 
 
 class MsgpackParser:
-    """One MessagePack value."""
+    """Parses bodies that hold one MessagePack value."""
 
     def __init__(self) -> None:
         self._decode = msgspec.msgpack.Decoder().decode
@@ -250,7 +255,7 @@ def _need_utf8(body: bytes) -> None:
 
 
 def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
-    """msgspec's `JSON is malformed: expected ':' (byte 5)`, in our words."""
+    """Translate msgspec's messages, like `JSON is malformed: expected ':' (byte 5)`."""
     if not body:
         return Unfit(cause, "the body is empty")
     found = _AT.search(text)
@@ -261,13 +266,16 @@ def _malformed(cause: Cause, body: bytes, text: str) -> Unfit:
         place = int(found[1])
         said = _AT.sub("", text).rpartition("malformed: ")[2]
     if said == "trailing characters":
-        # Of JSON msgspec tells the place behind the first one.
+        # For JSON, msgspec names the byte behind the first trailing character.
         return Unfit(Cause.TRAILING, f"from byte {place - 1 if cause is Cause.NOT_JSON else place} on")
     return Unfit(cause, f"{said} at byte {place}")
 
 
 def _with_any_number(body: bytes) -> object:
-    """A number that no float or integer of Python holds is an overflow of its field, or lies in a field of no interest."""
+    """Parse JSON with numbers too large for msgspec.
+
+    Such a number overflows its field, or is in a field nobody wants.
+    """
     try:
         return json.loads(body, parse_float=Decimal, parse_int=_any_integer, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -279,7 +287,7 @@ def _any_integer(text: str) -> object:
 
 
 def _refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _has_decimals(kind: pa.DataType) -> bool:

@@ -1,24 +1,28 @@
-"""How far a table goes in each lane, and what of a batch it still lacks: all decisions of landing, without a table or a file.
+"""Decides what of a batch a table still lacks: all decisions of landing, without a table or a file.
 
-A lane is one log of one topic on one node, `<node>/<topic>/<log>`, and a table's *end* of it is the sequence before which the
-table has everything, from where the lane began there. A batch brings a *span* of a lane, messages [begin, end). What follows
-from the two:
+A lane is one log of one topic on one node, `<node>/<topic>/<log>`. A table's *end* of a lane is a sequence: the table
+has all messages before it, from where the lane began in this table. A batch brings a *span* of a lane, messages [begin,
+end). What happens follows from the two:
 
-| the table's end `t`           | what happens                                                           |
-| ----------------------------- | ---------------------------------------------------------------------- |
-| unknown, and the span opens   | taken: the lane begins here                                            |
-| unknown, and it does not open | refused: who brings it has landed [0, begin) elsewhere, or the table   |
-|                               | that has it was removed                                                |
-| t == begin                    | taken                                                                  |
-| end <= t                      | it is there                                                            |
-| begin < t < end               | what begins at t is taken, the rest is there                           |
-| t < begin                     | refused: [t, begin) would be missing for ever                          |
+| the table's end `t`                  | what happens                                                            |
+| ------------------------------------ | ----------------------------------------------------------------------- |
+| unknown, and the span opens the lane | the span is added: the lane begins here                                 |
+| unknown, and it does not             | refused: the query landed earlier messages in another table, or in one  |
+|                                      | that was removed                                                        |
+| t == begin                           | the span is added                                                       |
+| end <= t                             | nothing is added: the table has the span                                |
+| begin < t < end                      | [t, end) is added: the table has the rest                               |
+| t < begin                            | refused: [t, begin) would be missing for ever                           |
 
-A span *opens* a lane if nothing of the lane was read before it by whoever brings it. So a checkpoint that is lost, old or
-another's, and a second writer, can neither double a row nor leave one out unseen.
+A span *opens* a lane if the query has read nothing of the lane before. So neither a second writer, nor a checkpoint
+that is lost, old, or of another query, can duplicate a row or leave one out unnoticed.
 
-A table keeps its ends as numbers under names, beside the rows and in the same commit: Delta as transactions of applications,
-Iceberg as properties.
+For example, a table has landed [0, 100) of a lane, and its checkpoint is lost. The new query reads from the beginning
+and brings the span [0, 250), which opens the lane: the table adds [100, 250). Had the new query begun at `latest`, at
+200, it would be refused, because [100, 200) would be missing.
+
+A table keeps its ends as numbers under names, in the same commit as the rows: Delta as application transactions,
+Iceberg as table properties.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-MARK: Final = "nsq/ends"  # an application that every table has whose rows are all accounted for by ends
+MARK: Final = "nsq/ends"  # the name that every table has whose rows are all accounted for by ends
 
 
-Numbers = Callable[[str], int | None]  # what a table keeps under a name
+Numbers = Callable[[str], int | None]  # returns the number that a table keeps under a name
 
 
 class Refused(Exception):
-    """Rows would be missing, or nobody can prove that none would be."""
+    """Rows would be missing, or it cannot be known whether any would be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +54,23 @@ class Span:
 def application(lane: str, of: str = "") -> str:
     """Return the name under which a table keeps its end of a lane.
 
-    A quarantine may serve several tables, and keeps its ends apart by the id of the table that they are `of`.
+    A quarantine may serve several tables, so the names of its ends contain the id of the table that they are `of`.
     """
     return f"nsq/{of}/{lane}" if of else f"nsq/{lane}"
 
 
 def judgement(lane: str, of: str) -> str:
-    """Return the name under which a quarantine keeps who has judged the messages before its end of a lane."""
+    """Return the name of the fingerprint of what judged the messages before a quarantine's end of a lane."""
     return f"{application(lane, of)}/judge"
 
 
 def known_ends(
     lanes: Iterable[str], table: Numbers | None, *, of: str = "", beside: Numbers | None = None
 ) -> dict[str, int | None]:
-    """Return how far a table goes, and None for a lane of which it has nothing.
+    """Return how far a table goes in each lane; None for a lane of which it has nothing.
 
-    A quarantine, for which `of` and `beside` are its table's id and numbers, goes as far as that table at least.
+    For a quarantine, `of` and `beside` are the id and the numbers of its table. A quarantine goes at least as far as
+    its table, as its own ends change only with batches that have bad rows.
     """
     found: dict[str, int | None] = {}
     for lane in lanes:
@@ -77,10 +82,11 @@ def known_ends(
 def ahead_and_judged_otherwise(
     table: Numbers, quarantine: Numbers, lanes: Iterable[str], of: str, judge: int
 ) -> tuple[str, int] | None:
-    """Return a lane in which a quarantine is ahead of its table, with its end, where another `judge` has filled it.
+    """Return a lane in which a quarantine is ahead of its table and was filled by another `judge`, with its end there.
 
-    A crash between the two commits leaves it ahead. Whoever goes on with the same decoder and rules finds the same rows in it. By
-    others, some of its rows would be landed as well, and some that fail now would be in neither table.
+    A crash between the two commits leaves the quarantine ahead. If the next run has the same decoder and rules, it
+    would put the same rows there, so nothing is missing. With others, some rows in the quarantine would be landed as
+    well, and some rows that fail now would be in neither of the two.
     """
     for lane in sorted(set(lanes)):
         end, ahead = table(application(lane)), quarantine(application(lane, of))
@@ -92,7 +98,10 @@ def ahead_and_judged_otherwise(
 
 
 def joined(spans: Iterable[Span]) -> dict[str, Span]:
-    """What the tasks of a batch have covered together, for each lane. Raises where a piece in the middle is missing."""
+    """Join what the tasks of a batch have covered, for each lane.
+
+    Raises Refused if a piece in the middle is missing.
+    """
     found: dict[str, Span] = {}
     for span in sorted(spans, key=lambda it: (it.lane, it.begin, it.end)):
         before = found.get(span.lane)
@@ -108,30 +117,33 @@ def joined(spans: Iterable[Span]) -> dict[str, Span]:
 
 
 def first_lacking(span: Span, end: int | None) -> int:
-    """The sequence from which on a table with this end lacks the span; `span.end` where it lacks nothing.
+    """Return the sequence from which on a table with this end lacks the span; `span.end` if it lacks nothing.
 
-    This is for a task, which may have a later part of what a batch brings: whether the batch joins the table at all, only
+    This is for a task, which may have a later part of the batch's span. Whether the whole batch joins the table, only
     `new_end` can say.
     """
     return span.begin if end is None else min(max(span.begin, end), span.end)
 
 
 def new_end(span: Span, end: int | None) -> int:
-    """The table's end of the lane once it has taken what it lacks of a batch's span. Raises Refused."""
+    """Return the table's end of the lane after adding what it lacks of a batch's span. Raises Refused."""
     if end is None and not span.opens:
         raise Refused(
-            f"lane {span.lane}: the batch goes on at {span.begin}, and the table has nothing of this lane: "
+            f"lane {span.lane}: the batch goes on at {span.begin}, but the table has nothing of this lane: "
             "what came before was landed somewhere else, or the table was removed"
         )
     if end is not None and end < span.begin:
         raise Refused(
-            f"lane {span.lane}: the batch begins at {span.begin}, and the table ends at {end}: "
+            f"lane {span.lane}: the batch begins at {span.begin}, but the table ends at {end}: "
             f"messages [{end}, {span.begin}) would be missing"
         )
     return span.end if end is None else max(end, span.end)
 
 
 def advanced(spans: Mapping[str, Span], ends: Mapping[str, int | None]) -> dict[str, int]:
-    """The ends that change when a table takes these spans; an empty one only makes its lane known. Raises Refused."""
+    """Return the ends that change when a table adds these spans.
+
+    An empty span only makes its lane known. Raises Refused.
+    """
     after = {lane: new_end(span, ends.get(lane)) for lane, span in spans.items()}
     return {lane: end for lane, end in after.items() if end != ends.get(lane)}

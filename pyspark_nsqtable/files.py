@@ -1,4 +1,4 @@
-"""Rows into Parquet files, one for each combination of the partition columns' values, as Delta lays them out."""
+"""Writes rows into Parquet files, one for each combination of partition values, in Delta's layout of folders."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from pyarrow.fs import FileSystem
 from pyspark_nsqtable.statistics import Leaf, leaves, statistics, to_json
 
 HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-_MOST_OPEN: Final = 64  # files of a task; rows of a quiet topic may be of as many hours as it has rows
-_WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # there a folder would be an object of its own, for nobody
-_CLIMBING: Final = (pa.types.is_integer, pa.types.is_timestamp)
-_DIFFERENT: Final = ("id",)  # texts of which no two are the same
+_MOST_OPEN: Final = 64  # files that a task has open; the rows of a quiet topic may each be of another hour
+_WITHOUT_FOLDERS: Final = ("s3", "gcs", "abfs")  # stores where a folder would be an object that nobody needs
+_CLIMBING: Final = (pa.types.is_integer, pa.types.is_timestamp)  # types whose values mostly grow from row to row
+_DIFFERENT: Final = ("id",)  # columns of text in which all values differ
 
 Values = tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """What the table's log says of a file."""
+    """A finished file, as the table's log describes it."""
 
     path: str  # within the table
     size: int
     partition: tuple[tuple[str, str | None], ...]
     stats: str
-    modified: int  # ms
+    modified: int  # when it was finished, in milliseconds since 1970
 
 
 class PartitionedWriter:
-    """Writes batches into the files of one task. Nothing of them counts before the table's log names them."""
+    """Writes batches into the files of one task. The files are not part of the table before its log names them."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class PartitionedWriter:
         *,
         keeps_columns: bool = False,
     ) -> None:
-        """With `keeps_columns` the files have the partition columns as well as their folders."""
+        """With `keeps_columns`, the files themselves have the partition columns as well."""
         self._filesystem = filesystem
         self._root = root
         self._columns = columns
         self._prefix = prefix
         self._keeps_columns = keeps_columns
-        self._open: dict[Values, _OpenFile] = {}  # the one that was written last is the last one
+        self._open: dict[Values, _OpenFile] = {}  # in the order in which they were last written to
         self._finished: list[DataFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -124,16 +124,16 @@ class _OpenFile:
         return DataFile(self._path, size, self._partition, stats, time.time_ns() // 1_000_000)
 
     def discard(self) -> None:
-        self._writer.close()  # or it would try when nobody refers to it any more
+        self._writer.close()  # otherwise it would close itself, and write, when it is garbage collected
         self._sink.close()
         self._filesystem.delete_file(self._full_path)
 
 
 def _encoded(columns: Iterable[Leaf]) -> dict[str, Any]:
-    """How Parquet is to write them.
+    """Return the options by which Parquet encodes these columns.
 
-    Numbers and times mostly climb, so their differences are what is small. A dictionary of what is different in every row, as
-    ids and bodies are, costs a third of the time of writing and makes files larger.
+    Numbers and times mostly grow from row to row, so their differences are small. A dictionary of values that differ in
+    every row, like ids and bodies, costs a third of the time of writing and makes files larger.
     """
     climbing = [leaf.name for leaf in columns if any(holds(leaf.kind) for holds in _CLIMBING)]
     repeated = [leaf.name for leaf in columns if pa.types.is_string(leaf.kind) and leaf.name not in _DIFFERENT]
@@ -145,7 +145,7 @@ def _encoded(columns: Iterable[Leaf]) -> dict[str, Any]:
 
 
 def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Values, pa.RecordBatch]]:
-    """The rows of each combination."""
+    """Yield each combination of partition values with its rows."""
     if not columns:
         yield (), batch
         return
@@ -167,14 +167,14 @@ def _split(batch: pa.RecordBatch, columns: tuple[str, ...]) -> Iterator[tuple[Va
 
 
 def _is_constant(column: pa.Array) -> bool:
-    """Whether all values are the same; that most batches are of one partition makes the question worth asking first."""
+    """Return whether all values are equal. It pays to ask, as most batches belong to one partition."""
     if column.null_count:
         return int(column.null_count) == len(column)
     return bool(pc.all(pc.equal(column, column[0])).as_py())
 
 
 def _text(column: pa.Array) -> pa.Array:
-    """A partition's value as Delta's log has it: a text."""
+    """Return partition values as text, which is what Delta's log has."""
     return column if pa.types.is_string(column.type) else column.cast(pa.string())
 
 

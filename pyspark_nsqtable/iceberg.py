@@ -1,11 +1,12 @@
-"""An Iceberg table as tasks see it: a folder for Parquet files, and how far the table went when the query was started.
+"""An Iceberg table as tasks see it: a folder for Parquet files, and how far the table went when the query started.
 
 Nothing here needs pyiceberg or a catalog, so executors need neither. What the driver does with the files is in
-`iceberg_commits`, which is imported where it is asked for, and that is on the driver alone.
+`iceberg_commits`, which is imported only when it is needed, and only the driver needs it.
 
-A task cannot ask the catalog how far the table goes, so it is told once for the whole query. That is enough: while the query
-runs, only its own commits move the ends, and each batch begins where the one before ended. Should anybody else move them,
-what the tasks have written is not what the table lacks, and `iceberg_commits` refuses it.
+A task cannot ask the catalog how far the table goes, so all tasks of a query use what the driver read at its start.
+That is enough: while the query runs, only its own commits move the ends, and each batch begins where the one before
+ended. If another writer moves the ends, what the tasks have written is not what the table lacks, and `iceberg_commits`
+refuses it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ LOCATION: Final = "iceberg.location"
 ID: Final = "iceberg.id"
 NUMBERS: Final = "iceberg.numbers"
 CATALOG: Final = "catalog"
-PROPERTY: Final = "catalog."  # properties of the catalog follow it
+PROPERTY: Final = "catalog."  # the prefix of options that are properties of the catalog
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogName:
-    """How pyiceberg finds a catalog: by its name in its own configuration, and by properties that stand above that."""
+    """How pyiceberg finds a catalog: by its name in pyiceberg's configuration, and by properties that override that."""
 
     name: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict, repr=False)  # they may have keys
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain secret keys
 
     def as_options(self) -> dict[str, str]:
         return {CATALOG: self.name, **{f"{PROPERTY}{name}": text for name, text in self.properties.items()}}
@@ -44,10 +45,7 @@ class CatalogName:
 
 @dataclass(frozen=True, slots=True)
 class IcebergTable:
-    """Where landing adds rows.
-
-    `beside` is the table to which a quarantine belongs, `judge` the fingerprint of the decoder and rules.
-    """
+    """A table that landing adds rows to. For a quarantine, `beside` is its table."""
 
     path: str  # `namespace.table`
     catalog: CatalogName
@@ -56,11 +54,11 @@ class IcebergTable:
     access: Access = field(default_factory=Access)
     location: str = ""  # of its data files, as the table spells it
     id: str = ""
-    numbers: Mapping[str, int] = field(default_factory=dict)  # what it kept when the query was started; see `ends`
+    numbers: Mapping[str, int] = field(default_factory=dict)  # its ends when the query started; see `ends`
     beside: IcebergTable | None = None
-    judge: int = 0
+    judge: int = 0  # a fingerprint of the decoder and the rules
 
-    # As any reader of Parquet then reads a file alone, and pyiceberg finds a file's partition in it.
+    # So any Parquet reader can read a file on its own, and pyiceberg finds the file's partition in it.
     keeps_columns: ClassVar[bool] = True
 
     @property
@@ -71,7 +69,7 @@ class IcebergTable:
         return self.place.filesystem()
 
     def as_options(self) -> dict[str, str]:
-        """Those of the sink; `of_options` is the way back."""
+        """Return the options of the sink that name this table; `of_options` reads them."""
         return {
             "path": self.path,
             LOCATION: self.location,
@@ -99,7 +97,7 @@ class IcebergTable:
 
 
 def of_options(options: Mapping[str, str], schema: pa.Schema, partitioning: tuple[str, ...]) -> IcebergTable:
-    """The table that these options of the sink name."""
+    """Return the table that these options of the sink name."""
     storage = {name: text for name, text in options.items() if is_storage_option(name)}
     properties = {name.removeprefix(PROPERTY): text for name, text in options.items() if name.startswith(PROPERTY)}
     location = options[LOCATION]

@@ -1,14 +1,14 @@
-"""Catalogs of Iceberg tables, and what pyiceberg is told of the stores where the tables lie. Driver only.
+"""Opens catalogs of Iceberg tables, and tells pyiceberg how to reach the stores where the tables lie. Driver only.
 
-What counts, from first to last:
+Settings take precedence in this order:
 
     properties of the catalog > options `storage.*` > pyiceberg's own configuration > the environment
 
-The keys of the environment count only where the others have no keys at all, as a session token of one does not go with the
-secret of another.
+Keys of the environment are used only if none of the others has any key, because a session token from one source does
+not go with a secret from another.
 
-Only an opened catalog knows in which store a table lies, so pyiceberg gets the properties of all stores that it knows, and uses
-those of the table's store.
+Which store a table lies in is known only once the catalog is open. So pyiceberg gets the properties of all stores, and
+uses those of the table's store.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pyiceberg.utils.config import Config
 from pyspark_nsqtable.iceberg import CatalogName
 from pyspark_nsqtable.places import Access, BadPlace, Scheme, access_to
 
-_TABLES_OF_A_CATALOG: Final = 2  # that pyiceberg makes in a new SQL catalog; two jobs that begin at once both try to
-_THERE_BY_NOW: Final = "already exists"  # what databases say to the second of them
-_KEYS: Final = frozenset(  # words of properties that say who asks
+_TABLES_OF_A_CATALOG: Final = 2  # pyiceberg makes them in a new SQL catalog; two jobs that begin at once both try
+_THERE_BY_NOW: Final = "already exists"  # the database's answer to the second of them
+_KEYS: Final = frozenset(  # names of properties that authenticate
     (
         *("access-key-id", "secret-access-key", "session-token", "profile-name", "role-arn", "anonymous", "signer"),
         *("account-key", "sas-token", "connection-string", "credential", "client-secret", "token", "anon"),
@@ -36,11 +36,12 @@ _KEYS: Final = frozenset(  # words of properties that say who asks
 
 
 def open_catalog(name: CatalogName) -> Catalog:
-    load = partial(load_catalog, name.name or None, **name.properties)  # pyiceberg has a default of its own
+    """Open a catalog, also if another job is just making its tables."""
+    load = partial(load_catalog, name.name or None, **name.properties)  # without a name, pyiceberg's default
     for _ in range(_TABLES_OF_A_CATALOG):
         try:
             return load()
-        except Exception as error:  # of SQLAlchemy, which not every installation has
+        except Exception as error:  # SQLAlchemy's, which may not be installed, so its types cannot be named here
             if _THERE_BY_NOW not in str(error):
                 raise
     return load()
@@ -52,7 +53,7 @@ def with_stores(
     """Return the catalog with the properties by which pyiceberg reaches the files of its tables. Raise BadPlace."""
     access = access_to(Scheme.AZURE, storage, {})
     if access.access_key:
-        access_to(Scheme.S3, storage, {})  # which raises where there is no secret
+        access_to(Scheme.S3, storage, {})  # raises if the secret is missing
     above = {**_of_all_stores(dict.fromkeys(_PROPERTIES_OF, access)), **catalog.properties}
     config = Config()
     configured = config.get_catalog_config(catalog.name or config.get_default_catalog_name()) or {}
@@ -63,13 +64,16 @@ def with_stores(
 def _of_environment(environ: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for scheme in _PROPERTIES_OF:
-        with suppress(BadPlace):  # whoever needs this store is told by its place
+        with suppress(BadPlace):  # a table in this store gets the error from its own place
             found[scheme] = access_to(scheme, {}, environ)
     return _of_all_stores(found)
 
 
 def _not_said(found: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
-    """Return the properties that do not compete with these names: a key competes with every key of its store."""
+    """Return the properties that these names do not set already.
+
+    A key is left out if its store has any key among them.
+    """
     said = {_store_and_word(name) for name in names}
     keyed = {store for store, word in said if word in _KEYS}
     left = {}
@@ -82,7 +86,7 @@ def _not_said(found: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
 
 def _store_and_word(name: str) -> tuple[str, str]:
     store, _, word = name.partition(".")
-    return "s3" if store == "client" else store, word  # pyiceberg takes either
+    return "s3" if store == "client" else store, word  # pyiceberg accepts both prefixes
 
 
 def _of_all_stores(found: Mapping[Scheme, Access]) -> dict[str, str]:

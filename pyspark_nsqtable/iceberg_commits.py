@@ -1,22 +1,28 @@
-"""Read the lane ends an Iceberg table stores, and append by them. Driver only.
+"""Reads the ends of lanes that an Iceberg table stores, and appends batches accordingly. Driver only.
 
-**Where the ends are.** In the table's properties, which are set in the same commit that adds the snapshot with the rows. The
-snapshot's own summary would be as atomic, but whoever compacts the table makes a snapshot without our words, and once the
-older ones have expired nobody finds them any more. Properties outlive both.
+**Where the ends are.** They are properties of the table, set in the same commit that adds the snapshot with the rows.
+The summary of the snapshot would be just as atomic, but a compaction makes a snapshot without our words, and once the
+older snapshots have expired, the ends would be gone. Properties outlive both.
 
-**What keeps two writers apart.** A commit of Iceberg names the snapshot that it follows, and the catalog refuses it when there
-is another one by now. So whatever moves the ends makes a snapshot, even without a row. pyiceberg would make such a commit
-again by itself, on top of the other's snapshot and with the ends that we took the first time: then rows are there twice. So its
-own retries are off, and what was refused is judged anew.
+**What keeps two writers apart.** A commit to Iceberg names the snapshot that it follows, and the catalog refuses the
+commit if there is a newer one. So every commit that moves the ends makes a snapshot, even if it has no rows. pyiceberg
+would by itself repeat a refused commit on top of the newer snapshot, with ends that are no longer right, and rows would
+be there twice. So its own retries are off, and a refused batch is compared with the table's new ends before it is tried
+again.
 
-**When nobody knows whether a commit was made.** A catalog's answer may be lost, and its refusal may be that of a repetition while
-the first request is still on its way. So neither the data files of a commit that was tried nor the lists that it has of them are
-removed, whatever came back (`unnamed` says why), and the table is asked whether it has the batch.
+**When it is not known whether a commit was made.** A catalog's answer may be lost; or the refusal may answer a
+repetition of the request, while the first request is still on its way. So once a commit was tried, neither its data
+files nor its lists of them are removed, whatever the answer (`unnamed` says why), and the table is asked whether it has
+the batch.
 
-**Rolling back.** Properties stay as they are when somebody sets the table back to an earlier snapshot, and the ends would speak
-of rows that are gone. So the snapshot that set the ends is named with them, and has to be one that the table grew from. Its place
-in the order of all snapshots is kept as well: once it has expired, a line of snapshots that goes on to older ones without it tells
-of a rollback. Only where the line ends before that does nobody know, and upkeep of ours keeps it long enough.
+**Rolling back.** When somebody sets the table back to an earlier snapshot, its properties stay, and the ends would
+count rows that are gone. So the property `nsq/snapshot` names the snapshot that set the ends, and that has to be an
+ancestor of the current snapshot. For example, snapshots 1, 2 and 3 were made, and 3 set the ends. Set back to 2, the
+table has the ancestors 2 and 1 without 3, so the ends are refused. Snapshots expire, and then 3 may be missing without
+a rollback. Its sequence number (`nsq/snapshot/order`) tells the two apart: if the chain of ancestors reaches snapshots
+older than 3 without meeting 3, the table was rolled back; if the chain ends before that, 3 has expired. If the chain
+ends before that and 3 is still there, nobody can tell, and the ends are refused. Our own upkeep does not let it come to
+that (`needed_by_ends`).
 """
 
 from __future__ import annotations
@@ -64,37 +70,37 @@ from pyspark_nsqtable.shares import (
 from pyspark_nsqtable.sink import BadTable
 from pyspark_nsqtable.unnamed import Unnamed, is_made
 
-SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot by which the ends were set
-# The property with its sequence number, by which Iceberg orders all snapshots of a table.
+SNAPSHOT: Final = "nsq/snapshot"  # the property that names the snapshot that set the ends
+# The property with that snapshot's sequence number, by which Iceberg orders all snapshots of a table.
 _ORDER: Final = "nsq/snapshot/order"
-_TRIES: Final = 20  # commits of others may come between a look and ours
+_TRIES: Final = 20  # to commit; another writer's commit may come first each time
 _PAUSE: Final = 0.1  # seconds before a second try; more before each further one
 _LONGEST_PAUSE: Final = 2.0
 _PROPERTIES: Final[Mapping[str, str]] = {
     "format-version": "2",
-    TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit would leave one more file to be read by everybody
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",  # or each commit leaves one more file that all readers read
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",  # each commit writes all metadata anew
-    f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # we do not let Parquet count bytes
+    f"{TableProperties.METRICS_MODE_COLUMN_CONF_PREFIX}.body": "none",  # our files have no statistics of bodies
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a table says of the messages that it has."""
+    """What a table's metadata say about the messages that it has."""
 
     id: str
     numbers: Mapping[str, int]  # see `ends`
     has_rows: bool
-    fault: str  # why the ends may speak of rows that are gone
+    fault: str  # why the ends may count rows that are gone; empty if they do not
 
     @property
     def is_marked(self) -> bool:
-        """Whether all its rows are accounted for by ends."""
+        """Whether the ends of its lanes account for all its rows."""
         return MARK in self.numbers
 
     @property
     def is_selected(self) -> bool:
-        """Whether it has what SQL has made of messages."""
+        """Whether its rows are what a SELECT has made of messages."""
         return SELECTS in self.numbers
 
     def end_of(self, lane: str) -> int | None:
@@ -112,6 +118,7 @@ class Standing:
 
 
 def existing(catalog: Catalog, path: str) -> Table | None:
+    """Return the table, or None if it does not exist."""
     try:
         return catalog.load_table(path)
     except (NoSuchTableError, NoSuchNamespaceError):
@@ -119,7 +126,7 @@ def existing(catalog: Catalog, path: str) -> Table | None:
 
 
 def made(catalog: Catalog, target: IcebergTable) -> Table:
-    """The table; a new one if there is none."""
+    """Return the table; make it if it does not exist."""
     table = existing(catalog, target.path)
     if table is not None:
         return table
@@ -141,13 +148,13 @@ def _make_namespace(catalog: Catalog, path: str) -> None:
     namespace = catalog.namespace_from(path)
     try:
         catalog.create_namespace_if_not_exists(namespace)
-    except Exception:  # of a database, whose words differ, if another job was quicker
+    except Exception:  # if another job was quicker; databases report that in different words
         if not catalog.namespace_exists(namespace):
             raise
 
 
 def location_of(table: Table) -> str:
-    """Where its data files belong."""
+    """Return where the table's data files belong."""
     said = table.properties.get(TableProperties.WRITE_DATA_PATH)
     return (said or f"{table.location()}/data").rstrip("/")
 
@@ -167,7 +174,7 @@ def _has_rows(table: Table) -> bool:
 
 
 def _fault(table: Table, named: int | None, order: int | None) -> str:
-    """Return why the table may have lost rows of the snapshot that set the ends, or nothing."""
+    """Return why the table may have lost rows of the snapshot that set the ends; empty if it has not."""
     if named is None:
         return ""
     ancestors = list(ancestors_of(table.current_snapshot(), table.metadata))
@@ -177,16 +184,16 @@ def _fault(table: Table, named: int | None, order: int | None) -> str:
     if there is not None:
         order = _order(there)
     if order is None:
-        return ""  # it has expired, and the ends are from before its order was kept
+        return ""  # it has expired, and the ends were set by a version that did not store its order
     if not ancestors or _order(ancestors[-1]) <= order:
         return (
             "was set back to a snapshot that is older than its ends: rows that it says it has are gone; "
             "name another table" + (", or set it forward again" if there else "")
         )
     if there is None:
-        return ""  # it has expired, as all those before the oldest that is left
+        return ""  # it has expired, like all others before the oldest ancestor that is left
     return (
-        f"has no snapshot any more that leads from {named}, which set its ends, to the current one, so nobody can tell "
+        f"has lost the snapshots that lead from {named}, which set its ends, to the current one, so nobody can tell "
         f"whether it was rolled back. If it was not, expire {named} too; otherwise name another table"
     )
 
@@ -196,18 +203,21 @@ def _order(snapshot: Snapshot) -> int:
 
 
 def needed_by_ends(table: Table) -> set[int]:
-    """Return the snapshots without which nobody could tell whether the table was set back."""
+    """Return the snapshots that must not expire, as they show whether the table was set back."""
     named = standing(table).numbers.get(SNAPSHOT)
     if named is None or table.snapshot_by_id(named) is None:
         return set()
     way = [it.snapshot_id for it in ancestors_of(table.current_snapshot(), table.metadata)]
     if named in way:
         return set(way[: way.index(named) + 1])
-    return {it.snapshot_id for it in table.snapshots()}  # it was set back, and somebody has to look at it
+    return {it.snapshot_id for it in table.snapshots()}  # it was set back: keep everything until somebody has looked
 
 
 def check_fits(table: Table, target: IcebergTable) -> None:
-    """Raises BadTable. Fields that the table lacks fit: it gets them with the first rows that have them."""
+    """Raise BadTable if the rows do not fit.
+
+    Fields that the table lacks fit: the first rows that have them add them.
+    """
     try:
         _lacks_fields(table, target.schema)
     except Misfit as misfit:
@@ -236,7 +246,7 @@ def _with_iceberg_types(schema: pa.Schema) -> pa.Schema:
 
 
 def _iceberg_type(kind: pa.DataType) -> pa.DataType:
-    """Iceberg's smallest whole number has 32 bits."""
+    """Widen 8-bit and 16-bit integers to 32 bits, which is the smallest integer that Iceberg has."""
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):
         return pa.int32()
     if pa.types.is_struct(kind):
@@ -253,13 +263,13 @@ def _iceberg_type(kind: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """An append that may be made."""
+    """An append that the table's ends allow."""
 
     target: IcebergTable
     table: Table
     files: Sequence[DataFile]
-    ends: Mapping[str, int]  # those that change
-    of: str = ""  # the id of the table to which this one is the quarantine
+    ends: Mapping[str, int]  # the new ends of the lanes whose ends change
+    of: str = ""  # for a quarantine: the id of its table
 
     def make(self, batch: Batch, brought: Unnamed) -> bool:
         """Make the commit. Return False if another commit came first. Raise LeaseExpired."""
@@ -267,13 +277,13 @@ class Commit:
             return True  # the table has all of it
         check_leases((file.modified / 1000 for file in self.files), time.time())
         table = self.table
-        # Of this object in memory alone; the catalog is told nothing of it.
+        # This changes the object in memory only; the catalog does not get it.
         table.metadata.properties[TableProperties.COMMIT_NUM_RETRIES] = "0"
         transaction = table.transaction()
         if _lacks_fields(table, self.target.schema):
             with transaction.update_schema() as update:
                 update.union_by_name(_with_iceberg_types(self.target.schema))
-        if table.name_mapping() is None:  # our files know their columns by name
+        if table.name_mapping() is None:  # our files have names of columns, but not Iceberg's ids
             mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
             transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
         told = {"nsq.query": batch.query, "nsq.batch": str(batch.number), **batch.told}
@@ -305,8 +315,8 @@ class Commit:
 def _set_partition(file: Listed, written: DataFile, table: TableMetadata) -> None:
     """Set the partition values by which the writer has split the rows.
 
-    pyiceberg infers them from column metrics, and stores null if a table property turns those off. Filters would then skip the
-    file, without a word.
+    pyiceberg infers them from column metrics, and stores null if a table property turns those off. Filters would then
+    silently skip the file.
     """
     values = dict(written.partition)
     for place, partition in enumerate(table.spec().fields):
@@ -316,7 +326,7 @@ def _set_partition(file: Listed, written: DataFile, table: TableMetadata) -> Non
 
 
 def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) -> None:
-    """Drop min/max of float columns with NaN: by [1, 1], deleting `x = 1` would drop the whole file."""
+    """Drop the range of float columns with NaN: by a range [1, 1], deleting `x = 1` would drop the whole file."""
     ranged = json.loads(written.stats)["minValues"]
     for field in schema.fields:
         if isinstance(field.field_type, (FloatType, DoubleType)) and field.name not in ranged:
@@ -325,11 +335,14 @@ def _leave_out_ranges(file: Listed, written: DataFile, schema: IcebergSchema) ->
 
 
 class CommitRefused(Exception):
-    """The catalog said that somebody else has committed."""
+    """The catalog refused the commit, because another writer has committed."""
 
 
 class _Doubted:
-    """A catalog whose refusals pyiceberg does not see, as it would remove the lists of files that they seem to leave unused."""
+    """A catalog that hides refusals from pyiceberg, which would delete the commit's lists of files as unused.
+
+    They may be in use: the refusal may answer the repetition of a request that the catalog has accepted.
+    """
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -347,9 +360,9 @@ class _Doubted:
 
 
 def append(target: IcebergTable, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-    """Append what the tasks have brought, unless somebody else has moved the ends.
+    """Append what the tasks have written, unless another writer has moved the ends.
 
-    Raises what `judged` raises. What fails is no failure if the table has the batch.
+    Raises what `judged` raises. An error is ignored if the table has the batch.
     """
     with open_catalog(target.catalog) as catalog:
         try:
@@ -366,7 +379,7 @@ def _append(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], bat
             return
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, _LONGEST_PAUSE)
-    raise NotJoined(f"others have committed to the table {target.path} each time that we tried")
+    raise NotJoined(f"other writers have committed to the table {target.path} each time that we tried")
 
 
 def _has(catalog: Catalog, target: IcebergTable, shares: Sequence[Share], batch: Batch) -> bool:
@@ -385,13 +398,13 @@ def _names(table: Table, batch: Batch) -> bool:
 
 
 def prepare(target: IcebergTable, shares: Sequence[Share]) -> None:
-    """Judge what the tasks have written, and add none of it."""
+    """Raise what `judged` raises, without adding anything."""
     with open_catalog(target.catalog) as catalog:
         judged(catalog, target, shares)
 
 
 def check_judge(quarantine: IcebergTable, shares: Sequence[Share]) -> None:
-    """Raises NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else."""
+    """Raise NotJoined if a quarantine is ahead of its table and was filled with another decoder or other rules."""
     if quarantine.beside is not None:
         with open_catalog(quarantine.catalog) as catalog:
             _check_judge(catalog, quarantine, shares)
@@ -415,8 +428,8 @@ def _check_judge(catalog: Catalog, quarantine: IcebergTable, shares: Sequence[Sh
 def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> Commit:
     """Return the commit that would add the tasks' files.
 
-    Raises NotJoined where rows would be missing, BadTable where they do not fit, and AnotherJob where the table now lacks
-    something else than what the tasks have written.
+    Raises NotJoined if rows would be missing, BadTable if they do not fit, and AnotherJob if the tasks have not written
+    exactly what the table lacks now.
     """
     table = existing(catalog, target.path)
     if table is None:  # it was made before the query was started
@@ -429,7 +442,7 @@ def judged(catalog: Catalog, target: IcebergTable, shares: Sequence[Share]) -> C
 
 
 def _beside(catalog: Catalog, target: IcebergTable) -> Standing | None:
-    """The table to which a quarantine belongs."""
+    """Return what the table says that a quarantine belongs to; None if the target is not a quarantine."""
     if target.beside is None:
         return None
     table = existing(catalog, target.beside.path)

@@ -1,13 +1,16 @@
-"""Ranges of lanes into a table and its quarantine, in one pass: read, decoded and written in the same Python task.
+"""Lands ranges of lanes in a table and its quarantine. The same Python task reads, decodes and writes the messages.
 
-What comes from Spark says what to read (`format("nsq")` with `ranges=true`), so no message crosses a pipe on its way. Where SQL
-has to see messages they come as rows between marks (`marks`). Both ways the sink knows which messages a batch covers, and
-appends them together with the ends of their lanes; `ends` has the rule.
+The rows from Spark only say which ranges to read (`format("nsq")` with `ranges=true`), so messages do not pass through
+Spark. Where SQL has to see the messages, they come as rows between marks (`marks`). In both cases the sink knows which
+messages a batch covers, and appends them in the same commit as the ends of their lanes; `ends` has the rules.
 
-The quarantine is a table with ends of its own. It is written first, and only in batches that have rows for it: so it goes as far
-as the table does, whatever its own ends say, and what a crash left between the two commits the next run finds half done. Its ends
-are kept apart by the table that they are of, as tables may share a quarantine, and with a fingerprint of decoder and rules: others
-would not put the same rows into it, and so must not go on where it is ahead of the table.
+The quarantine is a table with ends of its own. A batch is written to it first, and only if the batch has rows for it.
+So it always goes at least as far as the table, whatever its own ends say. After a crash between the two commits the
+quarantine is ahead: the next run brings the batch again, and adds it to the table only.
+
+Tables may share a quarantine, so the names of its ends contain the id of the table that they belong to. With each end
+it keeps a fingerprint of the decoder and the rules: with others, other rows would fail, so the query may not go on
+where the quarantine is ahead of the table.
 """
 
 from __future__ import annotations
@@ -48,14 +51,14 @@ from pyspark_nsqtable.unnamed import Unnamed
 
 PARTITIONS: Final = ("topic", "date", "hour")
 BODY: Final = "body"
-SOURCE: Final = "source."  # the options of the source follow it
-QUARANTINE: Final = "quarantine."  # and those of the store that the quarantine lies in
+SOURCE: Final = "source."  # the prefix of options of the source
+QUARANTINE: Final = "quarantine."  # the prefix of options of the store that the quarantine lies in
 _OWN: Final = ("quarantine", "decoder", "dropbody", "judge")
 _HOUR: Final = 3_600_000_000  # microseconds
 
 
 class Destination(Protocol):
-    """A table that rows are added to, whatever its format."""
+    """A table that landing adds rows to, whatever its format."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -65,31 +68,31 @@ class Destination(Protocol):
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether files are to have the partition columns."""
+        """Whether the files themselves have the partition columns."""
 
     def filesystem(self) -> tuple[FileSystem, str]:
-        """Where files are to lie."""
+        """Return where to write files."""
 
     def ends_of(self, lanes: Iterable[str]) -> dict[str, int | None]:
-        """How far the table goes, as a task can know it; a quarantine goes as far as its table at least."""
+        """Return how far the table goes, as a task knows it. A quarantine goes at least as far as its table."""
 
     def check_judge(self, shares: Sequence[Share]) -> None:
-        """Raise NotJoined for a quarantine that is ahead of its table, if somebody else has judged what it has."""
+        """Raise NotJoined if this is a quarantine ahead of its table that another decoder or other rules filled."""
 
     def prepare(self, shares: Sequence[Share]) -> None:
-        """Judge what the tasks have written, and add none of it. Raises NotJoined or AnotherJob."""
+        """Check what the tasks have written, without adding it. Raises NotJoined or AnotherJob."""
 
     def append(self, shares: Sequence[Share], batch: Batch, brought: Unnamed) -> None:
-        """Add what the tasks have brought, with the ends of its lanes, in one commit."""
+        """Add the files of the tasks, and the new ends of their lanes, in one commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Landing:
     table: Destination
     quarantine: Destination | None
-    source: SourceOptions | None = None  # where messages come from, if they do not come by Spark
+    source: SourceOptions | None = None  # where to read messages; None: the rows from Spark have them
     decoder: Decoder | None = None
-    selects: bool = False  # rows bring what SQL has made of messages
+    selects: bool = False  # the rows are what a SELECT has made of messages
 
 
 @dataclass
@@ -99,11 +102,11 @@ class Landed(WriterCommitMessage):
     query: str
     table: Share
     quarantine: Share | None
-    counts: Mapping[str, int]  # what the decoder has passed over
+    counts: Mapping[str, int]  # of fields in which records and the schema differed
 
 
 class DefaultSource(TableSource):
-    """What Spark finds under the name `nsqtable`: the general sink, and the one that lands where ranges or marks come."""
+    """The data source that Spark finds under the name `nsqtable`. Rows of ranges or marks go to the landing sink."""
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         if MARK in schema.names or schema.names == RANGES.names:
@@ -112,11 +115,12 @@ class DefaultSource(TableSource):
 
 
 def packed(decoder: Decoder) -> str:
-    """A decoder as an option."""
+    """Return a decoder as the text of an option."""
     return base64.b64encode(pickle.dumps(decoder)).decode()
 
 
 def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
+    """Read from a sink's options what to land, and where, for rows of this schema. Raises BadOption."""
     given = {name.lower(): text for name, text in options.items()}
     drops_body = given.get("dropbody", "false").lower() == "true"
     source, decoder = None, None
@@ -128,12 +132,14 @@ def landing_of(options: Mapping[str, str], schema: StructType) -> Landing:
         source = source_options(
             {name.removeprefix(SOURCE): text for name, text in given.items() if name.startswith(SOURCE)}
         )
-        # Whoever chooses the options of a job chooses its code anyway.
+        # Unpickling runs code, but the person who sets a job's options chooses its code anyway.
         decoder = pickle.loads(base64.b64decode(given["decoder"])) if given.get("decoder") else None  # nosec B301
         table, quarantine = schemas(source, decoder, drops_body=drops_body)
         fails = decoder is not None
     if fails and not given.get("quarantine"):
-        raise BadOption("landing what may fail needs the option quarantine, a table's folder")
+        raise BadOption(
+            "rows may fail to be decoded or break a rule, so the option quarantine, a table's folder, is needed"
+        )
     of_table, of_quarantine = _apart(given)
     judge = _fingerprint(given.get("decoder", "") + given.get("judge", ""))
     into = _into_iceberg if iceberg.LOCATION in given else _into_delta
@@ -156,7 +162,7 @@ def _into_iceberg(good: _Asked, bad: _Asked | None, judge: int) -> tuple[Destina
 
 
 def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of the table, and those of the quarantine, which lies in a place and a store of its own."""
+    """Return the options of the table and those of the quarantine, which has a path and a store of its own."""
     rest = {
         name: text for name, text in given.items() if name not in _OWN and not name.startswith((SOURCE, QUARANTINE))
     }
@@ -166,7 +172,7 @@ def _apart(given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _fingerprint(text: str) -> int:
-    """As a version of a transaction, which is a number of 63 bits."""
+    """Return 56 bits of a hash: Delta keeps the fingerprint as a transaction's version, which has 63 bits."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
@@ -179,7 +185,7 @@ def _iceberg_table(options: Mapping[str, str], schema: pa.Schema) -> iceberg.Ice
 
 
 def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
-    """The columns of the table and of the quarantine."""
+    """Return the columns of the table and those of the quarantine."""
     came = columns_of(source)
     when = [pa.field("date", pa.date32()), pa.field("hour", pa.int32())]
     value = [] if decoder is None or decoder.value_type is None else [pa.field(VALUE, decoder.value_type)]
@@ -188,7 +194,7 @@ def schemas(source: SourceOptions, decoder: Decoder | None, *, drops_body: bool)
 
 
 def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Schema]:
-    """The columns of both, where rows come between marks."""
+    """Return the columns of the table and those of the quarantine for rows that come between marks."""
     selects = SELECTED in rows.names
     not_good = {MARK, COUNTS, ERROR, SELECTED, *([BODY] if drops_body or selects else [])}
     made = list(rows.field(SELECTED).type) if selects else []
@@ -199,7 +205,10 @@ def seen_by_sql(rows: pa.Schema, *, drops_body: bool) -> tuple[pa.Schema, pa.Sch
 
 
 def _unfolded(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Good rows as the table gets them, of which one may be called as one that they replace."""
+    """Return good rows as the table gets them: with the fields of `_selected` as columns.
+
+    One of these fields may have the name of a column that it replaces, like `body`.
+    """
     if SELECTED not in rows.schema.names:
         return rows
     made = rows.column(SELECTED)
@@ -243,7 +252,10 @@ class LandingWriter(DataSourceStreamArrowWriter):
 
     @contextmanager
     def _brought(self, landed: Sequence[Landed]) -> Iterator[tuple[Unnamed, Unnamed]]:
-        """The files of the tasks, for the table and for the quarantine: without a commit they go at the end."""
+        """Yield the tasks' files for the table and for the quarantine.
+
+        Leaving the block removes those that no commit tried.
+        """
         table, quarantine = self._landing.table, self._landing.quarantine or self._landing.table
         good = [file for message in landed for file in message.table.files]
         bad = [file for message in landed if message.quarantine is not None for file in message.quarantine.files]
@@ -262,8 +274,10 @@ def _summed(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
 
 
 def land(landing: Landing, batches: Iterator[pa.RecordBatch], *, query: str, name: str) -> Landed:
-    """Write what one task is given. Files are named after query, batch and task, so that whoever finds one that no table
-    names knows where it came from."""
+    """Write the rows or ranges of one task into files.
+
+    Files are named after query, batch and task, so that it is clear where a file comes from that no table names.
+    """
     task = _Task(landing, f"part-{name}")
     try:
         if landing.source is None:
@@ -314,12 +328,15 @@ class _Task:
                 if rows.num_rows:
                     if not is_begun:
                         raise RuntimeError(
-                            "rows came without the mark of their range: something has changed their order"
+                            "rows came before the mark of their range: something has changed the order of rows"
                         )
                     self._add(rows)
 
     def _begin(self, span: Span) -> int:
-        """The sequence from which on the table lacks it; the quarantine never lacks more."""
+        """Begin a span in all tables.
+
+        Return the sequence from which on the table lacks it; the quarantine never lacks more.
+        """
         for adding in self._all:
             adding.begin(span)
         return self._good.lacking()
@@ -342,7 +359,7 @@ class _Task:
 
 
 def _lacking(part: Part, begin: int) -> Range | None:
-    """What is to be read of a range, if anything is."""
+    """Return the part of a range that is still to be read, or None."""
     range_ = part.range
     if range_.end is None:
         return range_ if begin <= range_.begin else None
@@ -350,7 +367,7 @@ def _lacking(part: Part, begin: int) -> Range | None:
 
 
 class _Adding:
-    """What a task adds to one table, while it does."""
+    """Collects what a task adds to one table."""
 
     def __init__(self, to: Destination, prefix: str) -> None:
         self._to = to
@@ -369,7 +386,7 @@ class _Adding:
         self._from = None
 
     def lacking(self) -> int:
-        """The sequence from which on the table lacks the span that was begun last."""
+        """Return the sequence from which on the table lacks the span that was begun last."""
         if self._from is None:
             span = self._share.spans[-1]
             self.look([span.lane])
@@ -395,7 +412,7 @@ class _Adding:
 
 
 def _dated(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Adds day and hour in UTC, which for nearly all batches are the same in all rows."""
+    """Add the columns date and hour, in UTC. In nearly all batches they are the same for all rows."""
     times, count = rows.column("timestamp"), rows.num_rows
     found = pc.min_max(times.cast(pa.int64())).as_py()
     if not times.null_count and found["min"] // _HOUR == found["max"] // _HOUR:

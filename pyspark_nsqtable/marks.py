@@ -1,7 +1,8 @@
-"""Ranges of lanes as rows that SQL can see: the rows of each range stand behind its *mark*, a row that says which range follows.
+"""Messages as rows for SQL, with marks between them.
 
-Where nothing changes the order of rows within a partition, whoever gets them knows by the marks which messages they cover, also
-if SQL has left some of them out, or all.
+The rows of each range follow its *mark*: a row that says which range begins. As long as the order of rows within a
+partition is kept, the sink knows from the marks which messages the rows cover, even if SQL has dropped some of the
+rows, or all.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from pyspark_nsq.reading import RangeReader
 from pyspark_nsq.rows import COLUMNS, GAP, GAP_COLUMN
 from pyspark_nsqtable.ends import Span
 
-MARK: Final = "_range"  # the column; null in a message
-SELECTED: Final = "_selected"  # the column with what SQL has made of a message, where it makes something else of it
+MARK: Final = "_range"  # the column of marks; null in rows of messages
+SELECTED: Final = "_selected"  # the column with what a SELECT has made of each message, if there is one
 SCHEMA: Final = f"{MARK} struct<lane: string, begin: bigint, end: bigint, opens: boolean>"
 _VANISHED: Final = "vanished"
 TYPE: Final = pa.struct([("lane", pa.string()), ("begin", pa.int64()), ("end", pa.int64()), ("opens", pa.bool_())])
 
 
 def spans_of(part: Part) -> list[Span]:
-    """What a range covers; of several spans the last one is that of its rows.
+    """Return the spans that a range covers; its rows belong to the last one.
 
-    A lane that is gone, and nobody knows how far it went, covers no message, as it may come back with those that it had. The
-    row that says so is one of a lane of its own, so it is there once, too, and the lane itself goes on where it ended.
+    A lane that is gone without a known end covers no messages, as it may come back with those that it had: its span is
+    empty, and if it comes back, it goes on where it ended. The row that reports the loss gets a span in a lane of its
+    own, so that it lands exactly once, too.
     """
     range_ = part.range
     if range_.end is not None:
@@ -41,13 +43,13 @@ def spans_of(part: Part) -> list[Span]:
 
 
 def columns_of(source: SourceOptions) -> pa.Schema:
-    """What the source makes of a message."""
+    """Return the columns that the source makes of a message."""
     return pa.schema([*COLUMNS.items(), *([(GAP_COLUMN, GAP)] if source.gap_rows else [])])
 
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """For `mapInArrow` over ranges."""
+    """A function for `mapInArrow`: replaces the rows of ranges with marks and messages."""
 
     source: SourceOptions
 
@@ -70,7 +72,7 @@ def _mark(span: Span, columns: pa.Schema) -> pa.RecordBatch:
 
 
 def between_marks(batch: pa.RecordBatch) -> Iterator[tuple[Span | None, pa.RecordBatch]]:
-    """What stands before the first mark, and then each mark with what follows it."""
+    """Yield the rows before the first mark, with None; and then each mark's span with the rows that follow it."""
     marks = batch.column(MARK)
     rows = batch.drop_columns([MARK])
     places = [] if marks.null_count == len(marks) else pc.indices_nonzero(pc.is_valid(marks)).to_pylist()

@@ -1,14 +1,14 @@
-"""Names of places: one spelling for local paths, S3, Google's and Azure's stores, and what each library calls them.
+"""Names of places: one spelling for local paths and the stores of S3, Google and Azure, whatever the library.
 
-A place is named once, as in `s3://lake/orders`; `s3a://` is understood. From the name, the options `storage.*` and the
-environment follow pyarrow's file system, deltalake's storage options and Spark's spelling, so that the three never
-disagree about where a table lies or who may write it:
+A place is named once, as in `s3://lake/orders`; `s3a://` works as well. The name, the options `storage.*` and the
+environment determine pyarrow's file system, deltalake's storage options and Spark's spelling, so that the three never
+disagree about where a table lies or who may write it. Settings take precedence in this order:
 
     options `storage.*`  >  Spark's `spark.hadoop.fs.*` (see `options_of_conf`)  >  the environment
 
-Keys are taken together, from the first of these that has any: a session token of the environment does not go with a
-secret from the options. What the driver has found travels to the executors inside a `Place`; where there are no keys at
-all, each process asks for its own (a profile, an instance's or a pod's role). Keys are never part of a `repr`.
+All keys come from the first of these that has any, because a session token of the environment does not go with a secret
+from the options. What the driver has found travels to the executors inside a `Place`. If there are no keys at all, each
+process looks for its own (a profile, or the role of an instance or a pod). Keys are never part of a `repr`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyarrow.fs import (
 )
 
 OPTIONS: Final[Mapping[str, str]] = {
-    "storage.endpoint": "the store's address where it is not the cloud's own, as in https://minio:9000",
+    "storage.endpoint": "the store's address, if it is not the cloud's own, as in https://minio:9000",
     "storage.region": "S3: the bucket's region",
     "storage.accessKey": "S3: the access key's id",
     "storage.secretKey": "S3: the secret of the access key; Azure: the account's key",
@@ -45,7 +45,7 @@ _YES: Final = ("true", "1", "yes")
 
 
 class BadPlace(Exception):
-    """A place cannot be named like this, or cannot be used."""
+    """The name or the options of a place are invalid."""
 
 
 class Scheme(StrEnum):
@@ -71,7 +71,7 @@ _SPELLINGS: Final[Mapping[str, Scheme]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """How a store is reached. Empty: as the libraries do it by themselves."""
+    """How to reach a store. What is empty is left to the libraries' own defaults."""
 
     endpoint: str = ""
     region: str = ""
@@ -90,7 +90,7 @@ class Access:
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     def as_options(self) -> dict[str, str]:
-        """The options `storage.*` that say the same, for a process that may have another environment."""
+        """Return the same as options `storage.*`, for a process that may have another environment."""
         found = {
             "storage.endpoint": self.endpoint,
             "storage.region": self.region,
@@ -121,7 +121,7 @@ class Place:
         return os.path.abspath(self.path) if self.is_local else str(self)
 
     def beside(self, suffix: str) -> Place:
-        """The place whose name is this one's and the suffix."""
+        """Return the place whose path is this one's path with a suffix."""
         return Place(self.scheme, self.authority, self.path + suffix, self.access)
 
     def child(self, name: str) -> Place:
@@ -130,7 +130,7 @@ class Place:
     # For pyarrow
 
     def filesystem(self, *, patient: bool = True) -> tuple[FileSystem, str]:
-        """The file system, and the place's path within it. Where not `patient`, it gives up after one try."""
+        """Return the file system, and the place's path within it. Unless `patient`, it gives up after one try."""
         within = f"{self._container}/{self.path}".rstrip("/")
         match self.scheme:
             case Scheme.LOCAL:
@@ -195,7 +195,7 @@ class Place:
     # For deltalake
 
     def for_delta(self) -> dict[str, Any]:
-        """The arguments by which `DeltaTable` and its class methods find the table."""
+        """Return the arguments by which `DeltaTable` and its class methods find the table."""
         return {"table_uri": str(self), "storage_options": self.storage_options() or None}
 
     def storage_options(self) -> dict[str, str]:
@@ -223,8 +223,8 @@ class Place:
             scheme, host = _scheme_and_host(endpoint)
             endpoint = f"{scheme}://{self.authority}.{host}"
         found = {
-            # What keeps two writers of one table apart: a version of the log is written only if it is not there yet.
-            # It is deltalake's default, too; said here, no variable of the environment can turn it off.
+            # This keeps two writers of one table apart: a version of the log is written only if it does not exist yet.
+            # It is deltalake's default; set here, no environment variable can turn it off.
             "aws_conditional_put": "etag",
             "aws_endpoint_url": endpoint,
             "aws_region": access.region or _DEFAULT_REGION,
@@ -242,12 +242,12 @@ class Place:
     # For Spark
 
     def for_spark(self) -> str:
-        """Spark's file systems know S3 as s3a."""
+        """Return the name that Spark's file systems use: they call S3 s3a."""
         return f"s3a{str(self).removeprefix('s3')}" if self.scheme is Scheme.S3 else str(self)
 
 
 def parse_place(name: str, options: Mapping[str, str] | None = None, environ: Mapping[str, str] = os.environ) -> Place:
-    """The place of this name. Raises `BadPlace` for a name or options that cannot be."""
+    """Return the place of this name. Raises `BadPlace` if the name or the options are invalid."""
     scheme_word, colon, rest = name.partition("://")
     if not colon:
         return Place(Scheme.LOCAL, "", _without_end(name))
@@ -287,6 +287,7 @@ def _scheme_and_host(endpoint: str) -> tuple[str, str]:
 
 
 def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, str]) -> Access:
+    """Return how to reach a store, by options `storage.*` and then the environment. Raises BadPlace."""
     given = _known(options)
     fallback = _from_environment(scheme, environ)
     names = ("accesskey", "secretkey", "token")
@@ -302,12 +303,17 @@ def access_to(scheme: Scheme, options: Mapping[str, str], environ: Mapping[str, 
         token=keys.get("token", ""),
     )
     if scheme is Scheme.S3 and bool(access.access_key) != bool(access.secret_key):
-        raise BadPlace("an access key needs both storage.accessKey and storage.secretKey (or both of the environment)")
+        raise BadPlace(
+            "an access key needs both storage.accessKey and storage.secretKey (or both from the environment)"
+        )
     return Access() if scheme is Scheme.HADOOP else access
 
 
 def _known(options: Mapping[str, str]) -> dict[str, str]:
-    """The options without their prefix, in lower case as Spark hands them over."""
+    """Return the options without their prefix, in lower case as Spark passes them.
+
+    Raises BadPlace for an unknown option.
+    """
     names = {name.lower() for name in OPTIONS}
     found = {}
     for name, text in options.items():
@@ -347,7 +353,7 @@ def _from_environment(scheme: Scheme, environ: Mapping[str, str]) -> dict[str, s
 
 
 def options_of_conf(conf: Mapping[str, str], name: str) -> dict[str, str]:
-    """What Spark's `spark.hadoop.fs.*` says of the store that `name` lies in, as options `storage.*`."""
+    """Translate Spark's settings `spark.hadoop.fs.*` for the store that `name` lies in into options `storage.*`."""
     place = parse_place(name, environ={})
     hadoop = {key.removeprefix("spark.hadoop."): value for key, value in conf.items()}
     if place.scheme is Scheme.AZURE:

@@ -1,7 +1,8 @@
-"""Protobuf bodies, one message each, by the descriptors that `protoc --include_imports --descriptor_set_out` writes.
+"""Decodes Protobuf bodies, one message each, by the descriptors of `protoc --include_imports --descriptor_set_out`.
 
-A field of proto3 that is not `optional` is always there, with its default; only what has presence can be missing. An enum is
-its name, `google.protobuf.Timestamp` a timestamp, and a wrapper as `google.protobuf.StringValue` what it wraps.
+A proto3 field that is not `optional` always has a value, if only its default; only fields with presence can be missing.
+An enum becomes its name, `google.protobuf.Timestamp` a timestamp, and a wrapper like `google.protobuf.StringValue` the
+value that it wraps.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _WRAPPERS: Final = frozenset(
 
 
 class BadDescriptors(ValueError):
-    """The bytes are no descriptor set, or the message is not in it."""
+    """The bytes are not a descriptor set, or the message is not in it."""
 
 
 class ProtobufParser:
     def __init__(self, descriptors: bytes, message: str) -> None:
-        """`message` is the full name, `shop.Order`. Raises BadDescriptors."""
+        """`message` is a full name, like `shop.Order`. Raises BadDescriptors."""
         self._given = (descriptors, message)
         self._message = _message_class(descriptors, message)
 
@@ -51,12 +52,12 @@ class ProtobufParser:
             if "UTF-8" in said:
                 raise Unfit(Cause.NOT_UTF8, "a string field") from None
             raise Unfit(Cause.NOT_PROTOBUF, said) from None
-        except ValueError as error:  # a time that no calendar has
+        except ValueError as error:  # a time beyond Python's calendar
             raise Unfit(Cause.BAD_TIME, str(error)) from None
 
 
 def protobuf_decoder(fields: pa.StructType, descriptors: bytes, message: str) -> RecordDecoder:
-    """Raises BadDescriptors."""
+    """Return the decoder of bodies that hold this message. Raises BadDescriptors."""
     return RecordDecoder(fields, ProtobufParser(descriptors, message))
 
 
@@ -68,7 +69,7 @@ def _message_class(descriptors: bytes, name: str) -> Any:
             pool.Add(file)
         found = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except DecodeError:
-        raise BadDescriptors("is no descriptor set, as protoc --descriptor_set_out writes it") from None
+        raise BadDescriptors("is not a descriptor set, as protoc --descriptor_set_out writes it") from None
     except KeyError:
         known = [f"{file.package}.{it.name}".lstrip(".") for file in files for it in file.message_type]
         raise BadDescriptors(f"has no message {name}; there are: {', '.join(known) or 'none'}") from None
@@ -78,7 +79,7 @@ def _message_class(descriptors: bytes, name: str) -> Any:
 
 
 def _plain(message: Any) -> dict[Any, object]:
-    """What the message has, by name, and by number what its descriptor does not know."""
+    """Return the message's fields by name; fields that its descriptor does not have, by number."""
     kind: Descriptor = message.DESCRIPTOR
     found: dict[Any, object] = {
         field.name: _field(field, getattr(message, field.name))

@@ -1,8 +1,8 @@
-"""The class that bodies of a schema are parsed into at once, without a dictionary between: msgspec's typed decoding.
+"""Makes a class for msgspec's typed decoding, by which bodies are parsed quickly, without dictionaries in between.
 
-It may only say yes: a body that it refuses is parsed again by the slow way, which alone decides and knows the cause.
-So whatever it takes, `columns.py` must take too, with the same values. Types for which that is not so are left out, and
-their schemas are read the slow way throughout.
+This quick way can only accept bodies. A body that it refuses is parsed again the slow way, which decides and knows the
+cause. So whatever the quick way accepts, `columns.py` must accept too, with the same values. Types for which that does
+not hold are left out: bodies of a schema that has one are always parsed the slow way.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 
 class _TooRich(Exception):
-    """The schema has a type that msgspec reads in another way than we do."""
+    """The schema has a type that msgspec does not read as we do."""
 
 
 def record_class(schema: pa.StructType) -> type[Struct] | None:
-    """Return the class for records of this schema, whose n-th field is the attribute `f<n>`, if there can be one."""
+    """Return the class for records of this schema, or None. Its attribute `f<n>` is the schema's n-th field."""
     try:
         return _record_class(schema)
     except _TooRich:
@@ -53,7 +53,7 @@ def _python_type(kind: pa.DataType) -> Any:
     if pa.types.is_floating(kind):
         return float
     if pa.types.is_string(kind) or pa.types.is_temporal(kind):
-        return str  # a time's text is read by its column
+        return str  # the column parses the text
     if pa.types.is_struct(kind):
         return _record_class(kind)
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""A schema registry that speaks Confluent's HTTP API: the text of a schema by its number, which never changes."""
+"""A client of schema registries with Confluent's HTTP API. The schema of a number never changes, so it is kept."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from pyspark_nsqtable.columns import Cause, Unfit
 _TIMEOUT: Final = 10.0  # seconds for an answer
 _TRIES: Final = 3
 _LARGEST: Final = 16 << 20  # bytes of an answer
-_NO_SUCH_SCHEMA: Final = 40403  # a registry's own word for it; any proxy or wrong path answers 404
+_NO_SUCH_SCHEMA: Final = 40403  # a registry's own code; a plain 404 may come from a proxy, or from a wrong path
 
 
 class RegistryFailed(Exception):
-    """The registry does not answer as one does. That says nothing about the bodies, so the job ends or tries again."""
+    """The registry does not answer, or answers nonsense.
+
+    This is no fault of the bodies, so the job ends or tries again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,10 @@ class Registry:
     url: str = field(repr=False)  # http://user:secret@host:8081/prefix
 
     def avro_schema(self, number: int) -> str:
-        """Return the schema of this number. Raises Unfit if there is none, and RegistryFailed if nobody can say."""
+        """Return the schema of this number.
+
+        Raises Unfit if there is none, and RegistryFailed if that cannot be found out.
+        """
         return _avro_schema(self, number)
 
     def check(self) -> None:
@@ -39,14 +45,15 @@ class Registry:
 
     @property
     def shown(self) -> str:
-        """The address, without what is secret in it."""
+        """The address, without its user and password."""
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def fetch(self, number: int) -> str:
+        """Ask the registry for a schema; see `avro_schema`, which keeps the answer."""
         status, text = self._get(f"/schemas/ids/{number}")
         if status == 404 and _code_of(text) == _NO_SUCH_SCHEMA:
-            raise Unfit(Cause.UNKNOWN_SCHEMA, f"the registry has none of number {number}")
+            raise Unfit(Cause.UNKNOWN_SCHEMA, f"the registry has no schema {number}")
         if status != 200:
             raise RegistryFailed(f"{self.shown} answers {status} when asked for schema {number}")
         try:
@@ -55,9 +62,9 @@ class Registry:
         except (ValueError, KeyError, AttributeError, TypeError):
             raise RegistryFailed(f"{self.shown} has no schema in its answer for {number}") from None
         if kind != "AVRO":
-            raise Unfit(Cause.UNKNOWN_SCHEMA, f"number {number} is of {kind}, not AVRO")
+            raise Unfit(Cause.UNKNOWN_SCHEMA, f"number {number} is for {kind}, not AVRO")
         if found.get("references"):
-            raise Unfit(Cause.UNKNOWN_SCHEMA, f"number {number} refers to other schemas, which are not followed")
+            raise Unfit(Cause.UNKNOWN_SCHEMA, f"number {number} refers to other schemas, which is not supported")
         return str(schema)
 
     def _get(self, path: str) -> tuple[int, bytes]:
@@ -85,7 +92,7 @@ class Registry:
 
 @lru_cache(maxsize=1024)
 def _avro_schema(registry: Registry, number: int) -> str:
-    """Each worker asks once for each schema."""
+    """Fetch a schema once in each worker process."""
     return registry.fetch(number)
 
 

@@ -1,9 +1,9 @@
-"""How a table's schema may live on: rows may bring new fields, and may lack what is nullable; nothing changes its type.
+"""How a table's schema may change: rows may have new fields, and may lack nullable ones, but no field changes its type.
 
-Delta's own append looks at no schema: files with other columns would be added, and readers would not see what is in them. So
-a table is widened before the first file with a new field is named. That is a commit of its own, as deltalake has none for both;
-it is made once nothing speaks against the rows, so a batch that is refused leaves the schema as it was. Writers that know only
-the old fields go on: what their files lack is read as null.
+Delta's own append does not check schemas: it would add files with other columns, and readers would not see these
+columns. So a table is widened before the first file with a new field is added. That is a commit of its own, as
+deltalake has no commit for both. It is made only when nothing else is wrong with the rows, so a batch that is refused
+leaves the schema as it was. Writers that know only the old fields go on: what their files lack is read as null.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from deltalake import DeltaTable, Field, Schema
 from deltalake.exceptions import CommitFailedError
 
 _SQL: Final[Mapping[str, str]] = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-_TRIES: Final = 10  # each one lost is somebody else's change of the schema, of which there are few in a table's life
+_TRIES: Final = 10  # each failed try is another writer's change of the schema, and these are rare
 
 Json = dict[str, Any]
 
 
 class Misfit(Exception):
-    """Rows are none of a table's; the text names the first field that says so."""
+    """Rows do not fit into a table; the text names the first field that does not."""
 
 
 def additions(table: Schema, rows: Schema) -> list[Field]:
-    """Return the fields that a table has to get for these rows; a struct that grows is there with all of its fields.
+    """Return the fields that a table needs for these rows; of a struct that grows, with all of its fields.
 
-    Raises Misfit. All that is added is nullable, as older rows do not have it.
+    New fields are nullable, as older rows do not have them. Raises Misfit.
     """
     there, given = json.loads(table.to_json()), json.loads(rows.to_json())
     after = _merged_fields("", there, given)
@@ -38,7 +38,7 @@ def additions(table: Schema, rows: Schema) -> list[Field]:
 
 
 def widen(table: DeltaTable, rows: Schema) -> None:
-    """Give the table the fields of the rows that it lacks, whoever else changes it meanwhile. Raises Misfit."""
+    """Add the fields of the rows that the table lacks, even if other writers change it meanwhile. Raises Misfit."""
 
     def attempt() -> None:
         if added := additions(table.schema(), rows):
@@ -48,7 +48,7 @@ def widen(table: DeltaTable, rows: Schema) -> None:
 
 
 def retried(attempt: Callable[[], None], *, again: Callable[[], None]) -> None:
-    """Make a commit that fails when somebody has changed the schema meanwhile; `again` looks at what is there now."""
+    """Repeat a commit that fails because another writer has changed the schema; `again` reloads the table."""
     for left in reversed(range(_TRIES)):
         try:
             attempt()

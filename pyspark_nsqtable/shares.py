@@ -1,7 +1,7 @@
-"""What the tasks of a batch bring to a table, and whether it joins what the table has, whatever the table's format.
+"""What the tasks of a batch have written for a table, and whether that joins what the table has, whatever its format.
 
-A driver asks the table for its ends, has the batch judged by them here, and makes a commit that fails if the ends move before it
-is there. That commit, and where ends are kept, is all that formats differ in.
+The driver asks the table for its ends, has the batch checked against them here, and makes a commit that fails if the
+ends move before it arrives. Formats differ only in that commit, and in where they keep the ends.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SELECTS: Final = "nsq/select"  # marks a table filled with --select; only --sele
 
 
 class AnotherJob(Exception):
-    """Somebody else lands into the table at the same time."""
+    """Another job lands in the table at the same time."""
 
 
 class NotJoined(Exception):
-    """The batch does not join what the table has, or nobody can say what the table has."""
+    """The batch does not join what the table has, or it cannot be known what the table has."""
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Batch:
 
     query: str
     number: int
-    told: Mapping[str, str]
-    marks: Sequence[str] = ()  # by which the table says what kind of table it is, once
+    told: Mapping[str, str]  # the metadata
+    marks: Sequence[str] = ()  # names to set in the table for good, like `SELECTS`
 
 
 def lanes_of(shares: Sequence[Share]) -> list[str]:
@@ -61,13 +61,14 @@ def files_of(shares: Sequence[Share]) -> list[DataFile]:
 
 
 def new_ends(shares: Sequence[Share], ends: Mapping[str, int | None], name: str) -> dict[str, int]:
-    """Return the ends that change when a table with these ends, whose name is for people, takes what the tasks have written.
+    """Return the ends that change when a table with these ends adds what the tasks have written.
 
-    Raises NotJoined where rows would be missing, and AnotherJob where the table now lacks something else than they have written.
+    Raises NotJoined if rows would be missing, and AnotherJob if the tasks have not written exactly what the table lacks
+    now. `name` is the table's, for the errors.
     """
     for share in shares:
         for span in share.spans:
-            if span.lane not in share.ends:  # nothing was to be added of it
+            if span.lane not in share.ends:  # the task had no rows of this lane
                 continue
             if first_lacking(span, share.ends[span.lane]) != first_lacking(span, ends[span.lane]):
                 raise another_job(name, span.lane)
@@ -90,25 +91,25 @@ def _joined(shares: Sequence[Share]) -> dict[str, Span]:
 def check_ahead(
     said: tuple[Numbers, Numbers], shares: Sequence[Share], *, of: str, judge: int, names: tuple[str, str]
 ) -> None:
-    """Raise NotJoined where a quarantine is ahead of its table, and what is to be landed is judged by somebody else.
+    """Raise NotJoined if a quarantine is ahead of its table and was filled with another decoder or other rules.
 
-    `said` is what the table and its quarantine keep, and `names` are theirs, for people.
+    `said` has the numbers that the table and its quarantine keep, and `names` their names, for the error.
     """
     found = ahead_and_judged_otherwise(*said, lanes_of(shares), of, judge)
     if found is not None:
         lane, end = found
         raise NotJoined(
             f"{names[1]} is ahead of {names[0]}, as after a crash: messages before {end} of lane {lane} were judged by "
-            "another decoder or other rules; land once more with these, or name another quarantine"
+            "another decoder or other rules; run once more with those, or name another quarantine"
         )
 
 
 def rows_without_ends(name: str) -> str:
     return (
-        f"{name} has rows, and does not say which messages of which log they are: "
-        "whether a message is there already cannot be known; name another table"
+        f"{name} has rows, but does not say which messages of which log they are, "
+        "so it cannot be known whether a message is already there; name another table"
     )
 
 
 def another_job(name: str, lane: str) -> AnotherJob:
-    return AnotherJob(f"another job lands into {name}: it took messages of lane {lane} meanwhile")
+    return AnotherJob(f"another job lands into {name}: it has added messages of lane {lane} meanwhile")

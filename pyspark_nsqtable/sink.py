@@ -1,7 +1,7 @@
-"""What Spark finds under the name `nsqtable`: a sink that appends to a Delta table, each micro-batch exactly once.
+"""A data source for Delta tables. Its sink appends each micro-batch exactly once.
 
-A batch is known by its query and its number, which lie in the same commit as its files: when Spark repeats a batch after a
-crash, the table says that it has it, and what was written a second time is removed.
+The commit that adds a batch's files also stores the query and the number of the batch. When Spark repeats a batch after
+a crash, the table shows that it already has the batch, and the files that were written again are removed.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ from pyspark_nsqtable.unnamed import Unnamed, is_made
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "the table's place: a folder, s3://, gs:// or abfss://; made when it is missing",
     "partitioning": "columns that become folders, separated by commas",
-    "version": "reading only: the table's version; without it the newest one",
-    "writeId": "batch only: a write with an id that the table knows adds nothing",
-    "turn": "batch only: the turn that `turn_of` has told of the version by which the rows were chosen; refused when it is over",
+    "version": "reading only: the table's version; default: the newest one",
+    "writeId": "batch only: a write with an id that the table already knows adds nothing",
+    "turn": "batch only: `turn_of` the version by which the rows were chosen; refused if that turn is over",
     **STORAGE_OPTIONS,
 }
-TURNS: Final = "nsq/turns"  # the application under which a table counts writes of rows that were chosen by what it had
+# The name under which a table counts its turns. A backfill chooses rows by what the table lacks, so two backfills at
+# once would both add the same rows. Each therefore ends the turn in which it has chosen, and only one of them can.
+TURNS: Final = "nsq/turns"
 _SPARKS_OWN: Final = frozenset(("checkpointlocation", "queryname"))
 
 
@@ -51,14 +53,14 @@ class BadOption(Exception):
 
 
 class BadTable(Exception):
-    """The table and the rows that are to be added differ in a field or in their partitioning."""
+    """The table and the new rows differ in a field or in their partitioning, or we cannot read the table."""
 
 
 class Overtaken(Exception):
-    """A backfill or reland has written, or a landing begun, since these rows were found missing."""
+    """Since these rows were found missing, another backfill or reland has written, or a landing has begun."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"somebody else has begun to add rows to {path} meanwhile: run this one again")
+        super().__init__(f"another job has begun to add rows to {path} meanwhile: run this one again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Target:
     partitioning: tuple[str, ...]
     write_id: str
     schema: pa.Schema
-    access: Access = field(default_factory=Access)  # travels to the executors, whose environment may not have it
+    access: Access = field(default_factory=Access)  # sent to the executors, whose environment may lack it
     turn: int | None = None  # None: the rows do not depend on what the table has
 
     @property
@@ -102,7 +104,7 @@ class DefaultSource(DataSource):
         return TableReader(_place(self.options), self._version().version(), schema)
 
     def _version(self) -> DeltaTable:
-        """The version to read. Raises when the table has what a list of files does not tell."""
+        """Return the version to read. Raises if the table uses features for which a list of files is not enough."""
         table = DeltaTable(**_place(self.options).for_delta(), version=_number(self.options, "version"))
         if features := UNREADABLE.intersection(table.protocol().reader_features or ()):
             raise BadTable(f"the table uses {', '.join(sorted(features))}, which we cannot read")
@@ -173,6 +175,7 @@ def _number(options: Mapping[str, str], name: str) -> int | None:
 
 
 def target_of(options: Mapping[str, str], schema: StructType) -> Target:
+    """Read the options of the sink for rows of this schema. Raises BadOption."""
     given = _given(options)
     columns = tuple(word.strip() for word in given.get("partitioning", "").split(",") if word.strip())
     for column in columns:
@@ -184,7 +187,7 @@ def target_of(options: Mapping[str, str], schema: StructType) -> Target:
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:
-    """What cannot be null in one query may be so in the next one, and both write into the same table."""
+    """Make all columns nullable: a later query may have null where this one has not, and both write to one table."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -218,21 +221,21 @@ def _files(written: list[Written]) -> list[DataFile]:
 
 
 def turn_of(table: DeltaTable) -> int:
-    """Return which turn it is in this version to write rows that were chosen by what the table has."""
+    """Return the turn of this version; see `TURNS`."""
     return table.transaction_version(TURNS) or 0
 
 
 def taken_turn(turn: int) -> Transaction:
-    """Return what a commit has to name to end this turn. Delta lets one of two such commits at once fail."""
+    """Return the transaction that ends this turn. Delta lets only one of two commits with it succeed."""
     return Transaction(TURNS, turn + 1)
 
 
 def was_not_committed(messages: Sequence[WriterCommitMessage | None]) -> bool:
-    """Return whether an abort knows that no commit was tried.
+    """Return whether it is certain, in an abort, that no commit was tried.
 
-    Spark aborts after a task that failed, and after a commit that failed, which may be there or still on its way. It runs both in
-    processes of their own, so nothing but the messages tells them apart: a task that failed has none, and Spark commits only when
-    each task has one.
+    Spark aborts after a failed task, but also after a failed commit, which may have been made or be still on its way.
+    Commit and abort run in processes of their own, so only the messages tell the two cases apart: a failed task has no
+    message, and Spark commits only if every task has one.
     """
     return None in messages
 
@@ -242,7 +245,7 @@ def unnamed(target: Target, files: Sequence[DataFile]) -> Unnamed:
 
 
 def _append_once(target: Target, written: list[Written], writer: str, version: int) -> None:
-    """Adds the files, unless this writer's version is in the table. An empty batch is none of the table's business."""
+    """Add the files, unless the table already has this version of the writer. An empty batch makes no commit."""
     files = _files(written)
     if not files:
         return
@@ -256,7 +259,7 @@ def _append_once(target: Target, written: list[Written], writer: str, version: i
             if target.turn is not None and turn_of(table) != target.turn:
                 raise Overtaken(target.path)
             check_leases((file.modified / 1000 for file in files), time.time())
-            # If this widens the table, `table` is of an older version: the append fails, and all of this is looked at again.
+            # If this widens the table, `table` is an older version, so the append fails and `attempt` is repeated.
             widen(target.table(), Schema.from_arrow(target.schema))
             transactions = [Transaction(writer, version)] if writer else []
             brought.try_commit(lambda: _append(table, target, files, transactions))
@@ -295,13 +298,16 @@ def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], transa
 
 
 def check_table(place: Place, schema: pa.Schema, partitioning: tuple[str, ...]) -> None:
-    """Raises when there is a table, and rows of this schema are none of its."""
+    """Raise BadTable if the table exists and rows of this schema do not fit into it."""
     if DeltaTable.is_deltatable(**place.for_delta()):
         check_fits(DeltaTable(**place.for_delta()), Target(str(place), partitioning, "", nullable(schema)))
 
 
 def check_fits(table: DeltaTable, target: Target) -> None:
-    """Raises BadTable. Fields that the table lacks fit: it gets them with the first rows that have them."""
+    """Raise BadTable if the rows do not fit.
+
+    Fields that the table lacks fit: the first rows that have them add them.
+    """
     try:
         additions(table.schema(), Schema.from_arrow(target.schema))
     except Misfit as misfit:
@@ -312,5 +318,5 @@ def check_fits(table: DeltaTable, target: Target) -> None:
 
 
 def action_of(file: DataFile, *, adds: bool = True) -> AddAction:
-    """The file in a commit; where it `adds` nothing, its rows were in the table before."""
+    """Return the action that adds the file in a commit. With `adds` false, its rows were in the table before."""
     return AddAction(file.path, file.size, dict(file.partition), file.modified, adds, file.stats)

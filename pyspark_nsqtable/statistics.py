@@ -1,4 +1,4 @@
-"""What a table's log says of a file's columns, from what Parquet has counted while it wrote them: readers skip files by it."""
+"""Makes the statistics of a file's columns for the table's log, by which readers skip files, from those of Parquet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _RANGED: Final = (
-    pa.types.is_boolean,  # what has no range while others have one, deltalake's reader for pyarrow does not find
+    # Without a range for booleans, where other columns have one, deltalake's reader for pyarrow would not find rows by
+    # them.
+    pa.types.is_boolean,
     pa.types.is_integer,
     pa.types.is_floating,
     pa.types.is_decimal,
@@ -22,13 +24,13 @@ _RANGED: Final = (
     pa.types.is_timestamp,
     pa.types.is_string,
 )
-_LONGEST: Final = 32  # characters of a text that the log repeats, as others who write Delta tables do
+_LONGEST: Final = 32  # characters of a text in the log, as other writers of Delta tables have it
 _LAST: Final = "\U0010ffff"
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column as Parquet counts them: a field of a struct is one of its own."""
+    """A column as Parquet counts columns: each field of a struct is a column of its own."""
 
     path: tuple[str, ...]
     kind: pa.DataType
@@ -39,7 +41,7 @@ class Leaf:
 
     @property
     def has_range(self) -> bool:
-        """Not what is in lists, as Delta knows no range of these, nor bytes."""
+        """Whether the log has a range for the column: Delta has none for bytes, nor for values in lists."""
         return any(holds(self.kind) for holds in _RANGED)
 
     def has_nan(self, rows: pa.RecordBatch) -> bool:
@@ -50,7 +52,7 @@ class Leaf:
 
 
 def leaves(schema: pa.Schema) -> list[Leaf]:
-    """In Parquet's order."""
+    """Return the columns in Parquet's order."""
     return [leaf for field in schema for leaf in _leaves(field, ())]
 
 
@@ -69,15 +71,16 @@ def _leaves(field: pa.Field, above: tuple[str, ...]) -> Iterator[Leaf]:
 
 
 def _inside(kind: pa.DataType, path: tuple[str, ...]) -> Iterator[Leaf]:
-    """The columns of what is in a list, of which only the number matters: their kind is none that has a range."""
+    """Yield the columns inside a list or map. Only their number matters, so they get a type that has no range."""
     for _ in _leaves(pa.field("element", kind), path):
         yield Leaf((*path, "element"), pa.null())
 
 
 def statistics(file: Any, columns: Sequence[Leaf], *, has_nan: Collection[Leaf] = ()) -> dict[str, Any]:
-    """As Delta's log has it, of a `pyarrow.parquet.FileMetaData`.
+    """Make the statistics of Delta's log from a `pyarrow.parquet.FileMetaData`.
 
-    Parquet's ranges leave NaN out. In a file whose range is [1, 1], readers take NaN for 1, so a column with NaN has no range.
+    Parquet's ranges ignore NaN. If a file's range were [1, 1], readers would take a NaN in it for 1, so a column with
+    NaN gets no range.
     """
     found: dict[str, Any] = {"numRecords": file.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
@@ -108,14 +111,14 @@ def _low(value: object) -> object:
 
 
 def _high(value: object) -> object:
-    """A text that was cut is smaller than what it stands for, and the largest character makes up for it."""
+    """Return an upper bound. A text that is cut becomes smaller, so the largest character is put behind it."""
     if isinstance(value, str):
         return value if len(value) <= _LONGEST else value[:_LONGEST] + _LAST
     return _plain(value)
 
 
 def _plain(value: object) -> object:
-    """Dates as JSON has them, and None for an infinity, which it does not have."""
+    """Return a value that JSON has: dates as text, and None for infinity."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="microseconds")
     if isinstance(value, date):
@@ -124,10 +127,10 @@ def _plain(value: object) -> object:
 
 
 def to_json(found: object) -> str:
-    """Return what `statistics` has found as JSON, with all digits of decimals and no exponents.
+    """Return the result of `statistics` as JSON, with all digits of decimals and no exponents.
 
-    As a float a decimal would lose digits, and deltalake takes 2.5e-08 for nothing: readers would pass over files that have
-    what they look for.
+    As a float, a decimal would lose digits, and deltalake does not understand 2.5e-08: readers would skip files that
+    have the rows they look for.
     """
     if isinstance(found, Mapping):
         return f"{{{', '.join(f'{json.dumps(name)}: {to_json(value)}' for name, value in found.items())}}}"

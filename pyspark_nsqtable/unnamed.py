@@ -1,9 +1,9 @@
-"""Files that lie in a table's folder and that no commit names: who may remove them.
+"""Removes files from a table's folder that no commit has tried to name.
 
-A commit that failed may be there all the same. Its answer was lost, or its request is still on its way and reaches the store
-later, when nobody waits for it any more. So what the log says *now* proves nothing about a file once a commit has tried to
-name it: whoever removes the file then may take it out of a table that counts it. Only files that no commit has tried to name
-are removed here. All others are left to upkeep, which waits until their lease has long expired (`lease`).
+A commit that failed may have been made all the same: its answer was lost, or its request is still on its way and
+reaches the store later. So once a commit has tried to name a file, the log as it is *now* does not prove that the file
+is unused; removing it might damage the table. Only files that no commit has tried to name are removed here. All others
+are left to upkeep, which waits until their lease has long expired (`lease`).
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ class Unnamed:
             self.remove()
 
     def try_commit(self, make: Callable[[], object]) -> None:
-        """Make the commit that names the files. Whatever it raises, they stay from now on."""
+        """Make the commit that names the files. Even if it fails, the files stay from now on."""
         self._is_tried = True
         make()
 
     def remove(self) -> None:
         for file in self._files:
-            # Upkeep removes what cannot be removed now, and an error here would hide the one that led here.
+            # Upkeep removes what cannot be removed now, and an error here would hide the original one.
             with suppress(OSError):
                 self._filesystem.delete_file(f"{self._root}/{file.path}")
 
 
 def is_made(look: Callable[[], bool]) -> bool:
-    """Return whether a commit that failed is in the table's log all the same.
+    """Return whether a commit that seemed to fail is in the table's log all the same.
 
-    `look` reads the log. If it cannot be read either, the answer is no: the commit then counts as failed, and whoever repeats it
-    will look again.
+    `look` reads the log. If that fails too, the answer is no: the commit then counts as failed, and a repetition of the
+    batch will look again.
     """
     try:
         return look()
-    except Exception:  # of a store's library, as the one that brought us here, which is the one to be told
+    except Exception:  # from a library of the store; the caller raises the first error, which says more
         return False

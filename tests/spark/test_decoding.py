@@ -81,11 +81,14 @@ def errors_of(found: Decoded, rows: int) -> list[str | None]:
         (b'{"amount": 1}', "missing field: value.user: is required"),
         (b'{"user": null}', "missing field: value.user: null, and the schema says not null"),
         (b'{"user": "a", "items": [{}]}', "missing field: value.items[0].sku: is required"),
-        (b'{"user": "a", "at": "2026-03-01T25:00:00Z"}', "bad time: value.at: '2026-03-01T25:00:00Z' is no timestamp"),
-        (b'{"user": "a", "day": "2026-02-30"}', "bad time: value.day: '2026-02-30' is no date"),
+        (
+            b'{"user": "a", "at": "2026-03-01T25:00:00Z"}',
+            "bad time: value.at: '2026-03-01T25:00:00Z' is not a timestamp",
+        ),
+        (b'{"user": "a", "day": "2026-02-30"}', "bad time: value.day: '2026-02-30' is not a date"),
         (
             b'{"user": "a", "at": 1700000000000}',
-            "bad time: value.at: 1700000000000 seconds since 1970 are outside of the years 1 to 9999",
+            "bad time: value.at: 1700000000000 seconds since 1970 are outside the years 1 to 9999",
         ),
         (b'{"user": "a"} {"user": "b"}', "trailing data: from byte 14 on"),
         (b'{"user": "a"}x', "trailing data: from byte 13 on"),

@@ -207,7 +207,7 @@ def test_what_is_no_such_message_says_why(body: bytes, error: str) -> None:
 @pytest.mark.parametrize(
     ("given_", "message", "said"),
     [
-        (b"\xff", "shop.Order", "is no descriptor set"),
+        (b"\xff", "shop.Order", "is not a descriptor set"),
         (descriptors(), "shop.Ordr", "has no message shop.Ordr; there are: .*shop.Order"),
         (descriptors(whole=False), "shop.Order", "--include_imports"),
     ],
@@ -282,10 +282,10 @@ def test_a_body_is_read_by_the_schema_that_it_was_written_by(registry: RegistryS
 @pytest.mark.parametrize(
     ("number", "error"),
     [
-        (5, "unknown schema: the registry has none of number 5"),
-        (9, "unknown schema: number 9 is of JSON, not AVRO"),
-        (10, "unknown schema: number 10 refers to other schemas, which are not followed"),
-        (11, "unknown schema: number 11 is no Avro schema: "),
+        (5, "unknown schema: the registry has no schema 5"),
+        (9, "unknown schema: number 9 is for JSON, not AVRO"),
+        (10, "unknown schema: number 10 refers to other schemas, which is not supported"),
+        (11, "unknown schema: number 11 is not an Avro schema: "),
     ],
 )
 def test_a_schema_that_cannot_be_had_is_the_rows_error(registry: RegistryServer, number: int, error: str) -> None:

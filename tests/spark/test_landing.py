@@ -586,6 +586,6 @@ def test_rows_that_lost_their_mark_are_an_error(orders: Orders, tmp_path: Path) 
     landing = landing_of({"path": job.options["path"]}, schema)
     ranges = as_rows([Range(job.head.lane, job.head.address, 0, 10)], frozenset())
     _, *rows = Marking(source_options(job.source))(iter([ranges]))
-    with pytest.raises(RuntimeError, match="without the mark"):
+    with pytest.raises(RuntimeError, match="before the mark"):
         land(landing, iter(rows), query="q", name="q-0-0")
     assert files(tmp_path) == 0

@@ -181,7 +181,7 @@ def test_of_two_backfills_at_once_one_is_refused(
     with pytest.raises(Exception, match="run this one again") as refused:
         backfill()
     assert first_cause(refused.value) == (
-        f"somebody else has begun to add rows to {pipeline.table.path} meanwhile: run this one again"
+        f"another job has begun to add rows to {pipeline.table.path} meanwhile: run this one again"
     )
     assert pipeline.numbers() == list(range(50))
 
