@@ -1,1 +1,4 @@
-"""The data pipeline: topics into tables and counts, and back again. The command is `nsqpipe`; see docs/how-to/spark.md."""
+"""The data pipeline: topics into tables and counts, and back again.
+
+The command is `nsqpipe`; see docs/how-to/spark.md.
+"""

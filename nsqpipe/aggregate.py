@@ -1,4 +1,4 @@
-"""`nsqpipe aggregate`: counts, rates, bytes and percentiles of each topic and window, as a table and as a small JSON file."""
+"""`nsqpipe aggregate`: counts, rates, bytes and percentiles of topics and windows, as a table and a JSON file."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Aggregate:
     window_seconds: int
     watermark_seconds: int
     checkpoint: str
-    results: Place | None  # what nsqadmin charts; a window grows in it while it is still open
-    keep: int  # windows of each topic in the results
-    table: Table | None  # windows that are closed, each once
+    results: Place | None  # the file that nsqadmin charts; windows that are still open are in it, and grow
+    keep: int  # how many windows of each topic the results have
+    table: Table | None  # gets each window once, when it is closed
     every: str
     until_now: bool
-    prefix: str = ""  # of its queries' names
+    prefix: str = ""  # of the names of its queries
 
 
 def start_aggregating(spark: SparkSession, job: Aggregate) -> Iterator[StreamingQuery]:

@@ -1,4 +1,7 @@
-"""`nsqpipe bench`: how fast this Spark reads this cluster's topics. The project's own figures are from `python -m bench spark`."""
+"""`nsqpipe bench`: how fast this Spark reads this cluster's topics.
+
+The project's own figures are from `python -m bench spark`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ class Figure:
 def measure(
     spark: SparkSession, source: sources.From, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[Figure]:
-    """Each job reads all of the topics. The first one also starts Python workers, and does not count."""
+    """Time several jobs, each of which reads the topics completely. A count before them starts the Python workers."""
     rows = sources.batch(spark, source)
     total = rows.count()
     with TemporaryDirectory(prefix="nsqpipe-bench-") as folder:

@@ -1,6 +1,7 @@
-"""The files of a streaming query's checkpoint, as Spark writes them: its id, its planned batches, and which are committed.
+"""Reads and makes the files of a query's checkpoint: its id, and the planned and committed batches.
 
-A power cut may tear a file, as Spark does not wait for the disk. Such a file is named, and nothing is guessed from it.
+Spark does not wait for the disk, so a power cut may leave a torn file. A torn file is an error that names it; nothing
+is guessed from its contents.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
 
 _HEADER: Final = "v1"  # the first line of each file in Spark's logs of batches
-_NO_OFFSET: Final = "-"  # of a source that had none yet
+_NO_OFFSET: Final = "-"  # stands for a source that has no offset yet
 
 
 def checkpointed(checkpoint: Place) -> tuple[int, list[dict[str, int]]]:
-    """Return the last planned batch of a checkpoint, and where each of its sources stands then. Raises PipeFailed."""
+    """Return the last planned batch of a checkpoint, and where each source stands at its end. Raises PipeFailed."""
     batch, offsets = last_offsets(checkpoint)
     return batch, [lanes_of(offset) for offset in offsets]
 
 
 def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
-    """Return the last planned batch, and the offset of each source as it wrote it. Raises PipeFailed."""
+    """Return the last planned batch, and the offset of each source as the source wrote it. Raises PipeFailed."""
     batches = planned_in(checkpoint)
     if not batches:
         raise PipeFailed(f"there is no checkpoint with offsets at {checkpoint}")
@@ -38,21 +39,21 @@ def last_offsets(checkpoint: Place) -> tuple[int, list[Any]]:
 
 
 def check_topics(lanes: Iterable[str], options: SourceOptions, checkpoint: str) -> None:
-    """Raises PipeFailed for a checkpoint of another topic.
+    """Raise PipeFailed for a checkpoint of another topic.
 
-    Otherwise the source would say that these lanes are lost, and how to do without them.
+    Without this check, the source would report its lanes as lost, and suggest to go on without them.
     """
     topics = {Lane.parse(lane).topic for lane in lanes}
     strange = topics - options.topics.among(topics)
     if strange:
         raise PipeFailed(
-            f"the checkpoint {checkpoint} is of topic {', '.join(sorted(strange))}, and this job reads "
+            f"the checkpoint {checkpoint} is for topic {', '.join(sorted(strange))}, and this job reads "
             f"{', '.join(options.topics.words)}: name the checkpoint that is this job's, or a new one with a new table"
         )
 
 
 def query_in(checkpoint: Place) -> str:
-    """Return the id of the query that has the checkpoint; empty where there is none yet. Raises PipeFailed."""
+    """Return the id of the checkpoint's query; empty if there is no checkpoint yet. Raises PipeFailed."""
     file = checkpoint.child("metadata")
     text = read_text(file)
     if text is None:
@@ -64,7 +65,7 @@ def query_in(checkpoint: Place) -> str:
 
 
 def planned_in(checkpoint: Place) -> list[int]:
-    """Raises PipeFailed where batches are committed, and none is planned."""
+    """Return the numbers of the planned batches. Raises PipeFailed if batches are committed but none is planned."""
     planned = batches_in(checkpoint.child("offsets"))
     if not planned and committed_in(checkpoint):
         raise _torn(checkpoint.child("offsets"))
@@ -79,21 +80,21 @@ def offsets_of(checkpoint: Place, batch: int) -> list[Any]:
     """Return where each source stands at the end of a planned batch. Raises PipeFailed."""
     file = checkpoint.child("offsets").child(str(batch))
     header, *rest = (read_text(file) or "").splitlines() or [""]
-    if header != _HEADER or len(rest) < 2:  # the first of them is about the batch
+    if header != _HEADER or len(rest) < 2:  # a line about the batch, and one for each source
         raise _torn(file)
     return [None if line == _NO_OFFSET else from_json(line, file) for line in rest[1:]]
 
 
 def make_checkpoint(checkpoint: Place, query: str) -> None:
-    """Make a checkpoint of a query that has not planned anything, which Spark takes for its own; one that is there stays."""
+    """Make a checkpoint of a query that has not planned a batch yet, unless there is a checkpoint already."""
     create_text(checkpoint.child("metadata"), json.dumps({"id": query}))
 
 
 def make_checkpoint_at(checkpoint: Place, query: str, offset: object) -> None:
-    """Make a checkpoint of a query whose first batch, of one source, ended there.
+    """Make a checkpoint of a query with one source, whose first batch ended at this offset.
 
-    Whatever ends this in the middle, no batch is planned that is not committed, which Spark would run: without the plan
-    nobody starts (`planned_in`), and the id can be any.
+    The commit is written before the plan, as Spark would run a batch that is planned but not committed. If this is
+    interrupted between the two, `planned_in` refuses the checkpoint. If the id is missing, Spark chooses one.
     """
     about = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
     replace_text(checkpoint.child("commits").child("0"), f'{_HEADER}\n{{"nextBatchWatermarkMs":0}}')
@@ -102,13 +103,16 @@ def make_checkpoint_at(checkpoint: Place, query: str, offset: object) -> None:
 
 
 def batches_in(folder: Place) -> list[int]:
-    """Return the numbers of the batches in one of Spark's logs, in which some may be joined to one `<number>.compact`."""
+    """Return the numbers of the batches in one of Spark's logs.
+
+    It may have joined earlier ones in `<number>.compact`.
+    """
     names = [name.removesuffix(".compact") for name in names_in(folder)]
     return sorted(int(it) for it in names if it.isdigit())
 
 
 def from_json(text: str, file: Place) -> Any:
-    """Raises PipeFailed, which names the file."""
+    """Parse the text of a file. Raises PipeFailed, which names the file."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,7 +1,8 @@
-"""What can be known before Spark is started: each function looks at one thing, and raises one line when a job cannot work.
+"""Checks of a job before Spark is started: each function checks one thing, and raises one line if the job cannot work.
 
-What costs nothing comes first, then this machine's disk, then the nodes. Nothing is left behind, and whatever cannot be found
-out in time is left to the job itself, which has more patience: a check refuses only what it has seen to be wrong.
+What costs nothing is checked first, then this machine's disk, then the nodes. Checks leave nothing behind. What they
+cannot find out in time is left to the job itself, which has more patience: a check refuses only what it has seen to be
+wrong.
 """
 
 from __future__ import annotations
@@ -41,18 +42,19 @@ if TYPE_CHECKING:
     from pyspark_nsq.options import SourceOptions
 
 _PATIENCE: Final = 1.0  # seconds for all nodes together
-_CONNECT_PATIENCE: Final = 0.4  # seconds for a master or a Connect server; with the nodes a second and a half at most
+_CONNECT_PATIENCE: Final = 0.4  # seconds for a master or a Connect server, so that all checks take 1.5 s at most
 _MASTER: Final = re.compile(r"local(-cluster)?(\[[^\]]+\])?|yarn|spark://(.+)|k8s://.+")
-_TCP_PORT: Final = "E_BAD_PROTOCOL"  # what the port of the TCP protocol says to a GET
+_TCP_PORT: Final = "E_BAD_PROTOCOL"  # how the port of the TCP protocol answers a GET
 
 
 def check(job: Job) -> None:
+    """Check all that can be known without Spark. Raises PipeFailed or WrongUsage."""
     check_session(job)
     check_work(job)
 
 
 def check_session(job: Job) -> None:
-    """What several jobs may have in common."""
+    """Check what jobs in one session share: Spark's master or server, and the port for metrics."""
     if isinstance(job, OnSpark):
         _spark(job)
     if isinstance(job, OfStreams) and job.metrics_address:
@@ -60,8 +62,8 @@ def check_session(job: Job) -> None:
 
 
 def check_work(job: Job) -> None:
-    """What a job reads, and where it writes."""
-    if not getattr(job, "remote", ""):  # or paths are the server's
+    """Check what a job reads, and where it writes."""
+    if not getattr(job, "remote", ""):  # with Spark Connect, paths are the server's
         _paths(job)
     if isinstance(job, (Decoding, Quality)) and job.rules is not None:
         _rules(job.rules)
@@ -159,7 +161,7 @@ def _paths(job: Job) -> None:
 
 
 def import_for(jobs: Iterable[Job]) -> None:
-    """Import what only some jobs need. Raises PipeFailed where it is not installed."""
+    """Import what only some of these jobs need. Raises PipeFailed if it is not installed."""
     if any(isinstance(job, Land) and job.is_iceberg for job in jobs):
         if find_spec("pyiceberg") is None:
             raise PipeFailed(f"--format iceberg needs pyiceberg: {GET_PYICEBERG}")
@@ -167,7 +169,7 @@ def import_for(jobs: Iterable[Job]) -> None:
 
 
 def _iceberg(job: Land) -> None:
-    """The catalog answers, and where there are tables, their ends mean something."""
+    """Check that the catalog answers, and that the ends of tables that exist account for their rows."""
     import_for([job])
     from nsqpipe.iceberg import standing
     from nsqpipe.tables import tables_of
@@ -181,13 +183,13 @@ def _beside(table: str) -> str:
 
 
 def _local(path: str) -> Path | None:
-    """None: it lies elsewhere."""
+    """Return the path if it is on this machine, or None."""
     path = path.removeprefix("file://") if path.startswith("file:///") else path
     return None if "://" in path or path.startswith("hdfs:") else Path(path)
 
 
 def _new_table(flag: str, path: str, format: Format) -> None:
-    """There may be one, but then of this format."""
+    """Check a place for a table. A table that exists there must have this format."""
     _folder(flag, path)
     found = _format_at(path)
     if found not in (None, format):
@@ -231,12 +233,12 @@ def _file(flag: str, path: str | Path) -> None:
     if here is None:
         return
     if here.is_dir():
-        raise PipeFailed(f"{flag} {path} is a folder, and should be a file")
+        raise PipeFailed(f"{flag} {path} is a folder, but should be a file")
     _folder(flag, str(here.parent))
 
 
 def _stored(job: Stored, path: str) -> None:
-    """What lies in an object store can be reached and written; disks have been looked at."""
+    """Check that an object store can be reached and written to; disks have been checked already."""
     if _local(path) is None:
         from nsqpipe.storage import check_place, place_for
 
@@ -272,7 +274,7 @@ def _decoder(job: Bodies) -> None:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """A wrong option is wrong usage; what a node answers, or does not, is the world's."""
+    """Translate a wrong option into wrong usage, and what a node answers, or does not answer, into a failure."""
     from pyspark_nsq.errors import BadOption, NsqError
 
     try:
@@ -302,7 +304,7 @@ def _source(job: Land | Aggregate | Backfill | Bench) -> None:
     cluster = Cluster(options, Http(replace(options.access, timeout=min(options.access.timeout, _PATIENCE))))
 
     def look() -> None:
-        # What may be left out is no reason to refuse; but somebody has to say which nodes there are.
+        # Nodes that may be left out are no reason to refuse the job, but something has to tell which nodes there are.
         if options.lossless:
             cluster.heads(for_stream=isinstance(job, OfStreams))
         else:
@@ -359,7 +361,7 @@ def _checkpoints_are_of(options: SourceOptions, checkpoints: Sequence[str]) -> N
 
 
 def _rows_fit(job: Land, options: SourceOptions) -> None:
-    """Into tables that are there, of formats that have a schema."""
+    """Check that the rows fit into tables that exist, if their format has a schema."""
     if job.format is Format.PARQUET:
         return
     from nsqpipe.decoders import decoder_of
@@ -368,14 +370,14 @@ def _rows_fit(job: Land, options: SourceOptions) -> None:
 
     good, bad = landing.schemas(options, decoder_of(job), drops_body=job.drop_body)
     table, quarantine = tables_of(job)
-    if not job.select:  # what is selected, Spark will say
+    if not job.select:  # only Spark knows the columns that a SELECT makes
         table.check_rows(good)
     if job.can_fail:
         quarantine.check_rows(bad)
 
 
 def _within(seconds: float, look: Callable[[], object]) -> None:
-    """What takes longer is not waited for. Whoever resolves a name has no timeout of its own."""
+    """Look, but do not wait longer than this: resolving a name has no timeout of its own, so it takes a thread."""
     failed: list[Exception] = []
 
     def run() -> None:

@@ -1,4 +1,8 @@
-"""The command `nsqpipe`: which commands there are, and what each of them does with its job."""
+"""The commands of `nsqpipe`, and what each of them does with its job.
+
+Imports stand inside the functions where they are slow: Spark and pyarrow take a second that `--help`, and a command
+line that is wrong, should not cost.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,15 @@ if TYPE_CHECKING:
 
 FOUND_SOMETHING: Final = 3
 ABOUT: Final = (
-    "Topics into tables and counts, and back again, on Spark. The source reads nsqd's log by exact offsets; "
-    "no channel is used."
+    "Lands topics in tables and counts, and replays tables into topics, on Spark. The source reads nsqd's log by exact "
+    "offsets; no channel is used."
 )
 EPILOG: Final = (
-    "Exit status: 0 done, or stopped as asked; 1 it failed, and one line says why; 2 the command line is wrong; "
+    "Exit status: 0 done, or stopped as asked; 1 the command failed, and one line says why; 2 the command line is wrong; "
     "3 doctor or quality found something, lag is above --at-most, nodes were missing for lag or --until-now, or "
-    "--until-now was stopped before it had read all."
+    "--until-now was stopped before it had read everything."
 )
-OFFSETS: Final = "Where a checkpoint stands, and new checkpoints that begin where you say."
+OFFSETS: Final = "Show where a checkpoint stands, or make a new checkpoint that begins where you say."
 
 
 def land(job: jobs.Land) -> None:
@@ -67,7 +71,7 @@ def run_file(job: jobs.Run) -> None:
         pipeline = read_pipeline(job)
     with running(pipeline.run) as run:
         run.check()
-        # All that the jobs' checks import, too: threads that import beside each other may find half a module.
+        # All that the jobs' checks import: threads that import the same module at once may see half of it.
         import nsqpipe.session  # noqa: F401
         from nsqpipe.checks import check_work, import_for
         from nsqpipe.pipeline import for_each
@@ -96,13 +100,13 @@ def replay(job: jobs.Replay) -> None:
         reached = replaying.Reached.load(progress, name, job.what)
         rows = table_for(job, job.table, job.format).read(spark)
         chosen = replaying.chosen(rows, topic=job.topic, since=job.since, until=job.until, where=job.where)
-        run.told("counting what is to be sent")
+        run.show("counting the messages to send")
         slices = replaying.plan(chosen, job.rate, reached)
         total = sum(part.rows for part in slices)
         sent = 0
         if not job.dry_run:
             settings = replaying.Replay(sink=sink, rate=job.rate, exactly_once=job.exactly_once, name=name)
-            sent = replaying.run(chosen, slices, settings, reached, run.told)
+            sent = replaying.run(chosen, slices, settings, reached, run.show)
         found = {"messages": total, "sent": sent, "slices": len(slices)}
         _print(job, found, f"{total:,} messages in {len(slices)} slices; {sent:,} sent")
 
@@ -114,7 +118,7 @@ def compact(job: jobs.Compact) -> None:
 
         keep = None if job.vacuum_hours is None else timedelta(hours=job.vacuum_hours)
         found = maintenance.compact(table_for(job, job.table), target_bytes=job.target_mb << 20, keep=keep)
-        _print(job, found, f"{found['removed']} files became {found['added']}; {found['vacuumed']} old ones removed")
+        _print(job, found, f"{found['removed']} files became {found['added']}; {found['vacuumed']} old files removed")
 
 
 def dedupe(job: jobs.Dedupe) -> None:
@@ -137,7 +141,7 @@ def reland(job: jobs.Reland) -> None:
         settings = relanding.Reland(table=table, quarantine=quarantine, decoder=decoder_of(job))
         found = relanding.reland(settings)
         text = (
-            f"{found.landed:,} rows landed, {found.missing_fields:,} fields missing and {found.extra_fields:,} passed over; "
+            f"{found.landed:,} rows landed, {found.missing_fields:,} fields missing and {found.extra_fields:,} ignored; "
             f"{found.failing:,} still fail, {found.by_rule:,} broke a rule"
         )
         _print(job, asdict(found), text)
@@ -179,7 +183,7 @@ def lag(job: jobs.Lag) -> None:
         ]
         lines = [
             f"{it.lane}  reached {_or_dash(it.reached)} of {_or_dash(it.next)}, "
-            f"{'nobody knows how much' if it.behind is None else f'{it.behind:,}'} behind"
+            f"{'an unknown number' if it.behind is None else f'{it.behind:,}'} behind"
             for it in found.lanes
         ]
         least = "at least " if found.missing else ""
@@ -271,7 +275,7 @@ app: Final = command_line.root(ABOUT, EPILOG, {"offsets": OFFSETS}, COMMANDS)
 
 def _places(job: jobs.Doctor) -> list[Place]:
     if not job.table:
-        return []  # where pyarrow is missing, doctor is to say so
+        return []  # without the import below, doctor itself can report that pyarrow is missing
     from nsqpipe.storage import place_for
 
     return [place_for(job, path) for path in job.table]

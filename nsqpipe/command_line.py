@@ -1,8 +1,8 @@
-"""From tables of settings to a command line: each job's options, the file of `--config`, and one line for what is wrong.
+"""Makes a command line from tables of settings: the options of each job, the file of `--config`, and one-line errors.
 
 Typer reads a command's options from the signature of its function. This module makes that signature from the job's
-table, so each setting is written down once, in `jobs.py`. It uses typer's public names alone: typer has a copy of click
-of its own, and the classes of an installed click do not fit it.
+table, so each setting is written down once, in `jobs.py`. It uses only typer's public names, because typer contains its
+own copy of click, which does not accept the classes of an installed click.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from nsqpipe.config_file import Values, read_config
 from nsqpipe.settings import Job, Setting, settings_of
 
 ABOUT_CONFIG: Final = "TOML file with options: a table for each command, as in [land] topic = ['clicks']"
-WRONG: Final = 2  # the exit status of a command line that cannot be meant
+WRONG: Final = 2  # the exit status of a wrong command line
 
-Commands = Mapping[str, tuple[type[Job], Callable[[Any], None]]]  # by name; one of two words is in a group
+Commands = Mapping[str, tuple[type[Job], Callable[[Any], None]]]  # by name; the first of two words is a group
 
 
 class _OneLine(TyperGroup):
@@ -48,7 +48,7 @@ class _OneLine(TyperGroup):
         try:
             release_signals()
             return super().invoke(ctx)
-        except KeyboardInterrupt:  # before there was anything to stop
+        except KeyboardInterrupt:  # it came before there was anything to stop
             typer.echo("nsqpipe: stopped", err=True)
             raise typer.Exit from None
 
@@ -100,7 +100,7 @@ def _help_if_alone(context: typer.Context) -> None:
 
 
 def _nested(said: Mapping[str, Values]) -> dict[str, Any]:
-    """Return the values as typer looks for them: a group's commands are in a table of the group."""
+    """Return the values as typer expects them: the commands of a group are in a dictionary of that group."""
     found: dict[str, Any] = {}
     for name, values in said.items():
         *group, last = name.split()
@@ -129,13 +129,13 @@ def _add(to: typer.Typer, name: str, job: type[Job], run: Callable[[Any], None])
 
 
 def ordered(job: type[Job]) -> list[Setting]:
-    """Return the settings as they are shown: required ones come first, then those that only this job has."""
+    """Return the settings in the order of `--help`: required ones, then those that only this job has, then the rest."""
     own = vars(job).get("__annotations__", {})
     return sorted(settings_of(job), key=lambda it: (not it.is_required, it.name not in own))
 
 
 def _parameter(it: Setting) -> inspect.Parameter:
-    # Help shows the table's default. The value in the file of --config may be a password.
+    # Help shows the default from the table of settings, as the value from the file of --config may be a password.
     about: Any = {"help": it.help, "parser": _parser(it), "show_default": it.shown_default() or False}
     if it.repeats:
         about |= {"metavar": f"<{it.type.__name__}>"}  # typer would show a list
@@ -149,7 +149,7 @@ def _parameter(it: Setting) -> inspect.Parameter:
 
 
 def _parser(it: Setting) -> Callable[[Any], Any] | None:
-    """Return what makes a value of a word, where the type alone does not say it. Its errors name what is expected."""
+    """Return the function that parses a word, if the type alone is not enough. Its errors name what is expected."""
     convert: Callable[[str], Any]
     if it.parse is not None:
         convert = it.parse

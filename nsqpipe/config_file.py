@@ -1,4 +1,4 @@
-"""The file of `--config`: a TOML table for each command, whose values stand in for options that are not given."""
+"""Reads the file of `--config`: a TOML table for each command, with values for options that are not given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nsqpipe.settings import Job, settings_of
 
 STORAGE: Final = "storage"  # the table about object stores, for all commands
 
-Jobs = Mapping[str, type[Job]]  # by the name of their command, which has a second word where it is in a group
+Jobs = Mapping[str, type[Job]]  # by the name of their command; in a group, it has two words
 Values = dict[str, Any]  # by the name of the field
 
 
@@ -46,14 +46,17 @@ def _tables(found: Mapping[str, Any], jobs: Jobs, group: str = "") -> Iterator[t
 
 
 def _values(name: str, options: Values, job: type[Job]) -> Iterator[tuple[str, Any]]:
-    """Yield fields and their values. An option is spelled with - or _; a repeatable one has a list or a single value."""
+    """Yield fields and their values.
+
+    An option is spelled with - or _; a repeatable one has a list or a single value.
+    """
     known = {it.key: it for it in settings_of(job) if it.flag}
     for spelled, value in options.items():
         found = known.get(spelled.replace("-", "_"))
         if found is None:
             raise ValueError(f"{_spelled(name)} has no option {spelled}")
         if isinstance(value, dict):
-            raise ValueError(f"{_spelled(name)}: {spelled} is a table, and should be a value")
+            raise ValueError(f"{_spelled(name)}: {spelled} is a table, but should be a value")
         if found.repeats:
             value = value if isinstance(value, list) else [value]
         elif isinstance(value, list):
@@ -62,5 +65,5 @@ def _values(name: str, options: Values, job: type[Job]) -> Iterator[tuple[str, A
 
 
 def _spelled(name: str) -> str:
-    """Return the name of a command's table in TOML."""
+    """Return how TOML spells the name of a command's table."""
     return name.replace(" ", ".")

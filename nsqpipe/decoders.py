@@ -1,4 +1,4 @@
-"""What bodies mean: nothing (raw), or a record of some format by a schema. All that can be wrong is said before Spark starts."""
+"""Makes the decoder of bodies that a job's options describe. Wrong options are found before Spark starts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def make_decoder(
     message: str = "",
     confluent: bool = False,
 ) -> Decoder:
-    """`schema` as in SQL: `user string, amount double`. Raises PipeFailed; a registry is not asked yet."""
+    """Return the decoder for these options. Raises PipeFailed. It does not ask a registry yet.
+
+    `schema` is spelled as in SQL: `user string, amount double`. `avro_schema` and `descriptors` are paths of files.
+    """
     _check_combination(
         kind,
         {
@@ -55,7 +58,7 @@ def make_decoder(
 
 
 def decoder_of(job: Bodies) -> Decoder:
-    """Raises PipeFailed."""
+    """Return the decoder that the job's options describe. Raises PipeFailed."""
     return make_decoder(
         job.decoder,
         job.schema,
@@ -82,8 +85,8 @@ def _check_combination(kind: Kind, given: dict[str, tuple[object, tuple[Kind, ..
     for flag, (value, kinds) in given.items():
         if value and kind not in kinds:
             if kind is Kind.RAW:
-                raise PipeFailed(f"{flag} says nothing about raw bodies: choose a --decoder")
-            raise PipeFailed(f"{flag} says nothing about bodies of {kind}; it is for {', '.join(kinds)}")
+                raise PipeFailed(f"{flag} does not apply to raw bodies: choose a --decoder")
+            raise PipeFailed(f"{flag} does not apply to --decoder {kind}; it is for {', '.join(kinds)}")
 
 
 def _fields(kind: Kind, schema: str) -> pa.StructType:
@@ -92,7 +95,7 @@ def _fields(kind: Kind, schema: str) -> pa.StructType:
     try:
         return parse_fields(schema)
     except BadSchema as error:
-        raise PipeFailed(f"--schema {schema!r} is no list of fields: {error}") from None
+        raise PipeFailed(f"--schema {schema!r} is not a list of fields: {error}") from None
 
 
 def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -> Decoder:
@@ -101,7 +104,7 @@ def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -
 
     if bool(path) == bool(registry):
         raise PipeFailed(
-            "--decoder avro needs --avro-schema, the file with the schema that bodies were written by, or --registry"
+            "--decoder avro needs --avro-schema, the file with the schema that bodies were written with, or --registry"
         )
     if registry:
         return confluent_avro_decoder(fields, _registry(registry))
@@ -109,7 +112,7 @@ def _avro(fields: pa.StructType, path: str, registry: str, *, confluent: bool) -
     try:
         return confluent_avro_decoder(fields, text) if confluent else avro_decoder(fields, text)
     except BadAvroSchema as error:
-        raise PipeFailed(f"--avro-schema {path} is no Avro schema: {error}") from None
+        raise PipeFailed(f"--avro-schema {path} is not an Avro schema: {error}") from None
 
 
 def _protobuf(fields: pa.StructType, path: str, message: str, *, confluent: bool) -> Decoder:
@@ -133,13 +136,14 @@ def _registry(url: str) -> Registry:
 
     try:
         parts = urlsplit(url)
-        # An @ behind the host is one of a password with a slash, of which the rest would be taken for a path.
+        # An @ behind the host means that the password has a slash, and the rest of it would be taken for a path.
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         good = good and "@" not in url.rpartition(parts.netloc)[2]
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         good = False
     if not good:
-        raise PipeFailed("--registry: expected an address as in http://registry:8081")  # it may hold a password
+        # The address may hold a password, so it is not shown.
+        raise PipeFailed("--registry: expected an address like http://registry:8081")
     return Registry(url)
 
 

@@ -1,4 +1,4 @@
-"""`nsqpipe doctor`: what keeps a pipeline from running, one line for each finding. No Spark is started."""
+"""`nsqpipe doctor`: reports what keeps a pipeline from running, one line for each finding. Spark is not started."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Finding:
 
 
 def examine(source: From | None, places: Iterable[Place] = ()) -> Iterator[Finding]:
+    """Yield the findings about this installation, these places, and the topics of the source."""
     for check in (java, spark_home, worker_python, pyspark, pyarrow, protobuf, pandas, deltalake, pyiceberg):
         yield check()
     yield from data_sources()
@@ -58,7 +59,7 @@ def java(run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run) 
 
 
 def spark_home() -> Finding:
-    """Where it is set Spark is taken from there, and not from the package."""
+    """Check SPARK_HOME: if it is set, Spark is taken from there and not from the package."""
     home = os.environ.get("SPARK_HOME")
     if not home:
         return Finding(True, "Spark comes with pyspark")
@@ -72,7 +73,7 @@ def spark_home() -> Finding:
 def worker_python() -> Finding:
     given = os.environ.get("PYSPARK_PYTHON")
     if given and shutil.which(given) is None:
-        return Finding(False, f"PYSPARK_PYTHON is {given}, which is no program here")
+        return Finding(False, f"PYSPARK_PYTHON is {given}, which is not a program here")
     return Finding(True, f"workers run {given or sys.executable}")
 
 
@@ -81,7 +82,9 @@ def pyspark() -> Finding:
     if here is None:
         return Finding(False, f"no pyspark: pip install pyspark=={PYSPARK}")
     if here != PYSPARK:
-        return Finding(False, f"pyspark {here}: sources in Python are young, and {PYSPARK} is what we were tried with")
+        return Finding(
+            False, f"pyspark {here}: its API for sources in Python is new; only {PYSPARK} was tested with ours"
+        )
     return Finding(True, f"pyspark {here}, Python {sys.version.split()[0]}")
 
 
@@ -120,12 +123,15 @@ def pyiceberg() -> Finding:
     if here is None:
         return Finding(True, f"no pyiceberg, which only `land --format iceberg` needs: {GET_PYICEBERG}")
     if tuple(map(int, here.split(".")[:2])) != (0, 12):
-        return Finding(False, f"pyiceberg {here}: landing is tried out with 0.12 alone; {GET_PYICEBERG}")
+        return Finding(False, f"pyiceberg {here}: landing was only tested with 0.12; {GET_PYICEBERG}")
     return Finding(True, f"pyiceberg {here}")
 
 
 def data_sources() -> Iterator[Finding]:
-    """Spark imports every top-level module that begins with `pyspark_`. One that breaks hides all the others from it."""
+    """Check that Spark can find our sources.
+
+    It imports every top-level module whose name begins with `pyspark_`. If one of them fails, Spark finds none.
+    """
     broken = False
     for module in pkgutil.iter_modules():
         if module.name.startswith("pyspark_"):
@@ -144,7 +150,7 @@ def data_sources() -> Iterator[Finding]:
 
 
 def writable(place: Place) -> Finding:
-    from nsqpipe.storage import check_place  # it imports pyarrow, which we are here to say is missing
+    from nsqpipe.storage import check_place  # imports pyarrow, which may be missing
 
     try:
         check_place(place, to_write=True)
@@ -154,9 +160,9 @@ def writable(place: Place) -> Finding:
 
 
 def cluster(source: From) -> Iterator[Finding]:
-    """Each topic at each node, and those that are nowhere: one that is bad does not hide another."""
+    """Report on each topic at each node, and on topics that no node has. A bad finding does not hide others."""
     try:
-        from nsqpipe.lag import cluster_of  # it imports pyspark, which we are here to say is missing
+        from nsqpipe.lag import cluster_of  # imports pyspark, which may be missing
         from pyspark_nsq.cluster import no_retention_text
         from pyspark_nsq.errors import NsqError, Unreachable
         from pyspark_nsq.lanes import Head

@@ -1,4 +1,4 @@
-"""The command `nsqpipe`, from its first line on: SIGINT or SIGTERM, whenever it comes, ends it with status 0 and a word."""
+"""The entry point of `nsqpipe`. SIGINT or SIGTERM ends the command with status 0 and a line, however early it comes."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ def main() -> None:
 
     # Until there are queries to stop, SIGTERM ends a command as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    app(prog_name="nsqpipe")  # which releases the signals as soon as it can tell of them
+    app(prog_name="nsqpipe")  # releases the signals as soon as it can report that one has come

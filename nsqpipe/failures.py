@@ -1,4 +1,4 @@
-"""What ends a job, in one line for the one who runs it."""
+"""The errors that end a job, each in one line for the person who runs it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _OURS: Final = re.compile(r"^(?:Caused by: )?(?:pyspark_nsq(?:table)?|nsqpipe)\.
 _PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", re.MULTILINE)
 _CAUSE: Final = re.compile(r"^\s*(?:Caused by)?: (?:[\w$]+\.)*([\w$]+)(?:: (.*))?$", re.MULTILINE)
 _WRAPPED: Final = re.compile(r"^(?:[\w$]+\.)+[\w$]*(?:Error|Exception): ")
-_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")  # with which deltalake's library decorates
-_MOST: Final = 500  # characters
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")  # deltalake's errors have colours
+_MOST: Final = 500  # characters of a line
 
 
 class PipeFailed(Exception):
@@ -21,13 +21,13 @@ class PipeFailed(Exception):
 
 
 class WrongUsage(PipeFailed):
-    """What was asked for cannot be meant: the command line is to be changed, not the world."""
+    """The command line is wrong, so that it has to be changed."""
 
     exit_status = 2
 
 
 class SeveralFailed(PipeFailed):
-    """What went wrong with several jobs, or in several places, each with a line of its own."""
+    """Several jobs failed, or several things are wrong. The text has a line for each."""
 
     def __init__(self, failures: Sequence[PipeFailed]) -> None:
         super().__init__("\n".join(map(str, failures)))
@@ -35,16 +35,16 @@ class SeveralFailed(PipeFailed):
 
 
 def of_job(name: str, error: BaseException) -> PipeFailed:
-    """What went wrong with one job of several, with its name in front of it."""
+    """Return the failure of one of several jobs, with the job's name in front."""
     kind = WrongUsage if isinstance(error, WrongUsage) else PipeFailed
     return kind(f"{name} {error if isinstance(error, PipeFailed) else first_cause(error)}")
 
 
 def first_cause(error: BaseException) -> str:
-    """What went wrong at the bottom of it, in one line: Spark wraps it several times, and its traces are long.
+    """Return the root cause of an error in one line. Spark wraps errors several times, and its traces are long.
 
-    What our own source or sink said in a worker comes before all; then what Python raised there; then the last of Java's
-    causes.
+    An error of our own source or sink in a worker takes precedence, then any Python error there, then the last of
+    Java's causes.
     """
     whole = "\n".join(_texts(error))
     if ours := _OURS.findall(whole):
@@ -54,7 +54,7 @@ def first_cause(error: BaseException) -> str:
     if causes := _CAUSE.findall(whole):
         *above, (kind, text) = causes
         for outer, more in reversed(above):
-            if text and more.endswith(text):  # it says the same, and of what
+            if text and more.endswith(text):  # the outer one says the same, and what it is about
                 kind, text = outer, more
         return _said(kind, text)
     if isinstance(error, OSError) and error.strerror:
@@ -63,9 +63,9 @@ def first_cause(error: BaseException) -> str:
 
 
 def _texts(error: BaseException) -> Iterator[str]:
-    """All that is known of it: its own words, and the trace of the Java exception that it stands for."""
+    """Yield all texts about an error: its own, the trace of the Java exception behind it, and those of its causes."""
     yield str(error)
-    trace = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None)  # here, or behind Connect
+    trace = getattr(error, "_stackTrace", None) or getattr(error, "_stacktrace", None)  # the latter with Connect
     if isinstance(trace, str):
         yield trace
     cause = getattr(error, "_cause", None) or error.__cause__
@@ -74,7 +74,7 @@ def _texts(error: BaseException) -> Iterator[str]:
 
 
 def _said(kind: str, text: str) -> str:
-    """The text alone, unless it takes the name to understand it."""
+    """Return the text, with the error's name in front if the text is only one word."""
     found = _line(_WRAPPED.sub("", text))
     return f"{kind}: {found}" if found and " " not in found else found or kind
 

@@ -1,4 +1,4 @@
-"""Folders of this machine that a job is to write to."""
+"""Checks folders on this machine that a job is to write to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nsqpipe.failures import PipeFailed
 
 
 def check_folder(folder: Path, *, to_write: bool = True) -> None:
-    """Raises PipeFailed unless it is a folder or can be made, and can be written to if it has to be.
+    """Raise PipeFailed unless this is a folder or can become one, and can be written to if it has to be.
 
-    Writing is tried, as no bit tells of a disk that is full or mounted to be read. Nothing is left behind.
+    Writing is tried, because permissions do not show that a disk is full or mounted read-only. Nothing is left behind.
     """
     there = next(it for it in (folder, *folder.absolute().parents) if os.path.lexists(it))
     if not there.is_dir():

@@ -1,6 +1,6 @@
-"""Iceberg tables as jobs see them: where a table stands, what it has, what the sink is told of it, and its upkeep.
+"""Iceberg tables as jobs see them: where a table stands, what it has, its options for the sink, and its upkeep.
 
-It imports pyiceberg, so whoever needs it imports it for jobs with `--format iceberg` alone.
+This module imports pyiceberg, so it is imported only for jobs with `--format iceberg`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
 
 
-# A commit copies and writes all that is known of all snapshots: with pyiceberg 0.12 that is 1.4 ms for each of them.
+# A commit copies and writes the metadata of all snapshots: with pyiceberg 0.12 that takes 1.4 ms for each snapshot.
 _MOST_SNAPSHOTS: Final = 200
 _KEPT_SNAPSHOTS: Final = 100
 
 
 def standing(table: Table) -> commits.Standing | None:
-    """Return where the table stands, or None if there is none. Raise PipeFailed as `Standing.check` and catalogs do."""
+    """Return where the table stands, or None if it does not exist.
+
+    Raises PipeFailed if the catalog cannot be used, or if the table's ends do not describe its rows.
+    """
     with _said(table), existing(table) as opened:
         if opened is None:
             return None
@@ -51,7 +54,7 @@ def check_rows(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> 
 
 
 def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[str, str]:
-    """Make the table if it is not there, and return the options by which the sink finds it."""
+    """Make the table if it does not exist, and return the options by which the sink finds it."""
     with _said(table), _catalog(table) as catalog:
         target = _target(table, rows, partitioning)
         opened = commits.made(catalog, target)
@@ -64,7 +67,7 @@ def ready(table: Table, rows: pa.Schema, partitioning: tuple[str, ...]) -> dict[
 
 
 def contents(table: Table) -> tuple[int, frozenset[str]]:
-    """How many rows there are, and in which files."""
+    """Return how many rows the table has, and the paths of its files."""
     with existing(table) as opened:
         if opened is None:
             return 0, frozenset()
@@ -89,7 +92,7 @@ def _catalog(table: Table) -> Catalog:
 
 @contextmanager
 def existing(table: Table) -> Iterator[Opened | None]:
-    """Yield the table, or None if there is none. Leaving the block closes the catalog, which the table asks."""
+    """Yield the table, or None if it does not exist. Leaving the block closes the catalog, which the table uses."""
     with _catalog(table) as catalog:
         yield commits.existing(catalog, table.path)
 
@@ -100,7 +103,7 @@ def place_of_files(table: Table, opened: Opened) -> Place:
 
 @contextmanager
 def _said(table: Table) -> Iterator[None]:
-    """Turns what pyiceberg and a catalog's client raise, which is anything, into one line."""
+    """Turn whatever pyiceberg and a catalog's client raise into one line."""
     try:
         yield
     except PipeFailed:
@@ -115,9 +118,10 @@ def _said(table: Table) -> Iterator[None]:
 
 
 def expire(opened: Opened, before: float) -> None:
-    """Forget snapshots from before this time, in seconds since 1970, and what is more than the table can carry.
+    """Expire snapshots from before this time, in seconds since 1970, and later ones if there are more than 200.
 
-    The snapshots that show whether the table was set back stay, and so do the lists of files that only expired ones had.
+    The snapshots that show whether the table was set back stay. So do the files that list the data of expired
+    snapshots.
     """
     times = sorted(it.timestamp_ms for it in opened.snapshots())
     if len(times) > _MOST_SNAPSHOTS:
@@ -130,7 +134,7 @@ def expire(opened: Opened, before: float) -> None:
 
 
 def names_needed(opened: Opened) -> set[str]:
-    """Return the names of all data files that a snapshot has which may still be read, as of now."""
+    """Return the names of the data files of all snapshots that can still be read."""
     opened.refresh()
     return {path.rpartition("/")[2] for path in opened.inspect.all_files()["file_path"].to_pylist()}
 

@@ -1,4 +1,7 @@
-"""What each command can be told: all settings, their defaults, and what their words may be."""
+"""The settings of each command, with their defaults and the values that they accept.
+
+The docstring of a command's class is its help text.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from nsqpipe.settings import Job, argument, interval, listening, moment, pair, p
 from nsqpipe.sources import From
 
 _ICEBERG_NAME = re.compile(r"[^/\\.]+(\.[^/\\.]+)+")
-_LAND_ALONE = "--format iceberg: of our jobs `land` alone knows Iceberg tables; what reads Iceberg reads them"
-NO_ADDRESS = "either --lookupd or --nsqd is needed, the HTTP address, as in 127.0.0.1:4161"
+_LAND_ALONE = "--format iceberg: only `land` supports Iceberg tables; read them with any tool for Iceberg"
+NO_ADDRESS = "either --lookupd or --nsqd is needed: an HTTP address like 127.0.0.1:4161"
 
 
 # Shared by several jobs
@@ -27,25 +30,25 @@ class OnSpark(Job):
         "NAME=VALUE for Spark itself; may be repeated", (), parse=pair, is_secret=True
     )
     log: Path | None = setting(
-        "file that keeps what Spark logs, and the traceback when the job fails (default: neither is kept)", None
+        "file for Spark's log, and for the traceback when the job fails (default: neither is kept)", None
     )
     quiet: bool = setting("show no progress", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Printed(Job):
-    as_json: bool = setting("print an object, for programs", False, flag="--json")
+    as_json: bool = setting("print JSON, for programs", False, flag="--json")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfStreams(Job):
-    until_now: bool = setting("take what is there, and end", False)
+    until_now: bool = setting("read what is there now, and end", False)
     metrics_address: str = setting("serve Prometheus metrics of the streams here, host:port", "", parse=listening)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Streaming(OfStreams):
-    every: str = setting("a batch so often, as in '10 seconds'; empty: as fast as it goes", "", parse=interval)
+    every: str = setting("time between batches, as in '10 seconds' (default: as fast as possible)", "", parse=interval)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +69,13 @@ class OfTopics(AtCluster):
 
 @dataclass(frozen=True, kw_only=True)
 class OfAllNodes(OfTopics):
-    """Jobs that may insist on nodes."""
+    """Jobs that may require nodes to be there."""
 
     require_all: bool = setting("do not start while a node is missing that nsqlookupd knows", False)
     nodes: int = setting("do not start while fewer nodes than this are there", 0, at_least=0)
 
     def required_nodes(self) -> dict[str, str]:
-        """As options of the source."""
+        """Return these settings as options of the source."""
         options = {}
         if self.require_all:
             options["requireAllNodes"] = "true"
@@ -129,15 +132,15 @@ class AsItIs(OfTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Bodies(OfTable):
-    """Jobs that say what bodies mean."""
+    """Jobs that decode bodies."""
 
-    decoder: Kind = setting("what bodies are: raw, json, msgpack, avro or protobuf", Kind.RAW)
+    decoder: Kind = setting("format of bodies: raw, json, msgpack, avro or protobuf", Kind.RAW)
     schema: str = setting("fields of a body, as in 'user string, amount double'", "")
-    avro_schema: str = setting("file with the schema that Avro bodies were written by", "")
-    registry: str = setting("schema registry by which Avro bodies are read, http://host:8081", "", is_secret=True)
+    avro_schema: str = setting("file with the schema that Avro bodies were written with", "")
+    registry: str = setting("schema registry for Avro bodies, http://host:8081", "", is_secret=True)
     descriptors: str = setting("file that protoc --include_imports --descriptor_set_out writes, for Protobuf", "")
     message: str = setting("full name of the Protobuf message, as in shop.Order", "")
-    confluent: bool = setting("Confluent's five bytes come before each body", False)
+    confluent: bool = setting("each body begins with Confluent's header of five bytes", False)
     quarantine: str = setting("table for rows that fail (default: TABLE.quarantine)", "")
 
     @property
@@ -148,21 +151,21 @@ class Bodies(OfTable):
         yield from super().problems()
         if self.decoder is Kind.RAW:
             if self.schema or self.avro_schema:
-                yield "--schema says nothing about raw bodies: choose a --decoder"
+                yield "--schema does not apply to raw bodies: choose a --decoder"
         elif not self.schema:
             yield f"--decoder {self.decoder} needs a --schema, as in --schema 'user string, amount double'"
         elif self.decoder is Kind.AVRO and not self.avro_schema and not self.registry:
-            yield "--decoder avro needs --avro-schema, the file with the schema that bodies were written by, or --registry"
+            yield "--decoder avro needs --avro-schema, the file with the schema that bodies were written with, or --registry"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding(Bodies):
     rules: Path | None = setting("TOML file with rules that rows must keep", None)
     select: str = setting(
-        "what the table gets beside where a message came from, as SQL: 'sha2(value.email, 256) as email, value.amount'",
+        "columns that the table gets instead of body and value, as SQL: 'sha2(value.email, 256) as email, value.amount'",
         "",
     )
-    drop_body: bool = setting("keep only what bodies mean; such a table cannot be replayed", False)
+    drop_body: bool = setting("keep only decoded values, not bodies; such a table cannot be replayed", False)
 
     @property
     def can_fail(self) -> bool:
@@ -173,7 +176,7 @@ class Decoding(Bodies):
         if self.decoder is Kind.RAW and self.drop_body:
             yield "--drop-body would leave nothing of raw bodies: choose a --decoder"
         if self.select and self.drop_body:
-            yield "--select says already what the table gets: leave --drop-body out"
+            yield "--select already determines what the table gets: leave --drop-body out"
 
 
 # One for each command
@@ -181,7 +184,7 @@ class Decoding(Bodies):
 
 @dataclass(frozen=True, kw_only=True)
 class Land(OnSpark, Streaming, Decoding, Reading):
-    """Topics into a table, by topic, date and hour, each message exactly once."""
+    """Land topics in a table, by topic, date and hour, each message exactly once."""
 
     table: str = setting("the table's folder; Iceberg: its name, NAMESPACE.TABLE")
     quarantine: str = setting("table for rows that fail (default: TABLE.quarantine; Iceberg: TABLE_quarantine)", "")
@@ -194,7 +197,7 @@ class Land(OnSpark, Streaming, Decoding, Reading):
         "NAME=VALUE for pyiceberg, as in warehouse=s3://lake; may be repeated", (), parse=pair, is_secret=True
     )
     checkpoint: str = setting(
-        "where the stream keeps its place (default: TABLE.checkpoint; Iceberg has no default)", ""
+        "folder where the stream stores how far it has come (default: TABLE.checkpoint; Iceberg has no default)", ""
     )
     no_upkeep: bool = setting("leave small files and leftovers to `nsqpipe compact`", False)
     closed_after: int = setting(
@@ -202,7 +205,7 @@ class Land(OnSpark, Streaming, Decoding, Reading):
     )
     target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
     vacuum_hours: int = setting(
-        "remove files that no version of the last so many hours needs; -1: remove none", 168, at_least=-1
+        "remove files that no version of the last N hours needs; -1: remove none", 168, at_least=-1
     )
     show: bool = setting("at the end, print a sample and the traffic of each minute", False)
 
@@ -213,7 +216,7 @@ class Land(OnSpark, Streaming, Decoding, Reading):
     @property
     def quarantine_path(self) -> str:
         if self.is_iceberg:
-            return self.quarantine or f"{self.table}_quarantine"  # a point would begin another namespace
+            return self.quarantine or f"{self.table}_quarantine"  # a dot would make the table's name a namespace
         return super().quarantine_path
 
     @property
@@ -232,23 +235,23 @@ class Land(OnSpark, Streaming, Decoding, Reading):
         if not self.checkpoint:
             yield "--format iceberg needs a --checkpoint: there is no table folder to put a default checkpoint beside"
         if self.remote:
-            yield "--format iceberg: the driver commits, so it does not go with --remote"
+            yield "--format iceberg: the driver commits, so it does not work with --remote"
         if self.show:
-            yield "--format iceberg: --show reads the table by Spark, which has nothing for Iceberg here"
+            yield "--format iceberg: --show reads the table with Spark, which cannot read Iceberg here"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(OnSpark, Streaming, Reading, Stored):
-    """Counts, rates, bytes, and percentiles of sizes and distances, for each topic and window."""
+    """Compute counts, rates, bytes, and percentiles of sizes and gaps, for each topic and window."""
 
     results: str = setting("JSON file with the last windows, which nsqadmin charts", "")
     table: str = setting("table of closed windows", "")
     format: Format = setting("delta or parquet", Format.DELTA)
-    checkpoint: str = setting("where the streams keep their place", "aggregate.checkpoint")
-    window: int = setting("seconds of a window", 60, at_least=1)
-    watermark: int = setting("seconds that a message may come late", 60, at_least=0)
-    late: Late = setting("messages whose window is closed already: count or error", Late.COUNT)
-    keep: int = setting("windows of each topic in the results", 1440, at_least=1)
+    checkpoint: str = setting("folder where the streams store how far they have come", "aggregate.checkpoint")
+    window: int = setting("length of a window, in seconds", 60, at_least=1)
+    watermark: int = setting("seconds that a message may be late", 60, at_least=0)
+    late: Late = setting("what to do about messages whose window is closed: count or error", Late.COUNT)
+    keep: int = setting("how many windows of each topic the results keep", 1440, at_least=1)
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -260,52 +263,54 @@ class Aggregate(OnSpark, Streaming, Reading, Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Run(OnSpark, OfStreams):
-    """All jobs that a TOML file names, tables and counts, in one Spark session. What is said here stands above its [run]."""
+    """Run all land and aggregate jobs of a TOML file in one Spark session. Options given here override its [run]."""
 
     file: Path = argument("TOML file with [land.NAME] and [aggregate.NAME]")
     master: str = setting("Spark's master (default: what the file says, or local[*])", "")
     on_failure: OnFailure | None = setting(
-        "what becomes of the other jobs when one fails: stop or go-on (default: what the file says, or stop)", None
+        "what the other jobs do when one fails: stop or go-on (default: what the file says, or stop)", None
     )
-    dry_run: bool = setting("only check the file and all that it names; start no Spark", False)
+    dry_run: bool = setting("only check the file and everything that it names; do not start Spark", False)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay(Printed, OnSpark, AsItIs, AtCluster):
-    """A range of a table back into a topic: slowly if asked, and where it was interrupted it goes on."""
+    """Publish a range of a table to a topic again. It can be slow, and go on where it was interrupted."""
 
-    destination_topic: str = setting("topic to publish into")
-    topic: str = setting("only what came from this topic", "")
-    since: str = setting("from this time on, as in 2026-03-01T12:00:00Z", "", parse=moment)
-    until: str = setting("before this time", "", parse=moment)
-    where: str = setting("SQL about the table's columns", "")
-    rate: float = setting("messages a second, at most; 0: as fast as it goes", 0.0, at_least=0)
-    progress_file: str = setting("keeps how far it has come; it goes on there", "")
-    name: str = setting("of this replay, for --exactly-once (default: the progress file's)", "")
-    exactly_once: bool = setting("nsqd remembers what it has; needs --nsqd", False)
-    dry_run: bool = setting("only say what would be replayed", False)
+    destination_topic: str = setting("topic to publish to")
+    topic: str = setting("only messages that came from this topic", "")
+    since: str = setting("only messages from this time on, as in 2026-03-01T12:00:00Z", "", parse=moment)
+    until: str = setting("only messages before this time", "", parse=moment)
+    where: str = setting("only messages that meet this SQL condition on the table's columns", "")
+    rate: float = setting("messages a second, at most; 0: as fast as possible", 0.0, at_least=0)
+    progress_file: str = setting("file that stores how far the replay has come; the next run goes on from there", "")
+    name: str = setting("name of this replay, for --exactly-once (default: the progress file's path)", "")
+    exactly_once: bool = setting(
+        "have nsqd remember what it has, so that nothing is published twice; needs --nsqd", False
+    )
+    dry_run: bool = setting("only print what would be replayed", False)
 
     @property
     def what(self) -> str:
-        """By which a progress file knows whether it is of this replay."""
+        """A description by which a progress file is recognized as this replay's."""
         chosen = f"topic={self.topic!r} since={self.since!r} until={self.until!r} where={self.where!r}"
         return f"{self.table} to {self.destination_topic}, {chosen}"
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
         if self.exactly_once and not self.nsqd:
-            yield "--exactly-once needs --nsqd: a slice that is sent again must go where it went first"
+            yield "--exactly-once needs --nsqd: a slice that is sent again must go to the same nsqd"
         if self.exactly_once and not (self.name or self.progress_file):
-            yield "--exactly-once needs a --progress-file or a --name, by which nsqd knows the replay again"
+            yield "--exactly-once needs a --progress-file or a --name, by which nsqd recognizes the replay"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Printed, OfTable):
-    """Joins a Delta table's small files. Readers and writers notice nothing."""
+    """Join a Delta table's small files, without disturbing readers and writers."""
 
     target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
     vacuum_hours: int | None = setting(
-        "remove files that no version of the last so many hours needs, and what crashes have left a day ago",
+        "remove files that no version of the last N hours needs, and leftovers of crashes that are a day old",
         None,
         at_least=0,
     )
@@ -313,12 +318,12 @@ class Compact(Printed, OfTable):
 
 @dataclass(frozen=True, kw_only=True)
 class Dedupe(Printed, OnSpark, OfTable):
-    """Removes messages that a Delta table has twice, as after another writer has added rows that were landed already."""
+    """Remove messages that a Delta table has twice, as when another writer has added rows that were already landed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reland(Printed, Bodies):
-    """Quarantined rows into their table, as far as a corrected schema understands them. It needs no Spark."""
+    """Decode quarantined rows with a corrected schema, and move those that fit into their table. Needs no Spark."""
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()
@@ -328,10 +333,10 @@ class Reland(Printed, Bodies):
 
 @dataclass(frozen=True, kw_only=True)
 class Backfill(Printed, OnSpark, Decoding, Reading):
-    """Appends what a Delta table lacks of a time range in the logs, up to where it is landed. The same range again adds nothing."""
+    """Append what a Delta table lacks of a time range of the logs, up to where landing has come. It can be repeated."""
 
-    since: str = setting("from this time on, as in 2026-03-01T12:00:00Z")  # which the source checks
-    until: str = setting("before this time")
+    since: str = setting("only messages from this time on, as in 2026-03-01T12:00:00Z")  # the source checks it
+    until: str = setting("only messages before this time")
 
     @property
     def source(self) -> From:
@@ -342,17 +347,17 @@ class Backfill(Printed, OnSpark, Decoding, Reading):
 
 @dataclass(frozen=True, kw_only=True)
 class Quality(Printed, OnSpark, AsItIs):
-    """How many rows of a table break which rule. Exit status 3 when there are any."""
+    """Count the rows of a table that break rules. Exit status 3 if there are any."""
 
     rules: Path = setting("TOML file with rules that rows must keep")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lag(Printed, OfAllNodes, Stored):
-    """How many messages a stream has not read yet, and how many it never will; exit status 3 when a node that may have some is missing. Starts no Spark."""
+    """Count the messages that a stream has not read yet, and those that are lost. Exit status 3 if nodes are missing."""
 
     checkpoint: str = setting("the stream's checkpoint, as in TABLE.checkpoint")
-    at_most: int | None = setting("exit status 3 when more messages are behind", None, at_least=0)
+    at_most: int | None = setting("exit status 3 if the stream is behind by more messages than this", None, at_least=0)
 
     @property
     def source(self) -> From:
@@ -362,27 +367,27 @@ class Lag(Printed, OfAllNodes, Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetsShow(Printed, Stored):
-    """Where the last planned batch of a checkpoint ends."""
+    """Show where the last planned batch of a checkpoint ends."""
 
     checkpoint: str = setting("the stream's checkpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OffsetsSet(Stored):
-    """Makes a new checkpoint that begins there. An existing one is never changed."""
+    """Make a new checkpoint that begins at these sequences. An existing checkpoint is never changed."""
 
     checkpoint: str = setting("a new folder")
     lane: tuple[tuple[str, int], ...] = setting(
-        "LANE=SEQUENCE to begin with, as `offsets show` names it; repeat", parse=place
+        "LANE=SEQUENCE to begin with, as `offsets show` prints it; may be repeated", parse=place
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Doctor(Printed, Stored):
-    """What would keep a pipeline from running, one line each. Starts no Spark."""
+    """Report what would keep a pipeline from running, one line each. Does not start Spark."""
 
-    topic: tuple[str, ...] = setting("also look at these topics' logs; repeat", ())
-    table: tuple[str, ...] = setting("also try whether these tables' places can be written; repeat", ())
+    topic: tuple[str, ...] = setting("also look at this topic's logs; may be repeated", ())
+    table: tuple[str, ...] = setting("also try whether this table's place can be written to; may be repeated", ())
     lookupd: tuple[str, ...] = setting("nsqlookupd's HTTP address, host:port; may be repeated", ())
     nsqd: tuple[str, ...] = setting("nsqd's HTTP address instead; may be repeated", ())
 
@@ -394,12 +399,12 @@ class Doctor(Printed, Stored):
 
 @dataclass(frozen=True, kw_only=True)
 class Bench(Printed, OnSpark, Reading):
-    """How fast this Spark reads these topics, to nothing, to Parquet and to windows."""
+    """Measure how fast this Spark reads these topics: discarding them, to Parquet, and to windows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Submit(Job):
-    """Runs a job by spark-submit: `nsqpipe submit --master spark://host:7077 -- land --topic clicks ...`."""
+    """Run a job with spark-submit: `nsqpipe submit --master spark://host:7077 -- land --topic clicks ...`."""
 
     master: str = setting("spark://host:7077, yarn, k8s://https://..., local[*]")
     deploy_mode: DeployMode = setting("client or cluster: where the driver runs", DeployMode.CLIENT)
@@ -407,7 +412,7 @@ class Submit(Job):
         "NAME=VALUE for Spark itself; may be repeated", (), parse=pair, is_secret=True
     )
     dry_run: bool = setting("only print the command", False)
-    job: tuple[str, ...] = rest("the job and its options, behind --")
+    job: tuple[str, ...] = rest("the job and its options, after --")
 
     def problems(self) -> Iterator[str]:
         yield from super().problems()

@@ -1,8 +1,9 @@
-"""Small files of a Delta table into one, in a commit that doubles nothing.
+"""Joins small files of a Delta table into one, without ever duplicating rows.
 
-`DeltaTable.optimize` is not used: deltalake 1.6 lets two commits remove the same file when neither of them changes data, so
-two compactions at once (one by hand beside the one of a stream) leave each row there twice. Here the commit is made for
-exactly one version, in which all the files that it removes are still named: if anybody was quicker, it looks again.
+`DeltaTable.optimize` is not used: deltalake 1.6 lets two commits remove the same file when neither of them changes
+data, so two compactions at once (one by hand beside that of a stream) leave each row there twice. Here the commit is
+made for exactly one version, which still names all the files that the commit removes. If another commit came first, the
+table is read again.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pyspark_nsqtable.unnamed import Unnamed
 if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
 
-_TRIES: Final = 20  # commits of others may come between a look and ours
+_TRIES: Final = 20  # to commit; another writer's commit may come first each time
 _ROW_GROUP: Final = 16 << 20  # bytes of Arrow; many small files would otherwise become as many small row groups
 
 
@@ -50,7 +51,10 @@ def named_files(table: DeltaTable) -> list[NamedFile]:
 
 
 def join(place: Place, joining: Joining) -> bool:
-    """Whether the files were joined. If not, somebody else has rewritten some of them, and nothing is changed."""
+    """Join the files.
+
+    Return whether that was done: if another writer has rewritten some of them, nothing is changed.
+    """
     table = DeltaTable(**place.for_delta())
     filesystem, root = place.filesystem()
     writer = PartitionedWriter(filesystem, root, tuple(table.metadata().partition_columns), "part-00000")
@@ -85,7 +89,7 @@ def _replaced(place: Place, joining: Joining, made: list[DataFile], brought: Unn
     for _ in range(_TRIES):
         table = DeltaTable(**place.for_delta())
         named = {file.path for file in named_files(table)}
-        if added <= named:  # the commit of the try before, of which no answer came
+        if added <= named:  # the try before was committed, but its answer was lost
             return True
         if not removed <= named:
             return False
@@ -110,5 +114,5 @@ def _replace(table: DeltaTable, joining: Joining, made: list[DataFile]) -> None:
 
 
 def _removal(file: NamedFile, made: DataFile) -> RemoveAction:
-    partition: dict[str, Any] = dict(made.partition)  # as text; all these files are of one
+    partition: dict[str, Any] = dict(made.partition)  # as text; all these files are in one partition
     return RemoveAction(file.path, False, time.time_ns() // 1_000_000, file.size, partition)

@@ -1,4 +1,4 @@
-"""The closed sets of words that options take. They stand apart, as what uses them is slow to import."""
+"""The closed sets of words that options accept. They have a module of their own because their users import slowly."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Format(StrEnum):
-    """What a table is kept as."""
+    """The format of a table."""
 
     DELTA = "delta"
     PARQUET = "parquet"
@@ -14,7 +14,7 @@ class Format(StrEnum):
 
 
 class Kind(StrEnum):
-    """What bodies are."""
+    """The format of bodies."""
 
     RAW = "raw"
     JSON = "json"
@@ -31,14 +31,14 @@ class DeployMode(StrEnum):
 
 
 class Late(StrEnum):
-    """What becomes of a job when messages come after their window was closed."""
+    """What to do about messages that come after their window was closed."""
 
     COUNT = "count"
     ERROR = "error"
 
 
 class OnFailure(StrEnum):
-    """What becomes of a pipeline's other jobs when one fails."""
+    """What to do with a pipeline's other jobs when one fails."""
 
     STOP = "stop"
     GO_ON = "go-on"

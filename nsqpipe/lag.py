@@ -1,4 +1,4 @@
-"""`nsqpipe lag` and `offsets`: how far a checkpoint is behind the logs, and where it stands. No Spark is started."""
+"""`nsqpipe lag` and `offsets`: how far a checkpoint is behind the logs, and where it stands. Spark is not started."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class LaneLag:
     lane: str
-    reached: int | None  # None: the checkpoint does not know it yet
-    first: int | None  # None: no nsqd has it any more, or its node is missing
+    reached: int | None  # the next sequence to read; None: the checkpoint does not have the lane yet
+    first: int | None  # None: no nsqd has the lane any more, or its node is missing
     next: int | None
-    is_known: bool = True  # otherwise its node is missing
+    is_known: bool = True  # false: its node is missing
 
     @property
     def behind(self) -> int | None:
-        """Messages that are still to be read; None where nobody can say."""
+        """How many messages are still to be read; None if that is not known."""
         if not self.is_known:
             return None
         if self.next is None:
@@ -40,7 +40,7 @@ class LaneLag:
 
     @property
     def lost(self) -> int:
-        """Messages that retention has removed before they were read."""
+        """How many messages retention has removed before they were read."""
         return 0 if self.first is None or self.reached is None else max(0, self.first - self.reached)
 
 
@@ -51,7 +51,7 @@ class Lags:
 
     @property
     def behind(self) -> int:
-        """Messages that are still to be read, at least: what missing nodes have is not in it."""
+        """How many messages are still to be read, without those of missing nodes."""
         return sum(it.behind or 0 for it in self.lanes)
 
     @property
@@ -60,7 +60,7 @@ class Lags:
 
 
 def lags(source: From, checkpoint: Place) -> Lags:
-    """Raises PipeFailed."""
+    """Compare a checkpoint with the logs of the source. Raises PipeFailed."""
     reached = _reached(checkpoint)
     try:
         heads, there = cluster_of(source).look(reached)
@@ -93,12 +93,13 @@ def cluster_of(source: From) -> Cluster:
 
 
 def set_offsets(checkpoint: Place, lanes: Mapping[str, int]) -> None:
-    """Makes a new checkpoint whose first batch begins there: as if a batch had ended at these offsets.
+    """Make a new checkpoint as if a batch had ended at these offsets. Raises PipeFailed.
 
-    An existing checkpoint is left alone: its sink has counted its batches, and would take the next ones for known.
+    An existing checkpoint is never changed: its sink knows the numbers of its batches, and would take batches with
+    these numbers for repetitions.
     """
     if names_in(checkpoint):
-        raise PipeFailed(f"{checkpoint} is there already: name a new folder, and a new table or query to go with it")
+        raise PipeFailed(f"{checkpoint} already exists: name a new folder, and a new table or query to go with it")
     for lane, place in lanes.items():
         try:
             Lane.parse(lane)

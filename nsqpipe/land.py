@@ -1,10 +1,11 @@
-"""`nsqpipe land`: topics into a table, each message exactly once.
+"""`nsqpipe land`: lands topics in a table, each message exactly once.
 
-Into Delta and Iceberg there is one query, of ranges: the sink reads them, and writes good rows and those that fail into two
-tables (`pyspark_nsqtable.landing`). Where Spark has to see the rows, for rules, they pass through it between marks.
+For Delta and Iceberg there is one query of ranges: the sink reads them, and writes good rows and those that fail into
+two tables (`pyspark_nsqtable.landing`). If Spark has to see the rows, for rules or a SELECT, they pass through it
+between marks.
 
-Into Parquet Spark's own file sink writes. It knows one table, so rows that may fail need two queries, each with a checkpoint of
-its own.
+For Parquet, Spark's own file sink writes. It can write only one table, so if rows may fail there are two queries, each
+with its own checkpoint.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
     from nsqpipe.tables import Table
 
 
-# What the source does unless it is told otherwise, or how often there is to be a batch: each is a file in every partition that
-# it touches, so one waits for this many rows, or that long.
+# Options of the source, unless they are given or --every says how often there is to be a batch. Each batch adds a file
+# to every partition that it touches, so a batch waits for this many rows, or this long.
 SOURCE_OPTIONS: Final[Mapping[str, str]] = {"minRowsPerTrigger": "100000", "maxTriggerDelay": "60s"}
 
 
@@ -43,14 +44,17 @@ class Land:
     table: Table
     quarantine: Table
     shape: Shape = field(default_factory=Shape)
-    every: str = ""  # a trigger's interval; empty: as fast as it goes
-    until_now: bool = False  # what is there, and end
-    is_remote: bool = False  # by Spark Connect: paths are the server's, and nothing can be looked at from here
-    prefix: str = ""  # of its queries' names
+    every: str = ""  # the interval between batches; empty: as fast as possible
+    until_now: bool = False  # read what is there, and end
+    is_remote: bool = False  # over Spark Connect: paths are the server's, and nothing there can be checked from here
+    prefix: str = ""  # of the names of its queries
 
 
 def prepare_landing(job: Land) -> Land:
-    """Return the job with the place where it goes on, known without Spark. Raises PipeFailed if tables and checkpoint disagree."""
+    """Return the job with the offsets where it goes on. Raises PipeFailed if tables and checkpoint disagree.
+
+    This does not need Spark.
+    """
     if job.is_remote:
         return job
     check_selects(job.table, job.shape.select)
@@ -114,9 +118,9 @@ def _by_ranges(spark: SparkSession, job: Land) -> DataStreamWriter:
 
 
 def tasks_for(spark: SparkSession) -> dict[str, str]:
-    """Return the option by which a large batch has two tasks for each core, so that none is idle for long at its end.
+    """Return the option that gives a large batch two tasks for each core, so that no core is idle for long at its end.
 
-    A cluster may not have all its executors when a stream starts, and asks for more of them by the tasks that wait.
+    There is none on a cluster: it may not have all its executors when a stream starts, and adds more when tasks wait.
     """
     context = spark.sparkContext
     return {"tasksPerBatch": str(2 * context.defaultParallelism)} if (context.master or "").startswith("local") else {}

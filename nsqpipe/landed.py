@@ -1,4 +1,4 @@
-"""What a job has done, as its last line says it: rows, where they are, and what became of those that are not there."""
+"""Makes the last line of a job: how many rows it has read, where they are, and what happened to the rest."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 class Contents:
     """What a table has."""
 
-    rows: int | None  # None: its files do not say
+    rows: int | None  # None: its log does not say
     files: frozenset[str]
 
 
 class Ledger:
-    """Counts while the queries run. What came into the tables meanwhile, these say themselves."""
+    """Counts what the queries of a job report. How many rows came into the tables, it reads from the tables."""
 
     def __init__(self, name: str, where: str) -> None:
         self._name = name
@@ -38,21 +38,27 @@ class Ledger:
     def observe(self, query: str, report: Mapping[str, Any]) -> None:
         self._tallies.setdefault(query, Tally()).add(report)
 
-    def told(self, seconds: float) -> str:
-        """`land: 1,200 rows read in 3.1 s, 1,199 landed in 4 files, 1 quarantined in 1 file, 0 late, 0 behind; table /data/t`"""
+    def summary(self, seconds: float) -> str:
+        """Return the last line of a job that took so many seconds.
+
+        `land: 1,200 rows read in 3.1 s, 1,199 landed in 4 files, 1 quarantined in 1 file, 0 late, 0 behind; table
+        /data/t`
+        """
         tallies = self._tallies.values()
         parts = [f"{max((it.rows for it in tallies), default=0):,} rows read in {seconds:.1f} s"]
-        parts += [table.told() for table in self._tables]
+        parts += [table.summary() for table in self._tables]
         late = max((it.late for it in tallies), default=0)
         parts.append(f"at least {late:,} late" if late else "0 late")
-        parts.append(f"{max((it.behind for it in tallies), default=0):,} behind" if tallies else "no batch was ended")
+        parts.append(
+            f"{max((it.behind for it in tallies), default=0):,} behind" if tallies else "no batch was finished"
+        )
         if missing := self.missing:
             parts.append(f"without {', '.join(missing)}")
         return f"{self._name}: {', '.join(parts)}; {self._where}"
 
     @property
     def missing(self) -> dict[str, str]:
-        """Nodes that did not answer at the end, and why."""
+        """The nodes that did not answer at the end, and why."""
         return {node: why for it in self._tallies.values() for node, why in it.missing.items()}
 
 
@@ -60,12 +66,12 @@ class Ledger:
 class _Watched:
     what: str
     table: Table
-    before: Contents | str
+    before: Contents | str  # a text: why it is not known
 
-    def told(self) -> str:
+    def summary(self) -> str:
         after = _contents(self.table)
         if isinstance(self.before, str) or isinstance(after, str):
-            return f"{self.what}: nobody knows ({after if isinstance(after, str) else self.before})"
+            return f"{self.what}: not known ({after if isinstance(after, str) else self.before})"
         files = len(after.files - self.before.files)
         among = f"in {files:,} {'file' if files == 1 else 'files'}"
         if after.rows is None or self.before.rows is None:
@@ -74,7 +80,7 @@ class _Watched:
 
 
 def _contents(table: Table) -> Contents | str:
-    """Or why that cannot be said."""
+    """Return what the table has, or a text that says why that is not known."""
     try:
         match table.format:
             case Format.DELTA:
@@ -85,7 +91,7 @@ def _contents(table: Table) -> Contents | str:
                 return Contents(*iceberg.contents(table))
             case Format.PARQUET:
                 return _parquet(table.path)
-    except Exception as error:  # whatever storage may raise: the job has ended as it has ended
+    except Exception as error:  # whatever the storage raises, it must not change how the job ends
         return first_cause(error)
 
 
@@ -102,5 +108,5 @@ def _delta(table: Table) -> Contents:
 def _parquet(path: str) -> Contents:
     """Count the files that are there; only Spark knows which of them count as rows of the table."""
     if "://" in path:
-        raise ValueError("Parquet files elsewhere are not counted")
+        raise ValueError("Parquet files are counted on local disks only")
     return Contents(None, frozenset(str(it) for it in Path(path).rglob("*.parquet")))

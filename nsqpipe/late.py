@@ -1,7 +1,10 @@
-"""Messages that came when a watermark had closed their window: Spark drops them, and here they become a number, or an error.
+"""Counts messages that came after a watermark had closed their window.
 
-Spark counts what reaches its state, which is after each task has summed up its own rows. So of the messages that one task had
-for one window at most one is counted: the number is 0 only if none was dropped, and otherwise says at least how many.
+Spark drops them, and a job may treat that as an error.
+
+Spark counts the rows that reach its state, and before that each task has summed up its own rows. So of all messages
+that one task has for one window, at most one is counted. The number is 0 only if no message was dropped; otherwise it
+is a lower bound.
 """
 
 from __future__ import annotations
@@ -16,7 +19,10 @@ from pyspark_nsq.reports import late_rows_of
 
 
 class LateRows:
-    """Counts the late rows of all queries of a job. Observed in the listener's thread, asked in the job's."""
+    """Counts the late rows of all queries of a job.
+
+    The listener's thread calls `observe`, the job's thread the rest.
+    """
 
     def __init__(self, policy: Late = Late.COUNT) -> None:
         self._policy = policy
@@ -30,7 +36,7 @@ class LateRows:
 
     @property
     def rows(self) -> dict[str, int]:
-        """How many were dropped, by query; queries without late rows are not in it."""
+        """How many rows were dropped, for each query that had late rows."""
         with self._lock:
             return dict(self._rows)
 
@@ -38,11 +44,11 @@ class LateRows:
     def is_error(self) -> bool:
         return self._policy is Late.ERROR and bool(self.rows)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return `aggregate: at least 12 late rows were dropped`; an empty text if there are none."""
         return ", ".join(f"{query}: at least {rows:,} late rows were dropped" for query, rows in self.rows.items())
 
     def check(self) -> None:
         """Raise PipeFailed if late rows are an error and there are some."""
         if self.is_error:
-            raise PipeFailed(f"{self.told()}, as their windows were closed; a longer --watermark waits for them")
+            raise PipeFailed(f"{self.summary()}, as their windows were closed; a longer --watermark waits for them")

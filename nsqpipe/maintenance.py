@@ -1,4 +1,4 @@
-"""What is done to Delta tables at times: small files into large ones, repeats out, a range of the logs once more."""
+"""Maintenance of Delta tables: joins small files, removes repeated messages, and backfills from the logs."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[str, int]:
-    """Joins small files; with `keep`, files are removed that no version of so long ago needs, or that a crash has left.
+    """Join small files. With `keep`, remove files that no version since then needs, and leftovers of crashes.
 
-    Readers notice nothing, and neither do streams that write, nor an upkeep of theirs.
+    This disturbs neither readers, nor streams that write to the table, nor the upkeep of such a stream.
     """
-    table.delta()  # raises when there is none
+    table.delta()  # raises if the table does not exist
     policy = Policy(
         target_bytes=target_bytes, closed_after=0, vacuum_after=None if keep is None else keep.total_seconds()
     )
@@ -39,7 +39,7 @@ def compact(table: Table, *, target_bytes: int, keep: timedelta | None) -> dict[
 
 
 def dedupe(spark: SparkSession, table: Table) -> dict[str, int]:
-    """Rewrites the partitions in which a message lies twice, each in one commit and in the driver's memory."""
+    """Rewrite the partitions that have a message twice, each in one commit and in the driver's memory."""
     rows = table.read(spark)
     repeated = rows.groupBy(*KEY, *PARTITIONS[1:]).count().where("count > 1")
     found = repeated.select(*PARTITIONS).distinct().collect()
@@ -48,7 +48,10 @@ def dedupe(spark: SparkSession, table: Table) -> dict[str, int]:
 
 
 def _dedupe_partition(spark: SparkSession, table: Table, values: dict[str, Any]) -> int:
-    """Replaces what this version has there. What a stream appends meanwhile is in a later version, and stays."""
+    """Replace what this version has in the partition.
+
+    Rows that a stream appends meanwhile stay: a later version has them.
+    """
     version = table.delta()
     here = table.read_version(spark, version)
     for name, value in values.items():
@@ -60,19 +63,21 @@ def _dedupe_partition(spark: SparkSession, table: Table, values: dict[str, Any])
 
 
 def backfill(spark: SparkSession, source: From, shape: Shape, table: Table, quarantine: Table) -> dict[str, int]:
-    """Appends what the table and its quarantine do not have of a range of the logs; what they have is known by its key.
+    """Append the messages of a range of the logs that the table and its quarantine lack, by their keys.
 
-    What a stream that lands has not come to yet is left to it. Without that, landing would add it a second time.
+    Messages that landing has not come to yet are left to it, as it would otherwise add them a second time.
     """
     check_selects(table, shape.select)
-    turns = {it.path: _turn(it) for it in (table, quarantine)}  # before the ends are: landing may begin after any step
-    within, left = up_to_the_end(source, table)  # before the tables are read, which then are as far at least
+    # The order matters, as a landing may begin after any step: turns first, so that its first commit is noticed; then
+    # the ends; then the tables' rows, which go at least as far as these ends.
+    turns = {it.path: _turn(it) for it in (table, quarantine)}
+    within, left = up_to_the_end(source, table)
     found = {"added": 0, **({"quarantined": 0} if shape.can_fail else {}), "left_to_land": left}
     if within is not None:
         rows = sources.batch(spark, within)
         found["added"] = _append_missing(spark, shape.good(rows), table, turns[table.path])
         if shape.can_fail:
-            if _turn(table) != turns[table.path] + bool(found["added"]):  # our own rows have taken one
+            if _turn(table) != turns[table.path] + bool(found["added"]):  # our own commit has ended one turn
                 raise Overtaken(table.path)
             found["quarantined"] = _append_missing(spark, shape.bad(rows), quarantine, turns[quarantine.path])
     return found
@@ -87,7 +92,9 @@ def _append_missing(spark: SparkSession, rows: DataFrame, table: Table, turn: in
     if table.exists():
         there = table.read_version(spark, table.delta()).select(*KEY)
         rows = rows.join(there, list(KEY), "left_anti").select(*rows.columns)
-    missing = rows.cache()  # what is counted is what is written, though a stream goes on beside us
+    missing = (
+        rows.cache()
+    )  # the rows that are counted are the rows that are written, even if a stream goes on meanwhile
     try:
         count = missing.count()
         if count:

@@ -1,4 +1,4 @@
-"""Metrics about tables, which the reference lists, too: so nothing here needs Spark."""
+"""The metrics about tables. This module does not need Spark, as the reference pages are made from it, too."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from typing import Final, Literal
 
 Kind = Literal["counter", "gauge"]
 TABLES: Final[Mapping[str, tuple[Kind, str]]] = {  # labelled with the table
-    "nsqpipe_table_files": ("gauge", "Files that the table names."),
+    "nsqpipe_table_files": ("gauge", "Files that the table's newest version has."),
     "nsqpipe_files_joined_total": ("counter", "Small files that became part of a large one."),
-    "nsqpipe_files_removed_total": ("counter", "Files removed that no version needs, or that a crash has left."),
-    "nsqpipe_upkeep_failures_total": ("counter", "Looks at the table that failed; each is tried again."),
+    "nsqpipe_files_removed_total": (
+        "counter",
+        "Files removed because no version needs them, or because a crash left them.",
+    ),
+    "nsqpipe_upkeep_failures_total": ("counter", "Upkeep of the table that failed; it is tried again."),
 }

@@ -1,4 +1,4 @@
-"""The page of `--metrics-address`: what is known about the queries of this process, and about the tables they fill."""
+"""The page of `--metrics-address`: metrics of the queries of this process, and of the tables that they fill."""
 
 from __future__ import annotations
 
@@ -26,23 +26,26 @@ log = logging.getLogger(__name__)
 
 
 class Quarantined:
-    """Counts rows that could not be parsed: where the sink decodes bodies Spark knows of none, and only the table's log does."""
+    """Counts rows that could not be parsed, by the table's log: Spark does not know of them if the sink decodes."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._seen = table.delta().version() if table.exists() else -1
 
     def since_last(self, query: str) -> int:
-        """Of the commits of this query. What cannot be asked now is counted the next time."""
+        """Count the rows in this query's commits since the last call.
+
+        If the log cannot be read, they count the next time.
+        """
         try:
             if not self._table.exists():
                 return 0
             table = self._table.delta()
             version = table.version()
             new = version - self._seen
-            # history() goes so far back from the version that `table` stands for, but begins with the newest one of the log.
+            # history(new) begins with the newest commit in the log, which may be newer than `version`.
             commits = table.history(new)[-new:] if new > 0 else []
-        except Exception as error:  # of deltalake, or of a store's library
+        except Exception as error:  # from deltalake, or a library of the store
             log.warning("rows in quarantine are counted later: %s", error)
             return 0
         self._seen = max(version, self._seen)
@@ -63,7 +66,7 @@ class States(QueryStates):
 
 
 class Page:
-    """Written by Spark's thread and by that of the upkeep, read by the server's."""
+    """The page with all metrics. Spark's thread and that of the upkeep write it; the server's threads read it."""
 
     def __init__(self, states: QueryStates) -> None:
         self._states = states
@@ -80,7 +83,7 @@ class Page:
                 found["nsqpipe_files_removed_total"] += done.removed
 
     def page(self) -> bytes:
-        """In Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return exposition([*metrics_of(self._states.snapshot()), *self._of_tables()])
 
     def _of_tables(self) -> Iterator[Metric]:
@@ -95,9 +98,10 @@ class Page:
 def serving(
     spark: SparkSession, address: str, landed: Mapping[str, Table] | None = None, *, look: Look | None = None
 ) -> Iterator[Page]:
-    """Serve the metrics of the session's queries while the block runs; without an address nobody asks for them.
+    """Serve the metrics of the session's queries while the block runs, if there is an address.
 
-    `landed` are Delta tables, by query, whose logs count rows that could not be parsed; `look` is how idle queries are seen.
+    `landed` has the Delta tables, by query, whose logs count rows that could not be parsed. `look` reports on idle
+    queries.
     """
     if not address:
         yield Page(QueryStates())

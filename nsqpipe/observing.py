@@ -1,4 +1,7 @@
-"""Hands news of a job to all who want them: one that fails neither ends the job nor keeps the news from the others."""
+"""Passes reports of a job to its observers.
+
+One that fails neither ends the job nor keeps the report from the others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ News = TypeVarTuple("News")
 
 
 def tell(observers: Iterable[Callable[[*News], object]], *news: *News) -> None:
-    """Call all observers, in their order."""
+    """Call all observers in their order. What one raises is logged."""
     for observe in observers:
         _tell_one(observe, *news)
 
@@ -19,7 +22,5 @@ def tell(observers: Iterable[Callable[[*News], object]], *news: *News) -> None:
 def _tell_one(observe: Callable[[*News], object], *news: *News) -> None:
     try:
         observe(*news)
-    except (
-        Exception
-    ) as error:  # whatever it may be, such as a closed standard error: the next observer counts on being told
-        log.warning("an observer failed, and the others are told: %r", error)
+    except Exception as error:  # of any kind, like a closed standard error: the other observers still need the report
+        log.warning("an observer failed, and the others are called all the same: %r", error)

@@ -1,16 +1,16 @@
-"""The file of `nsqpipe run`: several jobs in one Spark session, each a section whose keys are the settings of its command.
+"""The file of `nsqpipe run`: several jobs in one Spark session, each a section with its command's settings.
 
     [run]                      # settings of the session
     master = "local[4]"
 
-    [defaults]                 # what all jobs have in common, as far as they know it
+    [defaults]                 # settings for all jobs that have them
     nsqd = "127.0.0.1:4151"
 
-    [land.orders]              # `nsqpipe land`, and a name that is the job's own
+    [land.orders]              # a job of `nsqpipe land`, and its name
     topic = "orders"
     table = "/data/tables/orders"
 
-Nothing here is a second list of settings: names, types and defaults are those of the dataclasses in `jobs.py`.
+This module does not list the settings again: names, types and defaults come from the dataclasses in `jobs.py`.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ STORAGE: Final = "storage"
 _KNOWN: Final = (RUN, DEFAULTS, STORAGE, *KINDS)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LOCAL: Final = "local[*]"
-# Settings of a job's command that a section has not: the session's, and what would print between the lines of other jobs.
+# Settings of a job's command that its section does not have: those of the session, and those that would print between
+# the lines of other jobs.
 _OF_THE_SESSION: Final = frozenset(it.name for kind in (OnSpark, OfStreams) for it in fields(kind))
 _ALONE: Final = frozenset({"show"})
-_ONLY_SAID: Final = frozenset({"file", "dry_run"})  # settings of `run` that its own file has not
+_ONLY_SAID: Final = frozenset({"file", "dry_run"})  # settings of `run` that are options only, not in its file
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def section(job: StreamJob, name: str) -> str:
 
 
 def read_pipeline(asked: Run) -> Pipeline:
-    """Raises WrongUsage with a line for each thing that is wrong."""
+    """Read the file. Raises WrongUsage, or SeveralFailed with a line for each mistake."""
     try:
         found = tomllib.loads(asked.file.read_text())
     except (OSError, ValueError) as error:
@@ -74,7 +75,7 @@ def read_pipeline(asked: Run) -> Pipeline:
 
 @dataclass
 class _Reader:
-    """Goes on where something is wrong, so that all of it can be said at once."""
+    """Reads the file. It goes on after mistakes, so that all of them can be reported at once."""
 
     found: Mapping[str, Any]
     wrong: list[str] = field(default_factory=list)
@@ -82,9 +83,9 @@ class _Reader:
     def pipeline(self, asked: Run) -> Pipeline:
         for name, table in self.found.items():
             if name not in _KNOWN:
-                self._say(f"[{name}] means nothing: there are {', '.join(f'[{it}]' for it in _KNOWN)}")
+                self._say(f"[{name}] is unknown: there are {', '.join(f'[{it}]' for it in _KNOWN)}")
             elif not isinstance(table, dict):
-                self._say(f"{name} is a value, and should be a table")
+                self._say(f"{name} is a value, but should be a table")
         run = self._run(asked)
         jobs = dict(self._jobs(run))
         if not jobs and not self.wrong:
@@ -104,7 +105,7 @@ class _Reader:
         said = self._values(f"[{RUN}]", self._table(RUN), known)
         for it in known.values():
             if given := getattr(asked, it.name):
-                # The last one of a name counts.
+                # If a name occurs twice, the last one counts.
                 said[it.name] = (*said.get(it.name, ()), *given) if it.repeats else given
         run = replace(asked, **said)
         return replace(run, master=run.master or _LOCAL)
@@ -129,7 +130,10 @@ class _Reader:
                         yield name, job
 
     def _defaults(self) -> dict[type[StreamJob], dict[str, Any]]:
-        """The part of [defaults] that each kind of job knows. What two kinds know by one name means the same to both."""
+        """Return the part of [defaults] that each kind of job has.
+
+        A setting that two kinds have means the same in both.
+        """
         known = {kind: _settings_of_a_section(kind) for kind in KINDS.values()}
         everything = {key: it for settings in known.values() for key, it in settings.items()}
         said = self._values(f"[{DEFAULTS}]", self._table(DEFAULTS), everything)
@@ -156,7 +160,7 @@ class _Reader:
         return job
 
     def _values(self, where: str, table: Mapping[str, Any], known: Mapping[str, Setting]) -> dict[str, Any]:
-        """By field. Keys are options' names, with - or _."""
+        """Return the values of a table, by field. Its keys are names of options, with - or _."""
         values: dict[str, Any] = {}
         for spelled, given in table.items():
             it = known.get(spelled.replace("-", "_"))
@@ -176,7 +180,7 @@ def _settings_of_a_section(kind: type[Job]) -> dict[str, Setting]:
 
 def _unknown(where: str, spelled: str, known: Mapping[str, Setting]) -> str:
     if spelled.replace("-", "_") in {it.key for it in settings_of(Run) if it.name not in _ONLY_SAID}:
-        return f"{where} {spelled} is for all jobs: it belongs into [{RUN}]"
+        return f"{where} {spelled} is for all jobs: it belongs in [{RUN}]"
     near = get_close_matches(spelled.replace("-", "_"), known, n=1)
     return f"{where} has no setting {spelled}{f'; did you mean {near[0]}?' if near else ''}"
 
@@ -185,7 +189,7 @@ def _unknown(where: str, spelled: str, known: Mapping[str, Setting]) -> str:
 
 
 def _shared(jobs: Mapping[str, StreamJob]) -> Iterator[str]:
-    """Two jobs that write to one place would hinder each other at best, and each could do so at another time."""
+    """Yield a complaint for each place that two jobs write to. They would hinder each other at best."""
     owners: dict[str, str] = {}
     for name, job in jobs.items():
         here = section(job, name)
@@ -196,13 +200,13 @@ def _shared(jobs: Mapping[str, StreamJob]) -> Iterator[str]:
 
 
 def _written_by(job: StreamJob) -> Iterator[str]:
-    """Their names for whoever is somewhere else, without passwords."""
+    """Yield the absolute names of the places that a job writes to, without passwords."""
     if isinstance(job, Aggregate):
         yield from map(_absolute, filter(None, (job.checkpoint, job.table, job.results)))
         return
     yield _absolute(job.checkpoint or f"{job.table.rstrip('/')}.checkpoint")
     if job.is_iceberg:
-        from nsqpipe.tables import tables_of  # it imports Spark
+        from nsqpipe.tables import tables_of  # imports Spark
 
         table, quarantine = (mask_passwords(it.absolute()) for it in tables_of(job))
     else:
@@ -221,7 +225,7 @@ def _absolute(path: str) -> str:
 
 
 def for_each(pipeline: Pipeline, work: Callable[[str, StreamJob], T]) -> dict[str, T]:
-    """For all jobs at once. Raises a line for each that it fails for."""
+    """Do this work for all jobs at the same time. Raises SeveralFailed, with a line for each job for which it fails."""
     with ThreadPoolExecutor(min(len(pipeline.jobs), 16), "jobs") as pool:
         begun = {name: pool.submit(work, name, job) for name, job in pipeline.jobs.items()}
     done, failures = {}, []

@@ -1,4 +1,4 @@
-"""What a job does, while it does it: one line that is rewritten on a terminal, a line now and then elsewhere, and a last word."""
+"""Shows what a job does: a line that is rewritten on a terminal, a line now and then elsewhere, and a last line."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from nsqpipe.upkeep import Tended
 
 _ERASE: Final = "\r\x1b[2K"
-_ELSEWHERE: Final = 10.0  # seconds between two lines
-_TICK: Final = 1.0  # seconds between two looks at what goes on within a batch
-_RECENT: Final = 0.3  # how much the last batch counts for the speed
+_ELSEWHERE: Final = 10.0  # seconds between two lines where there is no terminal
+_TICK: Final = 1.0  # seconds between two looks at the tasks of a batch
+_RECENT: Final = 0.3  # the weight of the last batch in the average speed
 
 
 @dataclass(slots=True)
 class Tally:
     """What a query has reported so far."""
 
-    batch: int = 0  # the last one's number
+    batch: int = 0  # the number of the last one
     rows: int = 0
-    late: int = 0  # that came after their window was closed; at least so many, see `late`
+    late: int = 0  # rows that came after their window was closed; a lower bound, see `late`
     behind: int = 0
-    speed: float = 0.0  # rows a second, of late
+    speed: float = 0.0  # rows a second, an average that favours recent batches
     missing: dict[str, str] = field(default_factory=dict)  # nodes, and why they count as missing
 
     def add(self, report: Mapping[str, Any]) -> None:
@@ -53,34 +53,34 @@ class Tally:
 
     @property
     def seconds_left(self) -> float | None:
-        """Until what is there now is read; None where nobody knows."""
+        """How long it will take to read what is there now; None if that is not known."""
         return self.behind / self.speed if self.behind and self.speed else None
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Of the stages that run just now."""
+    """How many tasks the stages have that run now, and how many of these are done."""
 
     done: int
     all: int
 
-    def told(self, so_far: float) -> str:
+    def text(self, so_far: float) -> str:
         left = f", about {_spelled(so_far / self.done * (self.all - self.done))} left" if self.done else ""
         return f"{self.done} of {self.all} tasks done{left}"
 
 
 @dataclass(slots=True)
 class Status:
-    """All that is known about a job at this moment; `line` says it."""
+    """What is known about a job now; `line` puts it into words."""
 
     stage: str = ""
     since: float = 0.0  # when the stage, or the batch, began
     tallies: dict[str, Tally] = field(default_factory=dict)
     tasks: Tasks | None = None
-    failed: list[str] = field(default_factory=list)  # jobs, while others go on
+    failed: list[str] = field(default_factory=list)  # names of jobs that failed while others go on
 
     def line(self, now: float) -> str:
-        """Of several queries that which is furthest behind says how far the job is."""
+        """Return the status in one line. If there are several queries, it shows the one that is furthest behind."""
         query = max(self.tallies, key=lambda it: self.tallies[it].behind, default=None)
         parts = [self.stage if query is None else _told(query, self.tallies[query])]
         if len(self.tallies) > 1:
@@ -89,7 +89,7 @@ class Status:
             parts.append(f"{', '.join(self.failed)} failed")
         since = now - self.since
         if self.tasks is not None and self.tasks.all:
-            parts.append(self.tasks.told(since))
+            parts.append(self.tasks.text(since))
         if since >= _TICK:
             is_idle = query is not None and self.tasks is None
             parts.append(f"{since:.0f} s {'ago' if is_idle else 'so far'}")
@@ -116,7 +116,7 @@ def _spelled(seconds: float) -> str:
 
 
 class Progress:
-    """Shows a status: a thread renews it, so that a long stage or batch does not look like a dead one."""
+    """Shows a status. A thread renews it, so that a long stage or batch does not look as if the job hung."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -136,12 +136,12 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         with self._lock:
-            if self._is_open:  # what went on when it failed is no news any more
+            if self._is_open:  # the job failed: its last status is of no interest any more
                 self._put(_ERASE)
                 self._is_open = False
 
     def stage(self, text: str, look: Callable[[], Tasks | None] = lambda: None, *, is_news: bool = True) -> None:
-        """Something new begins; `look` says how far it is. Off a terminal only news are said at once."""
+        """Show that a stage begins; `look` returns how far it is. Without a terminal, only news are shown at once."""
         with self._lock:
             self._look = look
             self._status.stage, self._status.since = text, self._clock()
@@ -149,7 +149,7 @@ class Progress:
             self._show(is_news=is_news)
 
     def tell(self, text: str) -> None:
-        """How far it is, in the words of a job that is no query; how far its tasks are is still looked for."""
+        """Show this text as the status of a job without queries. Its tasks are still looked at."""
         with self._lock:
             self._status.stage = text
             self._show(is_news=False)
@@ -163,12 +163,12 @@ class Progress:
             self._show(is_news=is_first)
 
     def observe_upkeep(self, done: Tended) -> None:
-        """Only what it did is worth a line, but that is said at once."""
+        """Show what an upkeep has done, if it has done anything."""
         if done.failed or done.joined or done.removed:
             self.note(str(done))
 
     def note(self, text: str) -> None:
-        """A line that stays, while the job goes on."""
+        """Write a line that stays, while the job goes on."""
         with self._lock:
             if not self._ended.is_set():
                 self._write(text, is_last=True)
@@ -176,14 +176,14 @@ class Progress:
                     self._put("\n")
 
     def give_up(self, prefix: str) -> None:
-        """The queries whose names begin so have failed, and are not what one waits for any more."""
+        """Show that the queries whose names have this prefix have failed, and do not count as behind any more."""
         with self._lock:
             self._status.failed.append(prefix.rstrip("."))
             for query in [it for it in self._status.tallies if it.startswith(prefix)]:
                 del self._status.tallies[query]
 
     def finish(self, text: str) -> None:
-        """The last word, which comes in any case."""
+        """Write the last line, and nothing after it."""
         with self._lock:
             self._ended.set()
             self._write(text, is_last=True)
@@ -192,12 +192,10 @@ class Progress:
                 self._is_open = False
 
     def renew(self) -> None:
-        """Looks how far it is, and shows that."""
+        """Look how far the tasks are, and show that."""
         try:
             tasks = self._look()
-        except (
-            Exception
-        ):  # Spark is gone, or going: whoever runs the job says so, and until then this shows that we live
+        except Exception:  # Spark has ended: the job itself reports that, and until then the line goes on
             tasks = None
         with self._lock:
             if not self._ended.is_set():
@@ -216,20 +214,20 @@ class Progress:
 
     def _write(self, text: str, *, is_last: bool = False) -> None:
         if self._on_terminal:
-            width = get_terminal_size().columns  # what wraps cannot be rewritten
+            width = get_terminal_size().columns  # a line that wraps cannot be rewritten
             self._put(f"{_ERASE}{text if is_last else text[: width - 1]}")
             self._is_open = True
         else:
             self._put(f"{text}\n")
 
     def _put(self, text: str) -> None:
-        """Nobody may be reading any more, as after `| head`, or the disk may be full: the job goes on without being seen."""
+        """Write to the stream. The job goes on if that fails, as after `| head`, or when the disk is full."""
         try:
             self._stream.write(text)
             self._stream.flush()
         except BrokenPipeError:
-            # Python tries to write what is left in the buffer when it exits, and fails for that again.
+            # Python would try to write the rest of its buffer at exit, and fail again.
             with suppress(OSError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
-        except (OSError, ValueError):  # the latter: it is closed
+        except (OSError, ValueError):  # ValueError: the stream is closed
             pass

@@ -1,4 +1,4 @@
-"""`nsqpipe land --rules`: rules in a small TOML file; rows that break one go to the quarantine or are counted.
+"""`nsqpipe land --rules`: reads rules from a small TOML file. Rows that break one go to the quarantine or are counted.
 
 [[rule]]
 name = "amount is positive"
@@ -43,6 +43,7 @@ class Rule:
 
 
 def load_rules(path: Path) -> list[Rule]:
+    """Read the rules of a file. Raises PipeFailed."""
     try:
         found = tomllib.loads(path.read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -52,23 +53,23 @@ def load_rules(path: Path) -> list[Rule]:
         raise PipeFailed(f"{path} has no [[rule]]")
     names = [rule.name for rule in rules]
     if twice := {name for name in names if [*names, *_OURS].count(name) > 1}:
-        raise PipeFailed(f"{path}: each rule needs a name of its own, and there are several of {', '.join(twice)}")
+        raise PipeFailed(f"{path}: each rule needs a name of its own, but there are several named {', '.join(twice)}")
     return rules
 
 
 def _rule(path: Path, number: int, entry: dict[str, Any]) -> Rule:
     unknown = set(entry) - {"name", "check", "then"}
     if unknown or not isinstance(entry.get("check"), str):
-        raise PipeFailed(f"{path}: rule {number} needs a check, and knows name, check and then")
+        raise PipeFailed(f"{path}: rule {number} needs a check, and may have name, check and then")
     try:
         then = Then(entry.get("then", "quarantine"))
     except ValueError:
-        raise PipeFailed(f"{path}: rule {number}: then is quarantine or count, not {entry['then']!r}") from None
+        raise PipeFailed(f"{path}: rule {number}: then must be quarantine or count, not {entry['then']!r}") from None
     return Rule(str(entry.get("name", entry["check"])), entry["check"], then)
 
 
 def judged(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """`error` says which rule a row has broken, if it had none before. What is only counted changes nothing."""
+    """Set `error` of rows without an error to the rule that they break. Rules that only count change nothing."""
     if rules and "error" not in rows.columns:
         rows = rows.withColumn("error", F.lit(None).cast("string"))
     for rule in rules:
@@ -79,9 +80,9 @@ def judged(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
 
 
 def observed(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """Counts on the way, without a job of its own: the numbers come with each batch's progress.
+    """Count the rows that break rules as they pass, without another job: Spark reports the counts with each batch.
 
-    What could not be parsed is counted as that, and breaks no rule.
+    A row that could not be parsed is counted as such, and breaks no rule.
     """
     is_row = F.col(MARK).isNull() if MARK in rows.columns else F.lit(True)
     parsed = F.col("error").isNull() if "error" in rows.columns else F.lit(True)
@@ -92,6 +93,7 @@ def observed(rows: DataFrame, rules: Sequence[Rule]) -> DataFrame:
 
 
 def broken_counts(rows: DataFrame, rules: Sequence[Rule]) -> dict[str, int]:
+    """Return how many rows break each rule, and under `ROWS` how many there are."""
     counts = [F.count(F.when(_breaks(rule), 1)).alias(rule.name) for rule in rules]
     found = rows.agg(F.count("*").alias(ROWS), *counts).first()
     return {} if found is None else {name: int(count) for name, count in found.asDict().items()}

@@ -1,12 +1,12 @@
-"""`nsqpipe reland`: what a quarantine holds, decoded once more, into the table. It needs no Spark.
+"""`nsqpipe reland`: decodes the rows of a quarantine again, and moves those that fit into the table. It needs no Spark.
 
-A partition at a time: good rows are appended to the table in one commit, and in a second one the quarantine loses them, and
-says of the others why they fail now. Killed in between, the table has rows that the quarantine still lists: the next run
-knows them by their keys, which it looks for in the table in any case, and only takes them out. Whoever appended the
-messages to the table in another way, as by `backfill`, is noticed the same way.
+It handles one partition at a time. A first commit appends the good rows to the table. A second commit removes them from
+the quarantine, and updates why the others fail. If it is killed between the two, the table has rows that are still in
+the quarantine. The next run always looks for the rows' keys in the table, finds them there, and only removes them from
+the quarantine. It treats messages the same way that something else has appended to the table, like `backfill`.
 
-Two runs at once collide in the table's log, as their commits end the same turn; so does one that lands rows that another one,
-or a backfill, has just landed.
+Two runs at once collide in the table's log, as their commits end the same turn. So does a run that would land rows that
+another run, or a backfill, has just landed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 PARTITIONS: Final = ("topic", "date", "hour")
 _KEY: Final = ("node", "sequence", "id")  # within a topic
-_BY_RULE: Final = "rule: "  # how the error of a row begins that a rule has sent to the quarantine
-_TRIES: Final = 10  # of a commit, while others change the same table
+_BY_RULE: Final = "rule: "  # the error of a row that broke a rule begins with this
+_TRIES: Final = 10  # to commit, while others change the same table
 _SAID: Final = "said"
 
 Key = tuple[Any, ...]
@@ -54,13 +54,13 @@ class Reland:
 
 @dataclass(slots=True)
 class Relanded:
-    """What became of the rows of a quarantine."""
+    """What happened to the rows of a quarantine."""
 
     landed: int = 0
     failing: int = 0
-    by_rule: int = 0  # they were understood, and a rule refused them; they stay as they are
-    missing_fields: int = 0  # of the schema, in bodies that this run has added to the table
-    extra_fields: int = 0  # of these bodies, which the schema lacks
+    by_rule: int = 0  # rows that could be decoded but broke a rule; they stay as they are
+    missing_fields: int = 0  # fields of the schema that bodies which this run has landed do not have
+    extra_fields: int = 0  # fields of these bodies that the schema does not have
 
     def add(self, other: Relanded) -> None:
         for it in fields(self):
@@ -69,14 +69,14 @@ class Relanded:
 
 @dataclass(slots=True)
 class _Outcome:
-    """Of one partition: which rows leave the quarantine, and what those that stay say now, if it is something else."""
+    """What changes in one partition of the quarantine: which rows leave it, and which get another error."""
 
     counts: Relanded = field(default_factory=Relanded)
-    told: dict[Key, str | None] = field(default_factory=dict)  # None: it is in the table
+    errors: dict[Key, str | None] = field(default_factory=dict)  # the new error; None: the row is in the table
 
 
 def reland(job: Reland, progress: Callable[[Relanded], None] = lambda _: None) -> Relanded:
-    """Raises PipeFailed. What was done until then is done, and another run goes on from there."""
+    """Decode all rows of the quarantine again. Raises PipeFailed; another run then goes on from there."""
     _check(job)
     total = Relanded()
     for values in _existing(job.quarantine).partitions():
@@ -90,7 +90,7 @@ def _check(job: Reland) -> None:
         raise PipeFailed("raw bodies never fail: choose the --decoder that the quarantined rows need")
     if _existing(job.table).transaction_version(SELECTS) is not None:
         raise PipeFailed(
-            f"the table {job.table} has what --select has made of messages, and reland knows no SQL: "
+            f"the table {job.table} has what --select has made of messages, and reland cannot run SQL: "
             "`nsqpipe backfill` with the corrected --schema and the same --select adds what it lacks"
         )
     came = [it for it in pa.schema(_existing(job.quarantine).schema().to_arrow()) if it.name != ERROR]
@@ -107,21 +107,21 @@ def _existing(place: Place) -> DeltaTable:
 
 
 def _row_schema(table: DeltaTable, came: Sequence[pa.Field], decoder: Decoder) -> pa.Schema:
-    """A table that has no bodies gets none."""
+    """Return the columns of rows for the table. They have a body only if the table has that column."""
     has_bodies = any(it.name == "body" for it in table.schema().fields)
     kept = [it for it in came if has_bodies or it.name != "body"]
     return pa.schema([*kept, pa.field(VALUE, decoder.value_type)])
 
 
 def _while_others_write(attempt: Callable[[], T], job: Reland) -> T:
-    """A commit that collides with another writer's is prepared again."""
+    """Repeat an attempt, from its preparation on, if its commit collides with another writer's."""
     for left in reversed(range(_TRIES)):
         try:
             return attempt()
         except CommitFailedError as failure:
             if not left:
                 raise PipeFailed(
-                    f"others write into {job.table} or {job.quarantine} all the time, as another reland: {failure}"
+                    f"something else, like another reland, keeps writing to {job.table} or {job.quarantine}: {failure}"
                 ) from None
     raise AssertionError
 
@@ -148,12 +148,12 @@ def _partition(job: Reland, values: Mapping[str, object]) -> Relanded:
     if files:
         with unnamed(target, files) as brought:
             _append(table, target, files, outcome.counts, brought)
-    _while_others_write(lambda: _settle(_existing(job.quarantine), values, outcome.told), job)
+    _while_others_write(lambda: _settle(_existing(job.quarantine), values, outcome.errors), job)
     return outcome.counts
 
 
 def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _Outcome) -> pa.RecordBatch:
-    """Return the rows that are to be landed, decoded. `there` gets their keys: none is landed twice."""
+    """Return the rows to land, decoded. Their keys are added to `there`, so that none is landed twice."""
     before = batch.column(ERROR).to_pylist()
     decoded = decoder.decode(batch.column("body"))
     found = with_decoded(batch.drop_columns([ERROR]), decoded)
@@ -162,19 +162,19 @@ def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _
     for key, was, now in zip(_keys_of(batch), before, after, strict=True):
         is_new = False
         if key in there:
-            outcome.counts.landed += key not in outcome.told
-            outcome.told[key] = None
+            outcome.counts.landed += key not in outcome.errors
+            outcome.errors[key] = None
         elif was is not None and was.startswith(_BY_RULE):
             outcome.counts.by_rule += 1
         elif now is None:
             is_new = True
             there.add(key)
             outcome.counts.landed += 1
-            outcome.told[key] = None
+            outcome.errors[key] = None
         else:
             outcome.counts.failing += 1
             if now != was:
-                outcome.told[key] = now
+                outcome.errors[key] = now
         chosen.append(is_new)
     good = found.filter(pa.array(chosen, pa.bool_())).drop_columns([ERROR])
     counts = decoded.counts if all(chosen) else decoder.decode(good.column("body")).counts
@@ -184,7 +184,7 @@ def _judged(batch: pa.RecordBatch, decoder: Decoder, there: set[Key], outcome: _
 
 
 def _keys_in(table: DeltaTable, values: Mapping[str, object], sequences: pa.ChunkedArray) -> set[Key]:
-    """Those of these sequences' rows that the table has, in this very version."""
+    """Return the keys of the rows with these sequences that this version of the table has."""
     wanted = _condition(table, values) & pc.field("sequence").isin(sequences.combine_chunks())
     found = table.to_pyarrow_dataset().to_batches(columns=list(_KEY), filter=wanted)
     return {key for batch in found for key in _keys_of(batch)}
@@ -195,7 +195,7 @@ def _keys_of(batch: pa.RecordBatch) -> list[Key]:
 
 
 def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
-    """The partition, as its columns' types have it."""
+    """Return a filter for the partition with these values, in the types of its columns."""
     schema = pa.schema(table.schema().to_arrow())
     found = None
     for name, value in values.items():
@@ -207,7 +207,7 @@ def _condition(table: DeltaTable, values: Mapping[str, object]) -> Any:
 
 def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts: Relanded, brought: Unnamed) -> None:
     told = {f"nsq.{name}": str(getattr(counts, name)) for name in (MISSING, EXTRA)}
-    # A table that this widens has a version that `table` is not of: the append then fails, and is prepared again.
+    # If this widens the table, `table` is an older version, so the append fails and is prepared again.
     widen(DeltaTable(**target.place.for_delta()), Schema.from_arrow(target.schema))
     check_leases((file.modified / 1000 for file in files), time.time())
     brought.try_commit(
@@ -221,15 +221,15 @@ def _append(table: DeltaTable, target: Target, files: Sequence[DataFile], counts
     )
 
 
-def _settle(quarantine: DeltaTable, values: Mapping[str, object], told: Mapping[Key, str | None]) -> None:
-    """One commit: what is landed goes, and what fails says why. Rows that came meanwhile stay as they are."""
-    if not told:
+def _settle(quarantine: DeltaTable, values: Mapping[str, object], errors: Mapping[Key, str | None]) -> None:
+    """Remove rows that are landed and update the errors of others, in one commit. Rows that came meanwhile stay."""
+    if not errors:
         return
     schema = pa.schema(quarantine.schema().to_arrow())
-    keys = zip(_KEY, zip(*told, strict=True), strict=True)
+    keys = zip(_KEY, zip(*errors, strict=True), strict=True)
     columns = {name: pa.array(column, schema.field(name).type) for name, column in keys}
-    columns |= {name: pa.array([value] * len(told)).cast(schema.field(name).type) for name, value in values.items()}
-    columns[_SAID] = pa.array(told.values(), pa.string())
+    columns |= {name: pa.array([value] * len(errors)).cast(schema.field(name).type) for name, value in values.items()}
+    columns[_SAID] = pa.array(errors.values(), pa.string())
     same = " and ".join(f"q.{name} = s.{name}" for name in (*values, *_KEY))
     (
         quarantine.merge(pa.table(columns), same, source_alias="s", target_alias="q")

@@ -1,8 +1,8 @@
-"""`nsqpipe replay`: a range of a table back into a topic, in slices, so that it can be slow, watched and resumed.
+"""`nsqpipe replay`: publishes a range of a table to a topic, in slices, so that it can be slow, watched and resumed.
 
-A slice is a range of sequences of a topic at a node. The progress file names the slice that is being sent, before it is, and
-how far each topic and node has come, after. A slice that was interrupted is sent again, from the same rows; with
-`exactly_once` nsqd knows what it has of it.
+A slice is a range of sequences of a topic at a node. The progress file names a slice before it is sent; once it is
+sent, the file says how far this topic and node have come. An interrupted slice is sent again, from the same rows; with
+`exactly_once`, nsqd recognizes the parts of it that it already has.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from pyspark_nsqtable.places import Place
 
-_SLICE: Final = 200_000  # rows, without a rate
-_SLICE_SECONDS: Final = 2.0  # at a rate: so long a slice should take
+_SLICE: Final = 200_000  # rows of a slice, if there is no rate
+_SLICE_SECONDS: Final = 2.0  # how long a slice should take, if there is a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,18 @@ class Replay:
     sink: Mapping[str, str]  # options of format("nsq")
     rate: float  # messages a second; 0: as fast as it goes
     exactly_once: bool
-    name: str  # the same in each run that goes on
+    name: str  # the same in each run that continues this replay
 
 
 @dataclass(slots=True)
 class Reached:
-    """How far a replay has come, in a file if it is to go on one day."""
+    """How far a replay has come; kept in a file, if there is one."""
 
     place: Place | None
     name: str
-    what: str  # is replayed: another range would find itself sent as far as this one
-    reached: dict[str, int] = field(default_factory=dict)  # the sequence before which all is sent, for each origin
-    sending: Slice | None = None
+    what: str  # the range that is replayed; the file does not serve another range
+    reached: dict[str, int] = field(default_factory=dict)  # for each origin: everything before this sequence is sent
+    sending: Slice | None = None  # begun, but not finished
 
     @classmethod
     def load(cls, place: Place | None, name: str, what: str) -> Reached:
@@ -68,7 +68,7 @@ class Reached:
             return cls(place, name, what)
         found: dict[str, Any] = json.loads(text)
         if (found.get("name"), found.get("what")) != (name, what):
-            raise PipeFailed(f"{place} is of another replay: {found.get('name')}, {found.get('what')}")
+            raise PipeFailed(f"{place} belongs to another replay: {found.get('name')}, {found.get('what')}")
         return cls(place, name, what, dict(found["reached"]), Slice(**found["sending"]) if found["sending"] else None)
 
     def begin(self, part: Slice) -> None:
@@ -89,7 +89,10 @@ class Reached:
 
 
 def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -> DataFrame:
-    """The range: of a topic, from a time, before a time, and whatever SQL says. Gaps have no body, and are no messages."""
+    """Return the rows to replay: those that meet all conditions.
+
+    Rows without a body stand for gaps, and are left out.
+    """
     if "body" not in rows.columns:
         raise PipeFailed("the table has no column body: it was landed with --drop-body, and cannot be replayed")
     if topic:
@@ -103,7 +106,7 @@ def chosen(rows: DataFrame, *, topic: str, since: str, until: str, where: str) -
 
 
 def plan(rows: DataFrame, rate: float, reached: Reached) -> list[Slice]:
-    """What is left, in the order in which the logs were written; each slice about as large as the rate allows."""
+    """Return the slices that are still to be sent, in the order of the logs, each about as large as the rate allows."""
     size = max(1, int(rate * _SLICE_SECONDS)) if rate else _SLICE
     counted = _left(rows, reached).groupBy("node", "topic", F.floor(F.col("sequence") / size).alias("part"))
     found = counted.agg(F.count("*").alias("rows"), F.min("sequence").alias("first"), F.max("sequence").alias("last"))
@@ -116,7 +119,7 @@ def plan(rows: DataFrame, rate: float, reached: Reached) -> list[Slice]:
 
 
 def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
-    """Each slice is a job: what is left of neighbours when only few rows are chosen becomes one."""
+    """Join small neighbouring slices, because each slice costs a Spark job."""
     found: list[Slice] = []
     for part in slices:
         last = found[-1] if found else None
@@ -128,7 +131,7 @@ def _joined(slices: Iterable[Slice], size: int) -> list[Slice]:
 
 
 def _left(rows: DataFrame, reached: Reached) -> DataFrame:
-    """What was neither sent nor begun."""
+    """Return the rows that belong to no slice that was sent or begun."""
     ends = dict(reached.reached)
     if reached.sending:
         ends[reached.sending.origin] = reached.sending.end
@@ -138,8 +141,8 @@ def _left(rows: DataFrame, reached: Reached) -> DataFrame:
     return rows
 
 
-def run(rows: DataFrame, slices: list[Slice], job: Replay, reached: Reached, told: Callable[[str], None]) -> int:
-    """How many messages were sent."""
+def run(rows: DataFrame, slices: list[Slice], job: Replay, reached: Reached, show: Callable[[str], None]) -> int:
+    """Send the slices, and return how many messages were sent."""
     total = sum(part.rows for part in slices)
     sent = 0
     began = time.monotonic()
@@ -148,7 +151,7 @@ def run(rows: DataFrame, slices: list[Slice], job: Replay, reached: Reached, tol
         _send(rows, part, job)
         reached.finish(part)
         sent += part.rows
-        told(f"{sent:,} of {total:,} messages sent")
+        show(f"{sent:,} of {total:,} messages sent")
         if job.rate:
             time.sleep(max(0.0, sent / job.rate - (time.monotonic() - began)))
     return sent
@@ -160,6 +163,6 @@ def _send(rows: DataFrame, part: Slice, job: Replay) -> None:
     options = dict(job.sink)
     if job.exactly_once:
         options |= {"exactlyOnce": "true", "writeId": f"{job.name}/{part}"}
-    # One task, so that the topic gets them in the log's order, and a second attempt cuts them the same way.
+    # One task, so that the topic gets the messages in the log's order, and a second attempt makes the same parts.
     ordered = here.coalesce(1).sortWithinPartitions("sequence", "id").select("body")
     ordered.write.format("nsq").options(**options).mode("append").save()

@@ -1,4 +1,4 @@
-"""Running streams: what they report, an end when asked for, and one clear line when a query dies."""
+"""Runs streams: passes on their reports, stops them when asked to, and fails with one clear line when a query dies."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY: Final = 0.2  # seconds
 _STARTING: Final = 30.0  # seconds after which the next job is started in any case
-_PLANNING: Final = ("Initializing", "Getting offsets")  # how Spark's status begins until a query knows what to read
+_PLANNING: Final = ("Initializing", "Getting offsets")  # Spark's status begins so until a query knows what to read
 _LAST_WORDS: Final = 5.0  # seconds that the reports of the last batch may take
 
-Observer = Callable[[str, dict[str, Any]], None]  # of a query's name, and of Spark's report on a batch
-OnFailed = Callable[[str, PipeFailed], None]  # of how the names of a job's queries begin, and why it failed
+Observer = Callable[[str, dict[str, Any]], None]  # takes a query's name, and Spark's report on a batch
+OnFailed = Callable[[str, PipeFailed], None]  # takes the prefix of a job's queries, and why the job failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Group:
 
     start: Callable[[], Iterable[StreamingQuery]]
     late: LateRows = field(default_factory=LateRows)
-    prefix: str = ""  # how their names begin, where there are several jobs
+    prefix: str = ""  # of their names, if there are several jobs
 
 
 def run_queries(
@@ -56,7 +56,7 @@ def run_queries(
     observers: Sequence[Observer] = (),
     late: LateRows | None = None,
 ) -> bool:
-    """Run the queries of a job that is alone, as `run_groups` does."""
+    """Run the queries of a single job, as `run_groups` does."""
     return run_groups(spark, [Group(start=start, late=late or LateRows())], observers=observers)
 
 
@@ -69,12 +69,13 @@ def run_groups(
     on_failure: OnFailed = lambda _prefix, _failure: None,
     look: Look | None = None,
 ) -> bool:
-    """Run until all end by themselves, or a signal comes; then those that still run are stopped. Returns whether all have ended.
+    """Run until all queries have ended by themselves, or a signal stops them. Return whether all have ended.
 
-    A group ends when one of its queries fails, or rows are late and must not be. The others go on if `goes_on` says so, and
-    end with it otherwise. Raises PipeFailed at the end, with a line for each group that failed; `on_failure` is told at once.
+    A group ends when one of its queries fails, or when late rows are an error and there are some. The other groups go
+    on if `goes_on`, and are stopped otherwise. Raises PipeFailed at the end, with a line for each group that failed;
+    `on_failure` is called at once.
 
-    A batch that is interrupted is no loss: the next run does it again, and the table takes it once.
+    Interrupting a batch loses nothing: the next run does the batch again, and the table takes it once.
     """
     running = [_Running(spark, group) for group in groups]
     with _signals() as asked, _listening(spark, [*(it.observe for it in running), *observers], look) as listener:
@@ -109,7 +110,9 @@ def _watch(
     active = list(running)
     while active:
         for it in list(active):
-            may_go_on = it.is_active  # asked first, or one that fails just now would have ended well
+            may_go_on = (
+                it.is_active
+            )  # before `has_failed`, or a query that fails in between would seem to have ended well
             if it.has_failed():
                 it.stop()
                 if not goes_on:
@@ -124,7 +127,7 @@ def _watch(
 
 
 class _Running:
-    """A group while it runs. Observed in the listener's thread, asked in the job's."""
+    """A group while it runs. The listener's thread calls `observe`, the job's thread the rest."""
 
     def __init__(self, spark: SparkSession, group: Group) -> None:
         self._spark = spark
@@ -136,7 +139,7 @@ class _Running:
     def start(self) -> None:
         try:
             for query in self._group.start():
-                self.queries.append(query)  # one by one: those before one that cannot be started have to be stopped
+                self.queries.append(query)  # at once: if a later query cannot be started, this one has to be stopped
         except Exception as error:
             if not self.prefix:
                 raise
@@ -144,7 +147,11 @@ class _Running:
             self.failure.__cause__ = error
 
     def wait_for_plans(self, asked: threading.Event) -> None:
-        """Each source starts a Python worker for its plans, to which Spark gives ten seconds: many at once may need more."""
+        """Wait until the queries know what to read, before more jobs are started.
+
+        Each source starts a Python worker to plan, and Spark gives it ten seconds. Many at the same time might need
+        longer.
+        """
         deadline = time.monotonic() + _STARTING
         while self.prefix and time.monotonic() < deadline:
             messages = [str(query.status["message"]) for query in self.queries if query.isActive]
@@ -157,11 +164,11 @@ class _Running:
 
     @property
     def is_active(self) -> bool:
-        """Whether there is something to wait for. A group whose first query has ended goes on with the second."""
+        """Whether any query still runs."""
         return any(query.isActive for query in self.queries)
 
     def has_failed(self) -> bool:
-        """Why, is in `failure` from then on."""
+        """Return whether the group has failed, and keep the reason in `failure`."""
         if self.failure is None:
             self.failure = next(self._failures(), None)
         return self.failure is not None
@@ -176,17 +183,17 @@ class _Running:
             yield error
 
     def stop(self) -> None:
-        """Also a query whose sister could not be started."""
+        """Stop all queries, also one that Spark has started without returning it, as an error came between."""
         started = self._spark.streams.active if self.prefix else ()
         for query in (*self.queries, *(it for it in started if (it.name or "").startswith(self.prefix))):
             query.stop()
 
 
 def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
-    """Asks how many tasks of the stages that run now are done. Behind Spark Connect nobody can say."""
+    """Return a function that counts the tasks of the stages that run now. With Spark Connect that is not known."""
     try:
         tracker = spark.sparkContext.statusTracker()
-    except (AttributeError, NotImplementedError):  # PySpark's own are of these kinds, and Connect has had both
+    except (AttributeError, NotImplementedError):  # what Spark Connect raises, depending on its version
         return lambda: None
 
     def look() -> Tasks | None:
@@ -197,7 +204,7 @@ def tasks_of(spark: SparkSession) -> Callable[[], Tasks | None]:
 
 
 class _Listener(StreamingQueryListener):
-    """Spark calls it in a thread of its own, for one event after another."""
+    """Passes Spark's reports to observers. Spark calls it from one thread, with one event after another."""
 
     def __init__(self, observers: Sequence[Observer], look: Look | None = None) -> None:
         self._observers = observers
@@ -206,7 +213,7 @@ class _Listener(StreamingQueryListener):
         self._ended = threading.Semaphore(0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        """There is nothing to report yet."""
+        """Do nothing: there is nothing to report yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         name, report = event.progress.name or "query", json.loads(event.progress.json)
@@ -214,7 +221,7 @@ class _Listener(StreamingQueryListener):
         tell(self._observers, name, report)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Observers learn who is missing now, so that the last line of a job does not praise what it cannot see."""
+        """Report which nodes are missing now, so that the last line of a job does not claim to have read everything."""
         name, last = self._last.get(str(event.id), ("", None))
         if self._look is not None and last is not None and (report := self._look(name, last)) is not None:
             tell(self._observers, name, dict(report))
@@ -239,7 +246,7 @@ def _listening(spark: SparkSession, observers: Sequence[Observer], look: Look | 
 
 @contextmanager
 def _signals() -> Iterator[threading.Event]:
-    """Is set by SIGINT and SIGTERM; the second of them does what it always does."""
+    """Yield an event that SIGINT and SIGTERM set. A second signal has its default effect."""
     asked = threading.Event()
 
     def ask(number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""One command, from its checks to its last word: the session, the progress, and one line when it fails."""
+"""Runs one command, from its checks to its last line: its session, its progress, and one line if it fails."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark_nsq.idle import Look
     from pyspark_nsq.reports import Report
 
-INCOMPLETE: Final = 3  # the exit status when nothing failed, and not all was read that was there
-STOPPED: Final = "nsqpipe: stopped before all was read that is there: the next run goes on"
+INCOMPLETE: Final = 3  # the exit status if nothing failed, but not everything was read
+STOPPED: Final = "nsqpipe: stopped before everything was read: the next run goes on"
 
 
 class Run:
@@ -38,16 +38,19 @@ class Run:
         self.progress = resources.enter_context(Progress(sys.stderr)) if is_shown else None
 
     def check(self) -> None:
-        """Raises where it can be known without Spark that the job cannot work. Without this call `session` does it."""
+        """Raise PipeFailed if it can be known without Spark that the job cannot work.
+
+        `session` calls this if nobody has.
+        """
         self._is_checked = True
         if self.progress is not None:
-            self.progress.stage("looking at nodes and tables", is_news=False)
+            self.progress.stage("checking nodes and tables", is_news=False)
         from nsqpipe.checks import check
 
         check(self._job)
 
     def session(self, name: str) -> SparkSession:
-        """Starts Spark, when all that can be known without it is in order."""
+        """Start Spark, after the checks."""
         job = self._job
         assert isinstance(job, OnSpark)
         if not self._is_checked:
@@ -65,7 +68,7 @@ class Run:
         return spark
 
     def _log(self, job: OnSpark) -> IO[bytes]:
-        """What Spark logs. Nobody has to remove it, unless it was asked for: it has no name."""
+        """Open the file for Spark's log: that of --log, or a temporary one without a name."""
         if job.log is None:
             return self._resources.enter_context(TemporaryFile(prefix="nsqpipe-"))
         try:
@@ -74,9 +77,9 @@ class Run:
             raise PipeFailed(f"--log {job.log}: {error.strerror}") from None
 
     def queries(self, spark: SparkSession, jobs: Sequence[Streams], *, goes_on: bool = False) -> None:
-        """Until they end. However that is, what has been done is said. Meanwhile the tables are looked after.
+        """Run the queries of these jobs until they end, and tend their tables meanwhile. Then print what was done.
 
-        With `goes_on` the others do so when one of the jobs fails.
+        With `goes_on`, the other jobs go on when one of them fails.
         """
         from nsqpipe.late import LateRows
         from nsqpipe.metrics import serving
@@ -98,7 +101,7 @@ class Run:
                 upkeep_observers.append(self.progress.observe_upkeep)
             try:
                 with ExitStack() as upkeep:
-                    for it in () if job.remote else jobs:  # or the tables are the server's
+                    for it in () if job.remote else jobs:  # with Spark Connect, the tables are the server's
                         upkeep.enter_context(tended(it.tables, it.policy, upkeep_observers))
                     have_ended = run_groups(
                         spark, groups, observers=observers, goes_on=goes_on, on_failure=self._failed, look=look
@@ -106,7 +109,7 @@ class Run:
             finally:
                 if self.progress is not None:
                     seconds = time.monotonic() - began
-                    self.progress.finish("\n".join(it.ledger.told(seconds) for it in jobs))
+                    self.progress.finish("\n".join(it.ledger.summary(seconds) for it in jobs))
         missing = {node: why for it in jobs for node, why in it.ledger.missing.items()}
         if job.until_now:
             _check_complete(have_ended, missing)
@@ -116,7 +119,7 @@ class Run:
             self.progress.give_up(prefix)
             self.progress.note(f"{failure}; the others go on")
 
-    def told(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show how far the job is."""
         if self.progress is not None:
             self.progress.tell(text)
@@ -124,7 +127,7 @@ class Run:
 
 @contextmanager
 def running(job: Job) -> Iterator[Run]:
-    """What ends the job, whatever it is, is one line for whoever runs it; `--log` keeps the traceback."""
+    """Print any error that ends the job in one line, and exit with its status. `--log` keeps the traceback."""
     failed: PipeFailed | None = None
     with ExitStack() as resources:
         try:
@@ -134,7 +137,7 @@ def running(job: Job) -> Iterator[Run]:
             _keep_traceback(job)
         except typer.Exit:
             raise
-        except KeyboardInterrupt:  # before there was a query to stop
+        except KeyboardInterrupt:  # it came before there was a query to stop
             if isinstance(job, OfStreams) and job.until_now:
                 typer.echo(STOPPED, err=True)
                 raise typer.Exit(INCOMPLETE) from None
@@ -149,7 +152,7 @@ def running(job: Job) -> Iterator[Run]:
 
 
 def _look_at(jobs: Sequence[Streams]) -> Look:
-    """Return how idle queries are seen: each through the source of its job."""
+    """Return a look at idle queries that uses the source of each query's job."""
     from pyspark_nsq.idle import ClusterLook
 
     looks = {it.prefix: ClusterLook(it.source) for it in jobs if it.source}
@@ -162,7 +165,7 @@ def _look_at(jobs: Sequence[Streams]) -> Look:
 
 
 def _check_complete(have_ended: bool, missing: Mapping[str, str]) -> None:
-    """Exit with a status of its own where a scheduler must not take the run for done."""
+    """Exit with a status of its own if not everything was read, so that a scheduler does not take the run for done."""
     if not have_ended:
         typer.echo(STOPPED, err=True)
     if missing:

@@ -1,7 +1,8 @@
-"""`--select`: what a table gets of a message, as SQL says it, so that it can be masked, cut out or derived.
+"""`--select`: SQL that determines which columns a table gets, so that fields can be masked, left out or derived.
 
-Where a message came from is kept in any case, since exactness stands on it. The rest is a struct of its own until the sink
-writes it, as a column that is made may have the name of one that the quarantine needs as it came: `sha2(body, 256) as body`.
+The columns that say where a message came from always stay, because landing exactly once depends on them. The selected
+columns are fields of a struct until the sink writes them, as one may have the name of a column that the quarantine
+needs unchanged: `sha2(body, 256) as body`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _REPLACED: Final = (_BODY, VALUE)  # by what is selected
 
 
 def check_selects(table: Table, select: str) -> None:
-    """Raise PipeFailed where a table that SQL has made would get what was left out of it, as nobody has said --select."""
+    """Raise PipeFailed if the table was filled with --select and this job has none: it would add what was left out."""
     if not select and _is_selected(table):
         raise PipeFailed(
-            f"the table at {table.path} has what --select has made of messages: say the same --select, or name another table"
+            f"the table at {table.path} has what --select has made of messages: give the same --select, or name another table"
         )
 
 
 def _is_selected(table: Table) -> bool:
-    """Return whether the table says that SQL has made it; a Parquet table has no way to."""
+    """Return whether the table says that it was filled with --select. A Parquet table cannot say so."""
     match table.format:
         case Format.DELTA:
             return table.exists() and table.delta().transaction_version(SELECTS) is not None
@@ -51,7 +52,7 @@ def _is_selected(table: Table) -> bool:
 
 
 def with_selected(rows: DataFrame, select: str) -> DataFrame:
-    """Adds what is selected of rows that are good. Only rows that fail still have their bodies."""
+    """Add the selected columns of good rows, as a struct. Only rows that fail keep their bodies."""
     failed = F.col(ERROR).isNotNull() if ERROR in rows.columns else F.lit(False)
     is_mark = F.col(MARK).isNotNull() if MARK in rows.columns else F.lit(False)
     found = rows.withColumn(SELECTED, F.when(~failed & ~is_mark, F.expr(f"struct({select})")))
@@ -63,7 +64,7 @@ def with_selected(rows: DataFrame, select: str) -> DataFrame:
 
 
 def unfolded(rows: DataFrame) -> DataFrame:
-    """What the table gets, where it is Spark that writes it."""
+    """Return the columns of the table, if Spark itself writes it."""
     kept = [it for it in rows.columns if it not in (_BODY, SELECTED)]
     return rows.select(*kept, f"{SELECTED}.*")
 

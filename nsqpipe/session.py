@@ -1,4 +1,4 @@
-"""The Spark session that all jobs share: here by default, or wherever `--master` or `--remote` says."""
+"""Starts the Spark session of a job: on this machine by default, or where `--master` or `--remote` says."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    # Spark's pages and its event log show the options of sources and sinks; a decoder may hold a registry's password, and
-    # properties of a catalog anything.
+    # Spark's pages and its event log show the options of sources and sinks. A decoder may contain a registry's
+    # password, and the properties of a catalog may contain any secret.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|decoder|catalog[.]",
 }
 _LOCAL_ONLY: Final[Mapping[str, str]] = {
@@ -40,7 +40,8 @@ _LOCAL_ONLY: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "4",
-    # A third of a micro-batch's latency is the default manager's renaming, which only object stores need.
+    # The default manager renames files, which takes a third of a micro-batch's latency, and which only object stores
+    # need.
     "spark.sql.streaming.checkpointFileManagerClass": _LOCAL_CHECKPOINTS,
 }
 _EVENT_LOG_FOLDER: Final = "spark.eventLog.dir"
@@ -54,11 +55,11 @@ def open_session(
     conf: Mapping[str, str] | None = None,
     log: IO[bytes] | None = None,
 ) -> SparkSession:
-    """What `conf`, spark-submit or `spark-defaults.conf` says stands above our defaults.
+    """Start a session, or return the active one. `conf`, spark-submit and `spark-defaults.conf` override our defaults.
 
-    What the JVM has to say goes into `log`, not across our own lines.
+    The JVM's output goes into `log`, so that it does not mix with our own lines.
     """
-    cloudpickle.register_pickle_by_value(worker)  # workers need not have nsqpipe installed
+    cloudpickle.register_pickle_by_value(worker)  # so workers need not have nsqpipe installed
     given = dict(conf or {})
     if remote or SparkSession.getActiveSession() is not None:
         builder = SparkSession.builder.appName(f"nsqpipe {name}")
@@ -68,18 +69,21 @@ def open_session(
         _point_workers_here(local=is_local(master))
         given = {"spark.master": master, **given}
         if is_local(master):
-            # Or Spark looks its own name up, which may have no address.
+            # Otherwise Spark looks up the machine's name, which may have no address.
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     spark = _start(f"nsqpipe {name}", given, log)
     if not is_local(spark.sparkContext.master or ""):
-        # Where packages come by --py-files Spark does not look for sources: it has to be told.
+        # Spark does not look for sources in packages that come by --py-files, so they are registered here.
         spark.dataSource.register(pyspark_nsq.DefaultSource)
         spark.dataSource.register(pyspark_nsqtable.DefaultSource)
     return spark
 
 
 def _start(name: str, given: Mapping[str, str], log: IO[bytes] | None) -> SparkSession:
-    """The JVM is started first, as only it knows what `spark-defaults.conf` and spark-submit have said."""
+    """Start the JVM, and then the session.
+
+    Only the JVM knows the settings of `spark-defaults.conf` and spark-submit.
+    """
     os.environ.update(shared_classes.environment())
     asked = SparkConf(loadDefaults=False).setAll(list(given.items()))
     gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]  # it has no types
@@ -94,16 +98,19 @@ def _start(name: str, given: Mapping[str, str], log: IO[bytes] | None) -> SparkS
 
 
 def defaults_for(said: Mapping[str, str]) -> dict[str, str]:
-    """Ours, for what has been said otherwise. Only here, on one machine, do we know how large Spark is, and who looks."""
+    """Return our defaults.
+
+    On one machine there are more, as we know there how large Spark is, and who can see its pages.
+    """
     if is_local(said.get("spark.master", "")):
         return {**_DEFAULTS, **_LOCAL_ONLY}
-    # Spark would not start without a folder for it, and an endless stream fills one that nobody has chosen.
+    # Without a folder for the event log Spark would not start; and a stream fills the folder, so we do not choose one.
     event_log = {"spark.eventLog.enabled": "true"} if _EVENT_LOG_FOLDER in said else {}
     return {**_DEFAULTS, "spark.ui.enabled": "true", **event_log}
 
 
 def known_conf(conf: Mapping[str, str]) -> dict[str, str]:
-    """What Spark will be told, as far as can be known before it starts: its file of defaults or spark-submit, then `conf`."""
+    """Return Spark's settings as known before it starts: its file of defaults or spark-submit's, then `conf`."""
     if is_submitted():
         SparkContext._ensure_initialized()
         return {**dict(SparkConf().getAll()), **conf}
@@ -115,7 +122,7 @@ def known_conf(conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit runs us: it has made the JVM, and chosen the master."""
+    """Return whether spark-submit runs us: it has then started the JVM, and chosen the master."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -129,8 +136,10 @@ def _need_java() -> None:
 
 
 def _point_workers_here(*, local: bool) -> None:
-    """Spark's Python workers are to be of this environment, and to see this tree: an editable install is an import
-    hook, which Spark's look for data sources does not ask."""
+    """Have Spark's Python workers use this environment, with this source tree on their path.
+
+    An editable install is an import hook, and Spark does not use it when it looks for data sources.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", worker_python() if local else sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -7,7 +7,8 @@
         target_mb: int = setting("megabytes that a file should have", 128, at_least=1)
 
 The command line, the file of `--config`, `--help` and the reference page are made from it. A field without a default is
-required; its type says what is accepted: a tuple may be repeated, an enum is one of its words.
+required. Its type says what it accepts: a tuple means that the option may be repeated, an enum that it takes one of its
+words.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Final, get_args, get_origin, get_type_hints
 
-Parse = Callable[[str], Any]  # raises ValueError, which says what was expected
+Parse = Callable[[str], Any]  # raises ValueError, whose text says what was expected
 
 _SETTING: Final = "setting"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What a command is told. Jobs that share settings inherit them; those of the last base come first."""
+    """The settings of a command. Jobs that share settings inherit them; those of the last base come first."""
 
     def problems(self) -> Iterator[str]:
-        """What cannot be meant, though each setting alone can."""
+        """Yield what is wrong with the combination of settings, though each alone may be right."""
         yield from ()
 
 
@@ -40,7 +41,7 @@ class Setting:
     """One row of a table."""
 
     name: str
-    flag: str  # empty: whatever is not an option
+    flag: str  # empty: it is an argument, not an option
     help: str
     type: type  # of one value: str, int, float, bool, Path, or an enum
     repeats: bool
@@ -58,7 +59,7 @@ class Setting:
         return self.flag.removeprefix("--").replace("-", "_")
 
     def shown_default(self) -> str:
-        """Nothing where the default is to leave something out."""
+        """Return the default for `--help`: nothing if the default is empty or off."""
         if self.default in (MISSING, None, "", (), False):
             return ""
         return str(self.default)
@@ -73,18 +74,21 @@ def setting(
     parse: Parse | None = None,
     is_secret: bool = False,
 ) -> Any:
-    """`flag` is the field's name unless it is given; `parse` makes the value of the word. No `repr` has a secret."""
+    """Make a field that is an option. `flag` defaults to the field's name; `parse` converts the word to the value.
+
+    A secret is left out of `repr`.
+    """
     about = {"help": help, "flag": flag, "at_least": at_least, "parse": parse}
     return field(default=default, repr=not is_secret, metadata={_SETTING: about})
 
 
 def rest(help: str) -> Any:
-    """All words that are not options."""
+    """Make a field that takes all words that are not options."""
     return field(default=(), metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
 
 
 def argument(help: str) -> Any:
-    """One word that is not an option; the command line cannot do without it."""
+    """Make a field that takes one word that is not an option. It is required."""
     return field(metadata={_SETTING: {"help": help, "flag": None, "at_least": None, "parse": None}})
 
 
@@ -104,7 +108,7 @@ def _setting(name: str, annotation: Any, default: Any, *, flag: str | None, **ab
 
 
 def value_of(it: Setting, given: Any) -> Any:
-    """Return what a value of a TOML file means to a setting. Raises ValueError, which says what was expected."""
+    """Convert a value of a TOML file to the setting's. Raises ValueError, whose text says what was expected."""
     if not it.repeats:
         return _one(it, given)
     if isinstance(given, dict) and it.parse is pair:
@@ -125,7 +129,7 @@ def _one(it: Setting, given: Any) -> Any:
 
 
 def _number(it: Setting, given: Any) -> Any:
-    """TOML has true, 1 and 1.0 apart; of these a whole number will do where any number is asked for."""
+    """Check a boolean or a number. TOML tells true, 1 and 1.0 apart; only 1 is accepted for 1.0."""
     if it.type is bool:
         if not isinstance(given, bool):
             raise ValueError(f"expected true or false, not {given!r}")
@@ -139,7 +143,7 @@ def _number(it: Setting, given: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A value of an option that Spark or a store knows, and we do not."""
+    """Return the text of a value for Spark or a store, whose options we do not know."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, (str, int, float)):
@@ -167,10 +171,10 @@ def place(text: str) -> tuple[str, int]:
 
 
 def interval(text: str) -> str:
-    """As Spark reads it."""
+    """Check an interval in Spark's spelling."""
     unit = r"(?:week|day|hour|minute|second|millisecond|microsecond)s?"
     if text and not re.fullmatch(rf"(?:interval\s+)?\d+(?:\.\d+)?\s+{unit}(?:\s+\d+\s+{unit})*", text.strip().lower()):
-        raise ValueError(f"expected a time, as in '10 seconds', not {text!r}")
+        raise ValueError(f"expected a duration, as in '10 seconds', not {text!r}")
     return text
 
 
@@ -183,7 +187,7 @@ def moment(text: str) -> str:
 
 
 def listening(text: str) -> str:
-    """An address to listen at; without a host, this machine alone."""
+    """Check an address to listen at. Without a host, only this machine can connect."""
     if text and not re.fullmatch(r".*:\d{1,5}", text):
         raise ValueError(f"expected host:port, not {text!r}")
     return text

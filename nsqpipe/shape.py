@@ -1,4 +1,4 @@
-"""What becomes of messages before they lie in a table: the same in a stream and in a batch."""
+"""What is done to messages before they are in a table, in a stream and in a batch alike."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Shape:
     decoder: Decoder = field(default_factory=RawDecoder)
     rules: tuple[Rule, ...] = ()
-    select: str = ""  # what the table gets, as SQL
-    drops_body: bool = False  # of what was understood; the quarantine always has it
+    select: str = ""  # SQL for the columns that the table gets instead of body and value
+    drops_body: bool = False  # the table gets no bodies; the quarantine always has them
 
     @property
     def can_fail(self) -> bool:
@@ -31,7 +31,7 @@ class Shape:
 
     @property
     def needs_sql(self) -> bool:
-        """Whether Spark has to see the rows."""
+        """Whether Spark has to see the messages."""
         return bool(self.rules or self.select)
 
     @property
@@ -40,12 +40,12 @@ class Shape:
         return hashlib.sha256(f"{packed(self.decoder)} {self.rules}".encode()).hexdigest()
 
     def judged(self, rows: DataFrame) -> DataFrame:
-        """All rows, with the cause why one fails; what was broken is counted on the way."""
+        """Return all rows, with an error in those that fail. Broken rules are counted on the way."""
         found = judged(observed(self._decoded(rows), self.rules), self.rules)
         return with_selected(found, self.select) if self.select else found
 
     def good(self, rows: DataFrame) -> DataFrame:
-        """What the table gets. What was broken is counted on the way."""
+        """Return the rows for the table. Broken rules are counted on the way."""
         found = self.judged(rows)
         if self.can_fail:
             found = found.where(F.col("error").isNull()).drop("error")
@@ -54,7 +54,7 @@ class Shape:
         return found.drop("body") if self.drops_body else found
 
     def bad(self, rows: DataFrame) -> DataFrame:
-        """What the quarantine gets: messages as they came, and what is wrong with them."""
+        """Return the rows for the quarantine: messages as they came, with what is wrong with them."""
         found = judged(self._decoded(rows), self.rules).where(F.col("error").isNotNull())
         return found.drop("value")
 

@@ -1,9 +1,9 @@
-"""Spark's classes in the form in which a JVM wants them: it starts with half the work.
+"""An archive of Spark's classes, with which a JVM needs half the work to start.
 
-Most of what a short job computes is a JVM that reads, checks and links classes. Since Java 13 a JVM can keep them in an
-archive and map that instead (JEP 350); `nsqpipe.warm_up` makes it. The JVM looks whether an archive was made by itself from
-these jars, and starts without it if not. So an archive can be old, but never wrong, and it lies in the environment to which
-the jars belong.
+A short job spends most of its processor time in a JVM that reads, checks and links classes. Since Java 13 a JVM can map
+an archive of them instead (JEP 350); `nsqpipe.warm_up` makes the archive. A JVM checks whether it has made the archive
+itself, from these jars, and ignores the archive if not. So an archive may be outdated, but never wrong. It lies in the
+environment that the jars belong to.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Final
 
 ARCHIVE: Final = Path(sys.prefix) / "share" / "nsqpipe" / "spark.jsa"
-VARIABLE: Final = "SPARK_SUBMIT_OPTS"  # what Spark's scripts give to the JVM of a driver, beside all that is configured
+VARIABLE: Final = (
+    "SPARK_SUBMIT_OPTS"  # options that Spark's scripts pass to the driver's JVM, beside the configured ones
+)
 USE: Final = "-XX:SharedArchiveFile="
 MAKE: Final = "-XX:ArchiveClassesAtExit="
-_QUIET: Final = "-Xlog:cds=off,cds+dynamic=off"  # that an archive does not fit is no news
+_QUIET: Final = "-Xlog:cds=off,cds+dynamic=off"  # no messages if the archive does not fit
 
 
 def environment(archive: Path = ARCHIVE, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return what lets a JVM use the archive, if there is one and nothing else was asked for."""
+    """Return the variable by which a JVM uses the archive, if there is one and the user has named no other."""
     said = given.get(VARIABLE, "")
     return asking(USE, archive, given) if archive.exists() and not any(word in said for word in (USE, MAKE)) else {}
 

@@ -1,4 +1,4 @@
-"""Where rows come from: the options that all jobs share, as Spark's `format("nsq")` takes them."""
+"""Where messages come from: the options that all jobs share, for Spark's `format("nsq")`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-_LONGEST_PLACE: Final = 1024  # characters, as nsqd has it
+_LONGEST_PLACE: Final = 1024  # characters; nsqd's limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class From:
     topics: tuple[str, ...]
     lookupd: tuple[str, ...] = ()
     nsqd: tuple[str, ...] = ()
-    # Anything else that the source knows, as its token.
+    # Any other options of the source, which may contain its token.
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def as_options(self) -> dict[str, str]:
@@ -29,14 +29,14 @@ class From:
 
 
 def with_defaults(source: From, options: Mapping[str, str]) -> From:
-    """Set options that are not given; names count in any case."""
+    """Set options that are not given. Case does not matter in their names."""
     given = {name.lower() for name in source.options}
     missing = {name: value for name, value in options.items() if name.lower() not in given}
     return replace(source, options={**missing, **source.options})
 
 
 def reporting(source: From, name: str, into: str, kind: str) -> From:
-    """Have the stream report to nsqd how far it has come, and where it lands, unless `readerName` is set to nothing."""
+    """Have the stream report to nsqd how far it has come, and where it lands, unless `readerName` is empty."""
     if any(option.lower() == "readername" and not text for option, text in source.options.items()):
         return source
     place = mask_passwords(into)

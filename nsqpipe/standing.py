@@ -1,14 +1,18 @@
-"""Where a table stands, and whether a checkpoint belongs to it: asked before Spark is started, and answered in one line.
+"""Decides, before Spark is started, where a table stands and whether a checkpoint belongs to it. An error is one line.
 
-A Delta or Iceberg table says itself how far it goes in each lane. So a checkpoint that was lost is no harm, as landing goes on
-from the table; one that is behind only repeats what is not added; and one that is ahead is not this table's.
+A Delta or Iceberg table itself says how far it goes in each lane. So losing a checkpoint does no harm, as landing goes
+on from the table. A checkpoint that is behind the table only repeats messages, which are not added again. A checkpoint
+that is ahead of the table is not this table's.
 
-A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches, and takes a batch whose number it has for
-one that it has: a new checkpoint would begin with number 0 again, and nothing would land. So each checkpoint that fills a table
-puts a note into the table's folder, named by the id that Spark's queries have from there, and may go on only if no other note is
-there. As it puts its note first and looks then, of two that begin at once one sees the other at least, on a disk and in a store;
-both may, and neither has written a row then. A note is never taken for outdated: its checkpoint may lie on a disk of another
-machine, and its job may run, so only people can say that it will not come back.
+A Parquet table, as Spark's file sink writes it, knows only the numbers of its batches. It skips a batch whose number it
+has: a new checkpoint would begin with number 0 again, and nothing would land. So each checkpoint that fills a table
+writes a note into the table's folder. The note's name is the query id in the checkpoint. A job may go on only if no
+other checkpoint's note is there.
+
+A job writes its note first, and only then looks for others. So if two jobs begin at the same time, at least one of them
+sees the other's note, on a disk as well as in a store. Both may see each other and stop, and neither has written a row
+by then. A note never expires: its checkpoint may be on a disk of another machine, where its job still runs, so only a
+person can know that it will not come back.
 """
 
 from __future__ import annotations
@@ -50,16 +54,16 @@ if TYPE_CHECKING:
     from nsqpipe.sources import From
     from pyspark_nsqtable.places import Place
 
-NOTES: Final = "_landed_by"  # the folder; readers leave out what begins with _
+NOTES: Final = "_landed_by"  # the folder of notes; readers ignore names that begin with _
 _NOTE: Final = ".json"
 _STARTS: Final = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _BOUNDS: Final = (*_STARTS, "endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp", "lanes")
 
 
 def check_standing(source: From, table: Table) -> From:
-    """Return where to read, which for a table that lost its checkpoint is where the table ends.
+    """Return the source with where to begin. If the table's checkpoint was lost, that is where the table ends.
 
-    Raises PipeFailed where messages would be missing or twice, or where nobody can know that they would not.
+    Raises PipeFailed if messages would be missing or duplicated, or if that cannot be ruled out.
     """
     try:
         options = source_options(source.as_options())
@@ -78,7 +82,10 @@ def check_standing(source: From, table: Table) -> From:
 
 
 def claim(table: Table) -> None:
-    """Note in a new Parquet table which checkpoint fills it. Raises PipeFailed if another one has begun to meanwhile."""
+    """Write a note into a Parquet table that this checkpoint fills it.
+
+    Raises PipeFailed if another one has begun to.
+    """
     place = table.checkpoint_place
     if not query_in(place):
         make_checkpoint(place, str(uuid.uuid4()))
@@ -98,7 +105,8 @@ def claim(table: Table) -> None:
 def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
     """Return what a batch may add to a table, and how many of the messages it asks for are left to landing.
 
-    Messages past the table's ends are left to landing, which would add them again. A lane that the table does not know is landing's from its first message on. None: it is all left, or there is nothing.
+    Messages past the table's ends are left to landing, which would add them again. A lane that the table does not know
+    is left to landing completely. None: everything is left to landing, or there is nothing to read.
     """
     delta = table.delta() if table.exists() else None
     if delta is None or not is_marked(delta):
@@ -124,7 +132,7 @@ def up_to_the_end(source: From, table: Table) -> tuple[From | None, int]:
 
 
 def _within(source: From, places: Mapping[Lane, tuple[int, int]]) -> From:
-    """These messages, and no other lane."""
+    """Return a source that reads these messages, and no other lane."""
     bounds = {
         "startingOffsets": json.dumps({str(lane): begin for lane, (begin, _) in sorted(places.items())}),
         "endingOffsets": json.dumps({str(lane): end for lane, (_, end) in sorted(places.items())}),
@@ -140,11 +148,12 @@ def _within(source: From, places: Mapping[Lane, tuple[int, int]]) -> From:
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     place: Place
-    id: str  # of the query that has it; empty: there is none yet
-    spans: Mapping[str, Span]  # empty ones: where the next batch begins in each lane
+    id: str  # of its query; empty: there is no checkpoint yet
+    spans: Mapping[str, Span]  # where the next batch begins in each lane, as spans without messages
 
     @classmethod
     def at(cls, place: Place) -> Checkpoint:
+        """Read a checkpoint. Raises PipeFailed."""
         query, planned = query_in(place), planned_in(place)
         if not planned:
             return cls(place, query, {})
@@ -154,7 +163,7 @@ class Checkpoint:
         if last in committed_in(place):
             opens = isinstance(written, dict) and bool(written.get("initial"))
             return cls(place, query, {lane: Span(lane, at, at, opens) for lane, at in places.items()})
-        # It is run again, from where the batch before it ended.
+        # The last batch is not committed, so it is run again, from where the batch before it ended.
         begins = lanes_of(written, "begins")
         before = lanes_of(_offset_in(place, last - 1)) if last - 1 in planned else {}
         spans = {lane: Span(lane, at, at) for lane, at in before.items()}
@@ -162,14 +171,14 @@ class Checkpoint:
 
     @property
     def goes_on(self) -> bool:
-        """Whether something was landed by it before."""
+        """Whether something was landed from this checkpoint before."""
         return any(not span.opens for span in self.spans.values())
 
 
 def _offset_in(checkpoint: Place, batch: int) -> Any:
     offsets = offsets_of(checkpoint, batch)
     if len(offsets) != 1:
-        raise PipeFailed(f"the checkpoint {checkpoint} is not one of this job: its offsets are not those of one source")
+        raise PipeFailed(f"the checkpoint {checkpoint} is not this job's: its offsets are not those of one source")
     return offsets[0]
 
 
@@ -177,7 +186,7 @@ def _offset_in(checkpoint: Place, batch: int) -> Any:
 
 
 class Held(Protocol):
-    """What a table says of itself."""
+    """What a table says it has."""
 
     def end_of(self, lane: str) -> int | None: ...
 
@@ -192,7 +201,10 @@ class _HeldByDelta:
 
 
 def _held(table: Table) -> Held | None:
-    """None: there is no table. Raises PipeFailed where it has rows that no ends account for."""
+    """Return what the table has; None if it does not exist.
+
+    Raises PipeFailed if it has rows that no ends account for.
+    """
     if table.format is Format.ICEBERG:
         from nsqpipe import iceberg
 
@@ -212,20 +224,20 @@ def _check_joins(table: Table, held: Held | None, checkpoint: Checkpoint) -> Non
             new_end(span, end)
         except Refused:
             raise PipeFailed(
-                f"the checkpoint {checkpoint.place} goes on at {span.begin} of lane {lane}, and {_told(table, held, end)}: "
+                f"the checkpoint {checkpoint.place} goes on at {span.begin} of lane {lane}, and {_end_text(table, held, end)}: "
                 "it is another table's, or the table was replaced. Name a new checkpoint: landing then begins where the table "
                 "ends"
             ) from None
 
 
-def _told(table: Table, held: Held | None, end: int | None) -> str:
+def _end_text(table: Table, held: Held | None, end: int | None) -> str:
     if held is None:
         return f"there is no table at {table.path}"
-    return f"the table {table.path} {'has nothing of it' if end is None else f'ends at {end}'}"
+    return f"the table {table.path} {'has nothing of that lane' if end is None else f'ends at {end}'}"
 
 
 def _going_on(source: From, options: SourceOptions, held: Held) -> From:
-    """From the table's ends; where it knows none, from where the options say."""
+    """Return the source with the table's ends as its start; lanes that have none begin where the options say."""
     cluster = Cluster(options, Http(options.access))
     heads = {head.lane: head for head in _heads(cluster, options)}
     ends = {lane: end for lane in heads if (end := held.end_of(str(lane))) is not None}
@@ -243,7 +255,10 @@ def _going_on(source: From, options: SourceOptions, held: Held) -> From:
 
 
 def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
-    """A lane whose node is down begins, once it is back, with its first message, and the table takes what it lacks."""
+    """Yield the lanes that can be seen.
+
+    A lane whose node is down begins with its first message once the node is back, and the table adds what it lacks.
+    """
     for place in cluster.places(left_out=None if options.lossless else []):
         try:
             found = cluster.head(place)
@@ -261,10 +276,10 @@ def _heads(cluster: Cluster, options: SourceOptions) -> Iterator[Head]:
 def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
     notes = _notes_in(table)
     is_ours = checkpoint.id in notes
-    others = [_told_by(_note(table, it)) for it in notes if it != checkpoint.id]
+    others = [_checkpoint_in(_note(table, it)) for it in notes if it != checkpoint.id]
     if batches_in(table.place.child("_spark_metadata")):
         if others or not is_ours:
-            filled = f", and {' and '.join(others)} was when it was filled" if others else ""
+            filled = f", which the checkpoint {' and '.join(others)} has filled" if others else ""
             raise PipeFailed(
                 f"the checkpoint {checkpoint.place} is not the one that has filled the Parquet table {table.path}{filled}: "
                 "such a table does not say which messages it has; name another table, or land into Delta, which does"
@@ -277,10 +292,10 @@ def _check_parquet(table: Table, checkpoint: Checkpoint) -> None:
         )
     if checkpoint.goes_on:
         raise PipeFailed(
-            f"the checkpoint {checkpoint.place} has landed messages, and there is no table at {table.path} that has them: "
+            f"the checkpoint {checkpoint.place} has landed messages, but there is no table at {table.path} that has them: "
             "to land all of them again name a new checkpoint"
         )
-    if not is_ours and _has_files(table.place):  # or they are of our first batch, which did not come to its end
+    if not is_ours and _has_files(table.place):  # with our note, they are leftovers of our first batch
         raise PipeFailed(f"{table.path} has files that no landing has written: name another table")
 
 
@@ -294,13 +309,13 @@ def _note(table: Table, query: str) -> Place:
     return table.place.child(NOTES).child(f"{query}{_NOTE}")
 
 
-def _told_by(note: Place) -> str:
-    """Which checkpoint a note is of. A torn one is as much of a note, and only tells less."""
+def _checkpoint_in(note: Place) -> str:
+    """Return the checkpoint that a note names. A torn note counts as well, but cannot name its checkpoint."""
     try:
         found = json.loads(read_text(note) or "")
         return f"{found['checkpoint']} on {found['host']}"
     except (ValueError, KeyError, TypeError):
-        return f"that {note} is of"
+        return f"whose note is {note}"
 
 
 # Files

@@ -1,6 +1,6 @@
-"""Places as a job uses them: can they be reached and written, and the small files that lie there.
+"""Places as a job uses them: checks whether they can be reached and written to, and reads and writes small files there.
 
-Everything here is done without Spark, on the driver.
+Everything here runs on the driver, without Spark.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from nsqpipe.jobs import Stored
 
 _METADATA: Final = "http://169.254.169.254/latest/api/token"  # where an instance of EC2 gets its role's keys
-_METADATA_PATIENCE: Final = 0.5  # seconds; it is a few hops away, or nowhere
-_LONGEST: Final = 300  # characters of a cause; some libraries append all they know
+_METADATA_PATIENCE: Final = 0.5  # seconds; the service is a few hops away, or does not exist
+_LONGEST: Final = 300  # characters of a cause; some libraries append everything they know
 _KEYS_ELSEWHERE: Final = (  # variables by which the libraries find keys that we do not read ourselves
     "AWS_PROFILE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -39,18 +39,19 @@ _JARS: Final[Mapping[Scheme, str]] = {
     Scheme.GOOGLE: "gcs-connector",
     Scheme.AZURE: "hadoop-azure",
 }
-_CAUSES: Final = (  # words of a store's answer, and what they mean for the one who runs the job
+_CAUSES: Final = (  # words in a store's answer, and what they mean for the person who runs the job
     ("NETWORK_CONNECTION", "the store cannot be reached"),
     ("NO_SUCH_BUCKET", "there is no such bucket"),
     ("ACCESS_DENIED", "access is denied"),
     ("INVALID_ACCESS_KEY_ID", "the store does not know this access key"),
     ("SIGNATURE_DOES_NOT_MATCH", "the secret key does not fit the access key"),
     ("EXPIRED_TOKEN", "the session token has expired"),
-    ("PermanentRedirect", "the bucket lies in another region: say storage.region"),
+    ("PermanentRedirect", "the bucket lies in another region: set storage.region"),
 )
 
 
 def place_of(name: str, storage: Mapping[str, str] | None = None) -> Place:
+    """Return the place of this name, with these options `storage.*`. Raises PipeFailed."""
     try:
         return parse_place(name, storage)
     except BadPlace as error:
@@ -58,12 +59,12 @@ def place_of(name: str, storage: Mapping[str, str] | None = None) -> Place:
 
 
 def place_for(job: Stored, name: str) -> Place:
-    """The place of a table or file that a job is told of."""
+    """Return the place of a table or file that a job's options name."""
     return place_of(name, options_for(job, name))
 
 
 def options_for(job: Stored, name: str) -> dict[str, str]:
-    """What the command line says of the store, above what Spark's configuration says."""
+    """Return the options of the store: the command line's, and below them those of Spark's configuration."""
     if "://" not in name:
         return {}
     from nsqpipe.session import known_conf  # it imports Spark
@@ -76,7 +77,10 @@ def options_for(job: Stored, name: str) -> dict[str, str]:
 
 
 def check_place(place: Place, *, to_write: bool) -> None:
-    """Raises one line that says why a place cannot be read, or written. Leaves nothing behind there."""
+    """Raise PipeFailed, with one line that says why, if a place cannot be read or written to.
+
+    Nothing is left behind.
+    """
     if place.is_local:
         check_folder(Path(place.path), to_write=to_write)
         return
@@ -93,7 +97,7 @@ def check_place(place: Place, *, to_write: bool) -> None:
 
 
 def check_checkpoint(place: Place, conf: Mapping[str, str]) -> None:
-    """Raises when Spark has no way to where its checkpoint is to lie: what the wheel brings writes disks and HDFS only."""
+    """Raise PipeFailed if Spark cannot write a checkpoint there: its wheel supports only disks and HDFS."""
     jar = _JARS.get(place.scheme)
     if jar is None:
         return
@@ -136,7 +140,7 @@ def _has_instance_role() -> bool:
 
 @contextmanager
 def _said(place: Place) -> Iterator[None]:
-    """Turns what a store's library says in many words into one line."""
+    """Turn the long errors of a store's library into one line."""
     try:
         yield
     except (OSError, ValueError, ArrowException) as error:
@@ -144,6 +148,7 @@ def _said(place: Place) -> Iterator[None]:
 
 
 def cause_of(error: BaseException, place: Place) -> str:
+    """Return in one line why a store's library failed."""
     text = re.sub(r"\x1b\[\d*m", "", str(error)).strip()
     for word, meaning in _CAUSES:
         if word in text:
@@ -157,7 +162,7 @@ def cause_of(error: BaseException, place: Place) -> str:
 
 
 def read_text(place: Place) -> str | None:
-    """The file's text; None where there is none."""
+    """Return the file's text, or None if the file does not exist."""
     with _said(place):
         filesystem, path = place.filesystem()
         if not _is_file(filesystem, path):
@@ -170,7 +175,7 @@ def read_text(place: Place) -> str | None:
 
 
 def replace_text(place: Place, text: str) -> None:
-    """Whole or not at all: who reads it meanwhile sees the one before."""
+    """Replace the file's text atomically: a reader sees the old text or the new one."""
     with _said(place):
         if place.is_local:
             with _written_beside(Path(place.filesystem()[1]), text) as (temporary, file):
@@ -180,9 +185,10 @@ def replace_text(place: Place, text: str) -> None:
 
 
 def create_text(place: Place, text: str) -> bool:
-    """Whole, and only if nothing is there; return whether that is so.
+    """Write the file atomically, unless it exists. Return whether it was written.
 
-    A disk lets one of several writers have it. A store is only asked beforehand: none of two at once may see the other.
+    On a disk, only one of several writers succeeds. In a store, the check comes before the write, so two writers at the
+    same time may both succeed.
     """
     with _said(place):
         filesystem, path = place.filesystem()
@@ -200,7 +206,7 @@ def create_text(place: Place, text: str) -> bool:
 
 
 def _put(place: Place, text: str) -> None:
-    """An object is there when it is complete."""
+    """Write to a store, where an object appears only when it is complete."""
     filesystem, path = place.filesystem()
     with filesystem.open_output_stream(path) as stream:
         stream.write(text.encode())
@@ -224,7 +230,7 @@ def remove_file(place: Place) -> None:
 
 
 def names_in(place: Place) -> list[str]:
-    """What lies directly in a folder; nothing where there is none."""
+    """Return the names directly in a folder; none if the folder does not exist."""
     with _said(place):
         filesystem, path = place.filesystem()
         return [it.base_name for it in filesystem.get_file_info(FileSelector(path, allow_not_found=True))]

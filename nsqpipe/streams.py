@@ -1,6 +1,6 @@
-"""From what a job is told to the streams that do it: where they read and write, and what is kept beside them.
+"""Makes streams from the settings of a job: where they read and write, and what belongs to them.
 
-Each function looks at tables and nodes as they are now; Spark is needed only when the streams are started.
+Each function looks at tables and nodes as they are now. Spark is needed only when the streams are started.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """One job's, ready to be started."""
+    """The streams of one job, ready to be started."""
 
-    prefix: str  # how the names of its queries begin; empty where it is alone
+    prefix: str  # of the names of its queries; empty if there is only one job
     start: Callable[[SparkSession], Iterable[StreamingQuery]]
     ledger: Ledger
-    source: Mapping[str, str] = field(default_factory=dict)  # options, where this process may ask the nodes itself
-    table: Table | None = None  # where rows come to lie
-    tables: Sequence[Table] = ()  # to be looked after
-    policy: Policy | None = None
+    source: Mapping[str, str] = field(
+        default_factory=dict
+    )  # options of the source; empty: nodes are not asked from here
+    table: Table | None = None  # where rows land
+    tables: Sequence[Table] = ()  # those that upkeep tends
+    policy: Policy | None = None  # of the upkeep; None: there is none
     late: Late = Late.COUNT
-    # By query; tables whose logs alone know how many rows failed.
+    # Tables, by query, whose logs have to be read to know how many rows failed.
     landed: Mapping[str, Table] = field(default_factory=dict)
 
     def observe(self, query: str, report: dict[str, object]) -> None:
@@ -47,7 +49,7 @@ class Streams:
 
 
 def streams_of(job: jobs.Land | jobs.Aggregate, name: str = "") -> Streams:
-    """Raises PipeFailed where the job cannot work. Its queries are named after it, if it has a name."""
+    """Return the streams of a job. Its name, if it has one, begins the names of its queries. Raises PipeFailed."""
     return landing(job, name) if isinstance(job, jobs.Land) else aggregating(job, name)
 
 

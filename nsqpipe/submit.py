@@ -1,4 +1,4 @@
-"""`nsqpipe submit`: the same jobs on a cluster, by spark-submit. Nothing in them assumes a disk shared with nsqd."""
+"""`nsqpipe submit`: runs jobs on a cluster with spark-submit. Jobs do not need a disk that they share with nsqd."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _DRIVER_PYTHON: Final = "spark.pyspark.driver.python"
 
 
 def command_for(job: Submit, archive: Path) -> list[str]:
-    """Workers get our packages as an archive; what these import must be installed there."""
+    """Return the command line of spark-submit. Workers get our packages as an archive, but not what these import."""
     settings = dict(job.conf)
     if job.deploy_mode is DeployMode.CLIENT:
-        # Even where spark.pyspark.python names the workers' Python: the driver runs here, and must find us.
+        # Also if spark.pyspark.python names another Python for the workers: the driver runs here, and must find us.
         settings.setdefault(_DRIVER_PYTHON, sys.executable)
     return [
         str(_SPARK / "bin" / "spark-submit"),
@@ -38,10 +38,10 @@ def command_for(job: Submit, archive: Path) -> list[str]:
 
 
 def environment(job: Submit, archive: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What spark-submit needs to find Spark, and workers the same Python. What is given stands above it.
+    """Return the environment in which spark-submit finds Spark, and workers the same Python. `given` overrides ours.
 
-    `spark.pyspark.python`, on the command line or in `spark-defaults.conf`, stands above the environment. Spark also plans
-    with the workers' Python, on the driver, and gives it nothing of `--py-files`: hence the path.
+    `spark.pyspark.python`, on the command line or in `spark-defaults.conf`, overrides the environment. On the driver,
+    Spark plans with the workers' Python too, but without `--py-files`, so the archive has to be on its path.
     """
     ours = {"SPARK_HOME": str(_SPARK)}
     if job.deploy_mode is DeployMode.CLIENT:
@@ -51,7 +51,7 @@ def environment(job: Submit, archive: Path, given: Mapping[str, str] = os.enviro
 
 
 def pack(archive: Path) -> None:
-    """Our packages' sources in one file that Spark hands to each worker."""
+    """Write our packages' sources into one file, which Spark sends to each worker."""
     root = _HERE.parent
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
         for package in _PACKAGES:

@@ -1,4 +1,4 @@
-"""Tables: Delta and Iceberg, which commit with their rows, and Parquet as Spark's own file sink writes it, wherever they lie."""
+"""The tables of jobs, wherever they lie: Delta, Iceberg, and Parquet as Spark's own file sink writes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class Table:
         return place_of(self.path, self.storage)
 
     def absolute(self) -> str:
-        """Return its name for whoever is somewhere else. An address of a catalog may have a password."""
+        """Return a name that is clear elsewhere, too.
+
+        An Iceberg table's contains its catalog's address, maybe with a password.
+        """
         if self.format is not Format.ICEBERG:
             return self.place.absolute()
         where = self.catalog.name or self.catalog.properties.get("uri")
@@ -51,7 +54,7 @@ class Table:
 
     @property
     def checkpoint(self) -> str:
-        """Beside the table, unless said otherwise: the rows' place and the stream's belong together."""
+        """The checkpoint's path; by default beside the table, as the two belong together."""
         return self.checkpoint_path or self.place.beside(".checkpoint").for_spark()
 
     @property
@@ -68,34 +71,35 @@ class Table:
         return writer.options(path=self.path, **self.place.access.as_options()).outputMode("append")
 
     def batch_writer(self, rows: DataFrame, partitions: Sequence[str] = PARTITIONS) -> DataFrameWriter:
-        """Of Delta only: what Spark's file sink has not written, its readers do not see."""
+        """Return a writer of new rows. For Delta only: readers of Parquet see only what Spark's file sink wrote."""
         self.need_delta()
         self._check(rows, partitions)
         writer = rows.write.format("nsqtable").option("partitioning", ",".join(partitions))
         return writer.options(path=self.path, **self.place.access.as_options()).mode("append")
 
     def _check(self, rows: DataFrame, partitions: Sequence[str]) -> None:
-        """The sink does it too, but only when it has something to commit."""
+        """Check now whether the rows fit: the sink checks it only when it has something to commit."""
         check_table(self.place, to_arrow_schema(rows.schema, timezone="UTC"), tuple(partitions))
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """What is in the table now."""
+        """Return the rows that are in the table now."""
         if self.format is Format.ICEBERG:
             raise PipeFailed(f"{self.path}: Iceberg tables are not read here")
         if self.format is Format.DELTA:
             return self.read_version(spark, self.delta())
         path = self.place.for_spark()
-        if self.place.is_local and not _is_parquet(path):  # what lies elsewhere, Spark will say
+        if self.place.is_local and not _is_parquet(path):  # in a store, Spark reports that there is none
             raise PipeFailed(f"there is no table at {self.path}")
-        # Left alone, Spark takes a folder topic=007 for a number.
+        # By itself, Spark would read a folder topic=007 as a number.
         found = spark.read.parquet(path).schema
         schema = StructType([StructField(it.name, StringType() if it.name == "topic" else it.dataType) for it in found])
         return spark.read.schema(schema).parquet(path)
 
     def read_version(self, spark: SparkSession, table: DeltaTable) -> DataFrame:
-        """Exactly the version that `table` stands for, though Spark here knows nothing of Delta.
+        """Return the rows of exactly the version that `table` has loaded; Spark without jars cannot read Delta.
 
-        Local files are read by Spark itself, which skips what a query does not need; it has no way into an object store.
+        Spark's own Parquet reader reads local files, and skips what a query does not need; it cannot read an object
+        store.
         """
         if not self.place.is_local:
             reader = spark.read.format("nsqtable").options(path=self.path, **self.place.access.as_options())
@@ -107,6 +111,7 @@ class Table:
         return spark.read.schema(schema).option("basePath", table.table_uri).parquet(*files)
 
     def delta(self) -> DeltaTable:
+        """Open the table. Raises PipeFailed if it does not exist, or uses features that we cannot read."""
         self.need_delta()
         try:
             table = DeltaTable(**self.place.for_delta())
@@ -121,7 +126,7 @@ class Table:
         return DeltaTable.is_deltatable(**self.place.for_delta())
 
     def check_rows(self, rows: pa.Schema) -> None:
-        """Raise PipeFailed if the table cannot hold rows of this schema. One that is not there yet can."""
+        """Raise PipeFailed if the table exists and cannot hold rows of this schema."""
         if self.format is Format.ICEBERG:
             from nsqpipe import iceberg
 
@@ -134,7 +139,10 @@ class Table:
             raise PipeFailed(str(error)) from None
 
     def sink_options(self, rows: pa.Schema) -> dict[str, str]:
-        """Return the sink options that locate the table; create an Iceberg table. Raise PipeFailed as `check_rows` does."""
+        """Return the sink options that locate the table; create an Iceberg table.
+
+        Raise PipeFailed as `check_rows` does.
+        """
         if self.format is Format.ICEBERG:
             from nsqpipe import iceberg
 
@@ -144,16 +152,16 @@ class Table:
 
     def need_delta(self) -> None:
         if self.format is not Format.DELTA:
-            raise PipeFailed(f"this needs a Delta table, and {self.path} is not one")
+            raise PipeFailed(f"this needs a Delta table, but {self.path} is not one")
 
 
 def table_for(job: Stored, path: str, format: Format | None = None, checkpoint: str = "") -> Table:
-    """The table that a job is told of; where its format is not said, as it is."""
+    """Return a table that a job's options name. Without a format, the table's own is used."""
     return replace(table_at(path, format, options_for(job, path)), checkpoint_path=checkpoint)
 
 
 def tables_of(job: Land) -> tuple[Table, Table]:
-    """The table that a landing fills, and its quarantine."""
+    """Return the table that a landing fills, and its quarantine."""
     if job.format is Format.ICEBERG:
         catalog = CatalogName(job.catalog, job.catalog_properties)
         storage = {f"storage.{word}": text for word, text in job.storage}
@@ -164,7 +172,7 @@ def tables_of(job: Land) -> tuple[Table, Table]:
 
 
 def table_at(path: str, spelled: Format | None = None, storage: Mapping[str, str] | None = None) -> Table:
-    """Delta where there is a Delta log, unless said otherwise."""
+    """Return the table at this path. Without a format, it is Delta if there is a Delta log, and otherwise Parquet."""
     table = Table(path, spelled or Format.DELTA, storage=storage or {})
     return table if spelled is not None or table.exists() else replace(table, format=Format.PARQUET)
 

@@ -1,6 +1,6 @@
-"""Joins a table's small files and removes what nobody needs, as `nsqpipe/upkeep.py` decides: once, or beside a stream.
+"""Joins a table's small files and removes unneeded ones, as `upkeep.py` decides, once or beside a stream.
 
-A stream never waits for it, and never ends because of it: what fails is said, counted, and tried again at the next look.
+A stream never waits for this, and never ends because of it: what fails is reported, counted, and tried again later.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from pyspark_nsqtable.places import Place
 
 _MARK: Final = "_nsqpipe_upkeep.json"  # when the table was last vacuumed; Delta ignores names that begin with _
-_PATIENCE: Final = 60.0  # seconds for a look that the end has come upon
+_PATIENCE: Final = 60.0  # seconds for a look that is under way when the stream ends
 
 Observer = Callable[[Tended], None]
 
 
 def tend(table: Table, policy: Policy, *, now: float, vacuum_now: bool = False) -> Tended:
-    """Looks at the table once. A table that is not there yet needs nothing."""
+    """Tend the table once. A table that does not exist yet needs nothing."""
     if table.format is Format.ICEBERG:
         return _tend_iceberg(table, policy, now=now)
     if not table.exists():
@@ -66,7 +66,7 @@ def _tend_iceberg(table: Table, policy: Policy, *, now: float) -> Tended:
 
 
 def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
-    """How many files are gone, and how many came instead."""
+    """Join small files. Return how many files are gone, and how many took their place."""
     joined = made = 0
     for joining in joinings(named_files(table.delta()), policy, now):
         if join(table.place, joining):
@@ -76,12 +76,12 @@ def join_small(table: Table, policy: Policy, now: float) -> tuple[int, int]:
 
 
 def vacuum(table: Table, keep: float, now: float) -> int:
-    """Removes files that versions older than `keep` seconds needed, and files that a crash has left behind."""
+    """Remove files that only versions older than `keep` seconds need, and leftovers of crashes. Return how many."""
     properties = _knowing_removals(table.delta(), keep, now)
     found = [it for it in _files_below(table.place) if not it.path.startswith("_delta_log/")]
     delta = table.delta()  # after the list: see leftovers()
     removed = delta.vacuum(retention_hours=int(keep // 3600), dry_run=True, enforce_retention_duration=False)
-    if removed:  # each time it is done, it is two commits
+    if removed:  # a vacuum makes two commits, so it is not done for nothing
         delta.vacuum(retention_hours=int(keep // 3600), dry_run=False, enforce_retention_duration=False)
     abandoned = leftovers(found, _names_needed(delta), now, known_from=known_from(properties, keep, now))
     return len(removed) + _remove(table.place, abandoned)
@@ -105,7 +105,7 @@ def _remove(place: Place, paths: Sequence[str]) -> int:
 
 
 def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, str]:
-    """Have the table know its removals for as long as versions are kept, and return its properties."""
+    """Make the table keep the notes of its removals for as long as versions are kept. Return its properties."""
     properties = dict(delta.metadata().configuration)
     if changed := known_removals(properties, keep, now):
         delta.alter.set_table_properties(changed, raise_if_not_exists=False)
@@ -113,7 +113,7 @@ def _knowing_removals(delta: DeltaTable, keep: float, now: float) -> dict[str, s
 
 
 def _names_needed(delta: DeltaTable) -> set[str]:
-    """Return the names of all files that the newest version needs, or an earlier one that may still be read."""
+    """Return the names of all files that the newest version needs, or an earlier version that may still be read."""
     gone = delta.vacuum(retention_hours=0, dry_run=True, enforce_retention_duration=False)
     return {unquote(path).rpartition("/")[2] for path in [*gone, *delta.file_uris()]}
 
@@ -131,7 +131,7 @@ def _is_due(place: Place, policy: Policy, now: float) -> bool:
 
 @contextmanager
 def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[Observer]) -> Iterator[None]:
-    """Looks after these tables while the block runs, and once more at its end, unless it failed."""
+    """Tend these tables in a thread while the block runs, and once more at its end, unless it failed."""
     if policy is None or not tables:
         yield
         return
@@ -159,5 +159,5 @@ def tended(tables: Sequence[Table], policy: Policy | None, observers: Sequence[O
 def tend_safely(table: Table, policy: Policy, *, now: float) -> Tended:
     try:
         return tend(table, policy, now=now)
-    except Exception as error:  # of three libraries and ours; the thread has to live, or nobody looks again
+    except Exception as error:  # from us or three libraries; the thread has to live, as upkeep would end with it
         return Tended(table=table.path, failed=cause_of(error, table.place))

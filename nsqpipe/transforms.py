@@ -1,4 +1,4 @@
-"""What is done to rows, the same for a stream and for a batch: frames in, frames out, nothing read or written here."""
+"""Transforms frames, of streams and of batches alike. Nothing is read or written here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 PARTITIONS: Final = ("topic", "date", "hour")
-# Of a message, whatever happens: a log never gives a sequence twice. A node may have had several logs of a topic, one after
-# another, hence the id.
+# Identifies a message. A log never uses a sequence twice, but a node may have had several logs of a topic, one after
+# another, so the id is part of the key.
 KEY: Final = ("node", "topic", "sequence", "id")
 
 
 def decoded(rows: DataFrame, decoder: Decoder) -> DataFrame:
-    """Adds `value` and `error`, except for raw bodies; between marks also what is counted, for the sink."""
+    """Add `value` and `error`, except for raw bodies. Rows between marks also get counts, for the sink."""
     if decoder.value_type is None:
         return rows
     value = from_arrow_type(decoder.value_type, prefer_timestamp_ntz=True)
@@ -34,12 +34,12 @@ def decoded(rows: DataFrame, decoder: Decoder) -> DataFrame:
 
 
 def with_partitions(rows: DataFrame) -> DataFrame:
-    """Adds the columns that tables are partitioned by. Hours are UTC, whatever the session's zone."""
+    """Add the columns that tables are partitioned by. Hours are UTC in jobs, whose sessions are in UTC."""
     return rows.withColumn("date", F.to_date("timestamp")).withColumn("hour", F.hour("timestamp"))
 
 
 def with_gaps_between(rows: DataFrame) -> DataFrame:
-    """Adds the microseconds since the message before in the same log; null where a task begins."""
+    """Add the microseconds since the message before in the same log; null where a task begins."""
     schema = rows.select("topic", "node", "sequence", "timestamp", F.length("body").alias("size"))
     return schema.mapInArrow(
         worker.add_gaps, f"topic string, timestamp timestamp, size int, {worker.GAP_COLUMN} bigint"
@@ -47,7 +47,7 @@ def with_gaps_between(rows: DataFrame) -> DataFrame:
 
 
 def counted(rows: DataFrame, *, window_seconds: int, watermark_seconds: int) -> DataFrame:
-    """A row for each topic and window: how many, how fast in all of the window, how large, how far apart.
+    """Return a row for each topic and window, with counts, the rate over the whole window, sizes and gaps.
 
     Percentiles are approximate, within a hundredth of their rank.
     """
@@ -79,5 +79,5 @@ def _named(column: str, name: str) -> list[Column]:
 
 
 def without_repeats(rows: DataFrame) -> DataFrame:
-    """One row for each message. What is the same message is known by where it lay, never by its time."""
+    """Drop rows with the same `KEY`: a message is identified by where it lay, never by its time."""
     return rows.dropDuplicates(list(KEY))

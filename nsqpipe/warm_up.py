@@ -1,6 +1,6 @@
-"""`python -m nsqpipe.warm_up`: make the archive by which Spark starts faster here (`nsqpipe.shared_classes`).
+"""`python -m nsqpipe.warm_up`: makes the archive with which Spark starts faster here (`nsqpipe.shared_classes`).
 
-It takes a minute and 170 MB, and is to be repeated when Java or pyspark were replaced.
+This takes a minute and 170 MB. Repeat it after Java or pyspark were replaced.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _PATIENCE: Final = 600.0  # seconds; it takes a quarter of a minute on a quiet m
 
 
 def make_archive(log: IO[bytes] | None, archive: Path = ARCHIVE) -> None:
-    """Run the kinds of queries that jobs have, and keep the classes that these need. The archive before is used until then.
+    """Run the kinds of queries that jobs have, and archive the classes that they need. Raises PipeFailed.
 
-    Raises PipeFailed when there is none in the end.
+    An archive that exists stays in use until the new one is complete.
     """
     try:
         archive.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def make_archive(log: IO[bytes] | None, archive: Path = ARCHIVE) -> None:
 
 
 def _end_jvm() -> None:
-    """It writes the archive when it ends, which it does when nobody can talk to it any more."""
+    """End the JVM, which then writes the archive. It ends when its standard input is closed."""
     gateway: Any = SparkContext._gateway
     gateway.proc.stdin.close()
     try:
@@ -66,7 +66,7 @@ def _end_jvm() -> None:
 
 
 def _run_queries(spark: SparkSession, folder: Path) -> None:
-    """One that lands, with both ends in Python, and one that counts windows."""
+    """Run a query that lands, with source and sink in Python, and one that counts windows."""
     spark.dataSource.register(_Example)
     rows = spark.readStream.format(_Example.name()).load()
     windows = counted(rows, window_seconds=60, watermark_seconds=60)
@@ -83,7 +83,7 @@ def _collect(batch: DataFrame, _number: int) -> None:
 
 
 class _Example(DataSource):
-    """Ten messages, and a place where rows vanish."""
+    """A source of ten messages, and a sink that discards rows."""
 
     @classmethod
     def name(cls) -> str:

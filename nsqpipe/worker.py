@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers. The module travels with the job, by value, so it imports nothing of ours."""
+"""Functions that run in Spark's Python workers. The module is pickled by value, so it imports none of our modules."""
 
 from __future__ import annotations
 

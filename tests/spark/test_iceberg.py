@@ -492,7 +492,7 @@ def test_what_sql_makes_of_messages_lands_and_is_not_forgotten(orders: Orders, t
     table, quarantine = table_at(tmp_path), table_at(tmp_path, BAD)
     job = Land(source=source_of(orders), table=table, quarantine=quarantine, shape=Shape(select="1 as one"))
     prepare_landing(job)
-    with pytest.raises(PipeFailed, match=r"raw\.table has what --select has made of messages: say the same --select"):
+    with pytest.raises(PipeFailed, match=r"raw\.table has what --select has made of messages: give the same --select"):
         prepare_landing(replace(job, shape=Shape()))
 
 
@@ -597,7 +597,7 @@ def test_several_jobs_of_one_file_land_into_iceberg(orders: Orders, tmp_path: Pa
     assert done.stdout.strip() == f"can run: {', '.join(f'[land.{name}]' for name in names)}"
     remote = CliRunner().invoke(app, ["run", str(file), "--dry-run", "--remote=sc://127.0.0.1:1"])
     assert remote.exit_code == 2
-    assert "[land.table0] --format iceberg: the driver commits, so it does not go with --remote" in remote.stderr
+    assert "[land.table0] --format iceberg: the driver commits, so it does not work with --remote" in remote.stderr
 
 
 def test_jobs_that_are_checked_beside_each_other_import_nothing(orders: Orders, tmp_path: Path) -> None:
@@ -803,7 +803,7 @@ def test_the_last_line_says_what_the_table_has_grown_by(orders: Orders, tmp_path
     ledger = Ledger("land", "table raw.table")
     ledger.watch("landed", table_at(tmp_path))
     IcebergJob(orders, tmp_path).batch_of(20, 50, 100)
-    assert "80 landed in 2 files" in ledger.told(1.0)
+    assert "80 landed in 2 files" in ledger.summary(1.0)
 
 
 def test_a_catalog_that_does_not_answer_is_said_in_one_line(tmp_path: Path) -> None:
@@ -818,7 +818,7 @@ def test_a_catalog_that_does_not_answer_is_said_in_one_line(tmp_path: Path) -> N
     [
         (["--format=iceberg", "--table=/data/t", "--checkpoint=c"], "an Iceberg table is named NAMESPACE.TABLE"),
         (["--format=iceberg", "--table=raw.t"], "--format iceberg needs a --checkpoint"),
-        (["--format=iceberg", "--table=raw.t", "--checkpoint=c", "--remote=sc://h:1"], "does not go with --remote"),
+        (["--format=iceberg", "--table=raw.t", "--checkpoint=c", "--remote=sc://h:1"], "does not work with --remote"),
         (["--format=iceberg", "--table=raw.t", "--checkpoint=c", "--show"], "--show"),
         (["--table=t", "--catalog=lake"], "need --format iceberg"),
     ],
@@ -840,7 +840,7 @@ def test_a_table_and_a_catalog_that_are_wrong_are_said_before_spark_is_started(o
     assert len(nowhere.stderr.splitlines()) == 1
     others = CliRunner().invoke(app, ["quality", "--format=iceberg", "--table=raw.table", "--rules=r"])
     assert others.exit_code == 2
-    assert "`land` alone knows Iceberg tables" in others.stderr
+    assert "only `land` supports Iceberg tables" in others.stderr
 
 
 def test_no_disorder_doubles_or_loses_a_row(tmp_path: Path) -> None:

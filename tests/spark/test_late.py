@@ -31,7 +31,7 @@ def test_they_are_told_by_query() -> None:
     late = LateRows()
     for query, rows in (("aggregate", 1200), ("windows", 0), ("aggregate", 34)):
         late.observe(query, report(rows))
-    assert late.told() == "aggregate: at least 1,234 late rows were dropped"
+    assert late.summary() == "aggregate: at least 1,234 late rows were dropped"
     assert not late.is_error
     late.check()
 

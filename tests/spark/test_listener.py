@@ -213,8 +213,8 @@ def test_the_last_line_of_a_job_tells_who_has_gone_while_it_was_idle() -> None:
     assert not ledger.missing
     listener.onQueryIdle(SimpleNamespace(id=1))
     assert [*ledger.missing] == ["127.0.0.1:1"]
-    assert "20 rows read" in ledger.told(1.0)
-    assert "without 127.0.0.1:1" in ledger.told(1.0)
+    assert "20 rows read" in ledger.summary(1.0)
+    assert "without 127.0.0.1:1" in ledger.summary(1.0)
 
 
 def page_of(states: QueryStates) -> str:

@@ -142,7 +142,7 @@ def test_until_now_that_is_stopped_before_its_end_is_not_done(sent: int, capsys:
     with pytest.raises(typer.Exit) as ended:
         run(streams, Query(streams, looks=1000), until_now=True, sent=sent)
     assert ended.value.exit_code == INCOMPLETE
-    assert capsys.readouterr().err == "nsqpipe: stopped before all was read that is there: the next run goes on\n"
+    assert capsys.readouterr().err == "nsqpipe: stopped before everything was read: the next run goes on\n"
     run(streams, Query(streams, looks=3), until_now=True)
     run(streams, Query(streams, looks=1000), until_now=False, sent=sent)
 
@@ -152,7 +152,7 @@ def test_until_now_that_is_interrupted_before_it_has_begun_is_not_done(capsys: p
     with pytest.raises(typer.Exit) as ended, run_of(job):
         raise KeyboardInterrupt
     assert ended.value.exit_code == INCOMPLETE
-    assert "stopped before all was read" in capsys.readouterr().err
+    assert "stopped before everything was read" in capsys.readouterr().err
 
 
 def test_progress_that_nobody_reads_any_more_ends_no_job() -> None:

@@ -123,7 +123,11 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
         "maxRowsPerTrigger: expected a whole number",
     ),
     "no name of a topic": (lambda w: w.land(topic="a b"), 2, "'a b' is neither a valid name of a topic"),
-    "no interval": (lambda w: w.land("--every=abc"), 2, "'--every': expected a time, as in '10 seconds', not 'abc'"),
+    "no interval": (
+        lambda w: w.land("--every=abc"),
+        2,
+        "'--every': expected a duration, as in '10 seconds', not 'abc'",
+    ),
     "no decoder": (lambda w: w.land("--decoder=jsn"), 2, "expected raw, json, msgpack, avro, protobuf, not 'jsn'"),
     "no format": (lambda w: w.land("--format=x"), 2, "expected delta, parquet, iceberg, not 'x'"),
     "no master": (lambda w: w.land("--master=lokal"), 2, "--master 'lokal' is not a master"),
@@ -167,14 +171,14 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "the checkpoint is another topic's": (
         lambda w: w.land(table="foreign"),
         1,
-        "is of topic clicks, and this job reads orders",
+        "is for topic clicks, and this job reads orders",
     ),
     "no rule file": (lambda w: w.land(f"--rules={w.path('none.toml')}"), 1, "No such file"),
     "a rule without a check": (lambda w: w.land(f"--rules={w.path('bad.toml')}"), 1, "rule 1 needs a check"),
     "no Avro schema": (
         lambda w: w.land(*AVRO, f"--avro-schema={w.path('bad.avsc')}"),
         1,
-        "is no Avro schema",
+        "is not an Avro schema",
     ),
     "no file with the Avro schema": (
         lambda w: w.land(*AVRO, f"--avro-schema={w.path('none.avsc')}"),
@@ -189,7 +193,7 @@ CASES: Final[dict[str, tuple[Words, int, str]]] = {
     "results in a folder": (
         lambda w: ["aggregate", w.here, "--topic=orders", f"--results={w.folder}", f"--checkpoint={w.path('c')}"],
         1,
-        "is a folder, and should be a file",
+        "is a folder, but should be a file",
     ),
     "a replay of no table": (
         lambda w: ["replay", w.here, f"--table={w.path('none')}", "--destination-topic=again"],

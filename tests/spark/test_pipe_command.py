@@ -86,7 +86,7 @@ def test_lag_above_the_bound_is_an_exit_status(orders: Nsqd, tmp_path: Path) -> 
         (["land", "--topic=a", "--table=t", "--nsqd=x:1", "--decoder=jsn"], "'--decoder': expected raw, json"),
         (
             ["land", "--topic=a", "--table=t", "--nsqd=x:1", "--every=abc"],
-            "'--every': expected a time, as in '10 seconds'",
+            "'--every': expected a duration, as in '10 seconds'",
         ),
         (["aggregate", "--topic=a", "--nsqd=x:1", "--results=r", "--window=0"], "'--window'"),
         (["replay", "--table=t", "--destination-topic=a", "--nsqd=x:1", "--since=noon"], "'--since': expected a time"),
@@ -135,7 +135,7 @@ def test_an_avro_schema_that_is_none_is_one_line(tmp_path: Path) -> None:
     avro = ("--decoder=avro", "--schema=user string", "--avro-schema", schema)
     result = nsqpipe("land", "--nsqd=x:1", "--topic=a", "--table=t", *avro)
     assert result.exit_code == 1
-    assert f"--avro-schema {schema} is no Avro schema" in result.stderr
+    assert f"--avro-schema {schema} is not an Avro schema" in result.stderr
 
 
 def test_options_come_from_a_file_and_the_command_line_stands_above_it(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_doctor_names_a_broken_module(tmp_path: Path) -> None:
     [
         ("protobuf", "", "no protobuf"),
         ("pandas", "3.0.1", "pandas 3.0.1: Spark needs 2.2 or newer, and less than 3"),
-        ("pyiceberg", "0.13.0", "pyiceberg 0.13.0: landing is tried out with 0.12 alone"),
+        ("pyiceberg", "0.13.0", "pyiceberg 0.13.0: landing was only tested with 0.12"),
     ],
 )
 def test_doctor_names_a_package(package: str, version: str, complaint: str, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_doctor_names_another_spark_and_a_python_that_is_not_there(tmp_path: Pat
     (tmp_path / "jars" / "spark-core_2.12-3.5.1.jar").touch()
     spark, python = bad_lines(doctor(SPARK_HOME=str(tmp_path), PYSPARK_PYTHON=str(tmp_path / "python")))
     assert f"SPARK_HOME is {tmp_path}, with Spark 3.5.1" in spark
-    assert f"PYSPARK_PYTHON is {tmp_path}/python, which is no program here" in python
+    assert f"PYSPARK_PYTHON is {tmp_path}/python, which is not a program here" in python
 
 
 def test_doctor_names_a_node_that_is_down(nsqd: Nsqd) -> None:

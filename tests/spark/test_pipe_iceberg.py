@@ -106,7 +106,7 @@ def test_a_table_gets_what_is_selected_once(spark: SparkSession, nsqd: Nsqd, tmp
     assert set(found["email"].to_pylist()) == {hashlib.sha256(b"a@b").hexdigest()}
     assert rows_in(tmp_path, BAD)["body"].to_pylist() == [b"no JSON"]
     forgotten = pipeline_of(spark, pipeline.job.source, tmp_path, shape=replace(shape, select=""))
-    with pytest.raises(PipeFailed, match="say the same --select"):
+    with pytest.raises(PipeFailed, match="give the same --select"):
         forgotten.land()
 
 

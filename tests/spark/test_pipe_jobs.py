@@ -100,7 +100,7 @@ def test_a_replay_that_was_interrupted_goes_on_and_sends_everything_once(spark: 
         assert run() == 100, "the first slice again, which nsqd knows, and the rest"
         assert next_of(nsqd, "again") == 100
         assert run() == 0
-        with pytest.raises(PipeFailed, match="is of another replay: once, orders"):
+        with pytest.raises(PipeFailed, match="belongs to another replay: once, orders"):
             replay.Reached.load(place_of(str(progress)), "once", "other orders")
         copied = Pipeline(spark, source_of(nsqd, "again"), tmp_path / "copied")
         copied.land()

@@ -130,9 +130,9 @@ WRONG: Final[dict[str, tuple[str, list[str]]]] = {
     "no TOML": ("[land", ["Expected ']' at the end of a table declaration (at end of document)"]),
     "a section that nobody knows": (
         LAND + "[lnad.b]\n",
-        ["[lnad] means nothing: there are [run], [defaults], [storage], [land], [aggregate]"],
+        ["[lnad] is unknown: there are [run], [defaults], [storage], [land], [aggregate]"],
     ),
-    "a value instead of a section": ("land = 1\n", ["land is a value, and should be a table"]),
+    "a value instead of a section": ("land = 1\n", ["land is a value, but should be a table"]),
     "a job without a name": (
         '[land]\ntopic = "a"\n',
         ["[land] topic is a value: a job is a table with a name of its own, [land.NAME]"],
@@ -147,12 +147,12 @@ WRONG: Final[dict[str, tuple[str, list[str]]]] = {
     ),
     "a misspelt key": (LAND + 'tabel = "t"\n', ["[land.a] has no setting tabel; did you mean table?"]),
     "a key of nobody": (LAND + "[defaults]\nxyz = 1\n", ["[defaults] has no setting xyz"]),
-    "a key of the session": (LAND + 'master = "yarn"\n', ["[land.a] master is for all jobs: it belongs into [run]"]),
+    "a key of the session": (LAND + 'master = "yarn"\n', ["[land.a] master is for all jobs: it belongs in [run]"]),
     "something that only a command can do": (LAND + "show = true\n", ["[land.a] has no setting show"]),
     "no such word": (LAND + 'format = "csv"\n', ["[land.a] format: expected delta, parquet, iceberg, not 'csv'"]),
     "no interval": (
         LAND + '[defaults]\nevery = "abc"\n',
-        ["[defaults] every: expected a time, as in '10 seconds', not 'abc'"],
+        ["[defaults] every: expected a duration, as in '10 seconds', not 'abc'"],
     ),
     "a text for a number": (
         LAND + 'closed_after = "60"\n',

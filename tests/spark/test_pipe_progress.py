@@ -152,7 +152,7 @@ def test_nodes_that_are_missing_are_named_while_it_runs_and_at_the_end() -> None
     Progress(stream, clock=Clock()).observe("land", without)
     ledger.observe("land", without)
     assert stream.getvalue().endswith("0 behind, without 127.0.0.1:4351")
-    assert "0 behind, without 127.0.0.1:4351; table /t" in ledger.told(1)
+    assert "0 behind, without 127.0.0.1:4351; table /t" in ledger.summary(1)
     ledger.observe("land", report())
     assert ledger.missing == {}, "it has come back"
 
@@ -163,11 +163,13 @@ def test_late_rows_are_a_lower_bound_while_it_runs_and_at_the_end() -> None:
     Progress(stream, clock=Clock()).observe("aggregate", late)
     ledger.observe("aggregate", late)
     assert "at least 3" in stream.getvalue()  # the line ends where the terminal does
-    assert ", at least 3 late, " in ledger.told(1)
+    assert ", at least 3 late, " in ledger.summary(1)
 
 
 def test_a_ledger_that_has_seen_nothing_says_so() -> None:
-    assert Ledger("land", "table /t").told(2.0) == "land: 0 rows read in 2.0 s, 0 late, no batch was ended; table /t"
+    assert (
+        Ledger("land", "table /t").summary(2.0) == "land: 0 rows read in 2.0 s, 0 late, no batch was finished; table /t"
+    )
 
 
 # Rates of windows

@@ -95,12 +95,12 @@ def test_a_body_that_was_not_understood_comes_by_backfill_and_never_unmasked(
     assert pipeline.rows.count() == 1
     places = pipeline.table.place, pipeline.quarantine.place
     corrected = make_decoder(Kind.JSON, "email string, amount double")
-    with pytest.raises(PipeFailed, match="what --select has made of messages, and reland knows no SQL"):
+    with pytest.raises(PipeFailed, match="what --select has made of messages, and reland cannot run SQL"):
         reland(Reland(table=places[0], quarantine=places[1], decoder=corrected))
     for forgotten in (Shape(decoder=corrected), Shape()):
-        with pytest.raises(PipeFailed, match="say the same --select, or name another table"):
+        with pytest.raises(PipeFailed, match="give the same --select, or name another table"):
             prepare_landing(replace(pipeline.job, shape=forgotten))
-        with pytest.raises(PipeFailed, match="say the same --select, or name another table"):
+        with pytest.raises(PipeFailed, match="give the same --select, or name another table"):
             maintenance.backfill(spark, pipeline.job.source, forgotten, pipeline.table, pipeline.quarantine)
     shape = Shape(decoder=corrected, select=MASKED.replace("value.amount", "cast(value.amount as int)"))
     found = maintenance.backfill(spark, pipeline.job.source, shape, pipeline.table, pipeline.quarantine)

@@ -225,7 +225,7 @@ def test_a_checkpoint_of_another_topic_is_named(orders: Orders, tmp_path: Path) 
     checkpoint = planned(tmp_path / "other", {"lanes": {"n/clicks/l": 40}, "begins": {"n/clicks/l": 0}}, done=1)
     for kind in Format:
         said = refused(source_of(orders), Table(str(tmp_path / "table"), kind, checkpoint))
-        assert f"is of topic clicks, and this job reads {orders.topic}" in said
+        assert f"is for topic clicks, and this job reads {orders.topic}" in said
 
 
 def test_a_table_with_rows_and_without_ends_is_refused(orders: Orders, tmp_path: Path) -> None:
@@ -262,7 +262,9 @@ def test_a_parquet_table_is_filled_by_the_checkpoint_that_has_begun_it(orders: O
     said = refused(source_of(orders), table)
     assert f"the checkpoint {table.checkpoint} is not the one that has filled the Parquet table" in said
     other = parquet(tmp_path, planned(tmp_path / "other", done=0))
-    assert f"{table.checkpoint} on {socket.gethostname()} was when it was filled" in refused(source_of(orders), other)
+    assert f"which the checkpoint {table.checkpoint} on {socket.gethostname()} has filled" in refused(
+        source_of(orders), other
+    )
     shutil.rmtree(Path(table.path) / NOTES)
     assert "such a table does not say" in refused(source_of(orders), other)
 

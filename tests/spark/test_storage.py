@@ -213,7 +213,7 @@ def test_small_files_are_replaced_and_checkpoints_made_in_a_store(place: Place) 
     lane = f"{'1' * 32}/orders/{'2' * 32}"
     set_offsets(place.child("checkpoint"), {lane: 20})
     assert checkpointed(place.child("checkpoint")) == (0, [{lane: 20}])
-    with pytest.raises(PipeFailed, match="is there already"):
+    with pytest.raises(PipeFailed, match="already exists"):
         set_offsets(place.child("checkpoint"), {lane: 30})
 
 

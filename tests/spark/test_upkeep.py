@@ -379,7 +379,7 @@ def test_what_was_done_is_in_the_metrics_and_worth_a_line() -> None:
     assert 'nsqpipe_upkeep_failures_total{table="t"} 1\n' in page
     assert lines.getvalue().splitlines()[-2:] == [
         "upkeep of t: 8 files joined into 2, 1 removed, 3 there",
-        "upkeep of t failed, and is tried again: the store cannot be reached",
+        "upkeep of t failed, and will be tried again: the store cannot be reached",
     ]
 
 
