@@ -103,13 +103,13 @@ def serve(answer: Any) -> int:
             self.wfile.write(body or b"")
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Quiet."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """Who asks may go at any time."""
+            """Log nothing: a client may go at any time."""
 
     server = Server((HOST, 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -67,7 +67,7 @@ class Broker:
             raise Failed(f"POST {path}: {answer.status} {said!r}")
 
     def stats(self, topic: str = "") -> list[dict[str, Any]]:
-        """The topics as `/stats` has them, without their clients."""
+        """Return the topics of `/stats`, without their clients."""
         query = "&topic=" + topic if topic else ""
         topics: list[dict[str, Any]] = json.loads(self.get(f"/stats?format=json&include_clients=false{query}"))[
             "topics"
@@ -75,7 +75,7 @@ class Broker:
         return topics
 
     def log(self, topic: str) -> dict[str, Any]:
-        """What `/topic/log` says."""
+        """Return the answer of `/topic/log`."""
         return dict(json.loads(self.get(f"/topic/log?topic={topic}")))
 
     def channel_depth(self, topic: str, channel: str) -> int:
@@ -88,13 +88,13 @@ class Broker:
         self.post_all([f"/topic/create?topic={topic}", f"/channel/create?topic={topic}&channel={channel}"])
 
     def processor_seconds(self) -> float:
-        """Used up so far by all threads, by the process's own clock: the ticks of /proc/PID/stat are too coarse."""
+        """Return what all threads have used, by the process's own clock: the ticks of /proc/PID/stat are too coarse."""
         if self.pid is None:
             return nan
         return time.clock_gettime(~self.pid << 3 | _CPUCLOCK_SCHED)  # clock_getcpuclockid(3), which Python lacks
 
     def forget(self, topic: str) -> None:
-        """Deletes what a run has left with a broker that is not ours to throw away."""
+        """Delete the topic, if the broker is not ours to throw away."""
         if self.pid is None and self.http_port is not None:
             self.post_all([f"/topic/delete?topic={topic}"])
 
@@ -152,7 +152,7 @@ def _external(tcp_port: int, http_port: int | None) -> Iterator[Broker]:
 def running_nsqd(
     folder: Path, build: Build, flags: Sequence[str] = (), tree: Path = ROOT
 ) -> Iterator[tuple[Broker, subprocess.Popen[bytes]]]:
-    """nsqd on this data path; killed at the end of the block unless it was stopped before (`stop_cleanly`)."""
+    """Run nsqd on this data path. It is killed at the end of the block unless `stop_cleanly` has stopped it."""
     tcp_port, http_port = free_port(), free_port()
     log_path = folder.with_suffix(".log")
     command = [
@@ -167,7 +167,7 @@ def running_nsqd(
 
 
 def stop_cleanly(process: subprocess.Popen[bytes]) -> float:
-    """SIGTERM, and the seconds until the process has ended."""
+    """Send SIGTERM, and return the seconds until the process has ended."""
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     try:

@@ -21,7 +21,7 @@ class Build(StrEnum):
 
     @property
     def core(self) -> str:
-        """As nsqd's log has it."""
+        """Its name in nsqd's log."""
         return "compiled" if self is Build.COMPILED else "pure Python"
 
     def python(self, tree: Path = ROOT) -> list[str]:
@@ -35,7 +35,10 @@ CHOICES: Final = (AUTO, *Build)
 
 
 def chosen(wanted: str) -> Build:
-    """`auto`: the compiled one when it is up to date. What was chosen is asked what it is."""
+    """Return the build to measure, after checking that nsqd really runs on it.
+
+    `auto`: compiled, if that is up to date.
+    """
     if wanted == Build.COMPILED:
         if subprocess.run([_COMPILE], check=False).returncode:
             raise Failed("there is no compiled core")

@@ -66,7 +66,7 @@ def _row(mode: str, other: str, loads: dict[tuple[str, str], list[Load]]) -> Row
 
 
 def _fill(work: Work, broker: Broker, topic: str, seconds: float) -> None:
-    """More than anybody consumes in that time."""
+    """Publish more messages than any client consumes in that time."""
     broker.make_channel(topic)
     wanted, there = _ENOUGH * (seconds + 1), 0.0
     while there < wanted:

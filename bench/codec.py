@@ -1,7 +1,7 @@
 """What a layer costs by itself: the bytes that nsqd has to decode and encode for a message, without nsqd around it.
 
-The same batches as `bench.stream_client` sends go through the layers that nsqd uses, in this process, and only the time of
-this thread counts.
+The same batches as `bench.stream_client` sends go through the layers that nsqd uses, in this process, and only the time
+of this thread counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FRAME_HEAD: Final = (4 + 26 + 200).to_bytes(4, "big") + b"\0\0\0\2" + bytes(8) 
 
 
 def cost(stream: str, mode: str, certificate: Path, key: Path) -> float:
-    """Microseconds for a message: the server's side of all layers of the stream."""
+    """Return the microseconds that the server's side of all layers needs for a message."""
     incoming, outgoing, count = _traffic(mode)
     pairs = [_pair(kind, certificate, key) for kind in stream.split("+")]  # from the socket inwards
     times = []
@@ -50,7 +50,7 @@ def cost(stream: str, mode: str, certificate: Path, key: Path) -> float:
 
 
 def _traffic(mode: str) -> tuple[bytes, bytes, int]:
-    """What comes, what goes, and for how many messages."""
+    """Return the bytes that come, those that go, and the number of messages."""
     if mode == "pub":
         return b"".join(pub("singles", body) for body in bodies(SINGLES)), OK_FRAME * SINGLES, SINGLES
     if mode == "mpub":
@@ -60,7 +60,7 @@ def _traffic(mode: str) -> tuple[bytes, bytes, int]:
 
 
 def _pair(kind: str, certificate: Path, key: Path) -> tuple[Layer, Layer]:
-    """The client's end and the server's."""
+    """Return the client's end and the server's."""
     if kind == "snappy":
         return SnappyLayer(), SnappyLayer()
     if kind == "deflate":

@@ -68,7 +68,7 @@ def _check(broker: Broker, count: int) -> None:
 
 
 class _Waiting:
-    """Asks /ping all the time, and remembers the longest answer."""
+    """Asks /ping all the time, and remembers the longest wait for an answer."""
 
     def __init__(self, broker: Broker) -> None:
         self.longest = 0.0

@@ -1,4 +1,4 @@
-"""A backlog from disk: nsqd writes it, ends, starts again knowing nothing, and hands all of it to consumers."""
+"""A backlog from disk: nsqd writes it, ends, starts again with empty caches, and hands all of it to consumers."""
 
 from __future__ import annotations
 

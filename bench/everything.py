@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(parser: argparse.ArgumentParser, benchmark: Benchmark, given: argparse.Namespace) -> argparse.Namespace:
-    """The benchmark's own defaults, with what was given to `all`."""
+    """Return the benchmark's own defaults, with the settings that were given to `all`."""
     arguments = [benchmark.name, *(QUICK[benchmark.name] if given.quick else ())]
     settings = parser.parse_args(arguments)
     settings.folder, settings.results, settings.flag, settings.pin = given.folder, given.results, given.flag, given.pin

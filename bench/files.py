@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def evict(folder: Path) -> None:
-    """Takes the folder's files out of the page cache, so that they come from the disk again.
+    """Evict the folder's files from the page cache, so that they are read from the disk again.
 
     Of these files only: /proc/sys/vm/drop_caches would need root and slow down everyone else on the machine.
     """

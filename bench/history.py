@@ -1,7 +1,7 @@
-"""The past: a range of the log over HTTP, and a consumer with a long way to go.
+"""Reading the past: a range of the log over HTTP, and a consumer with a large backlog.
 
-`/topic/read` is asked for the whole log by one reader, after the page cache has lost it and again when it has it. The drain is
-the same backlog through a channel, beside as much as fits into the tail cache, which never touches the disk.
+`/topic/read` is asked for the whole log by one reader, after the page cache has lost it and again when it has it. The
+drain is the same backlog through a channel, beside as much as fits into the tail cache, which never touches the disk.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _drain(work: Work, broker: Broker, count: int) -> float:
 
 
 def _read(broker: Broker) -> float:
-    """Megabytes a second of the whole log. What comes is counted, and that it ends as it should is looked at."""
+    """Read the whole log, check that it is complete, and return megabytes a second."""
     assert broker.http_port is not None
     request = f"GET /topic/read?topic={TOPIC} HTTP/1.1\r\nHost: {HOST}\r\nAccept: application/msgpack\r\n\r\n"
     size, following = 0, int(broker.log(TOPIC)["first"])

@@ -1,8 +1,8 @@
-"""What a row costs on its way from a topic into a Delta table: processor time by /proc, driver, JVM and Python workers together.
+"""What a row costs on its way from a topic into a Delta table: processor time of driver, JVM and workers.
 
-Ways take turns, each in a session of its own, on the same topic: in one pass as `nsqpipe land` does it, by rows through Spark as
-`format("nsq")` and `format("nsqtable")` do it for everybody else, and Spark's own copy of the same rows from Parquet to Parquet.
-`--against` is an older checkout with its own `.venv`, whose `nsqpipe land` is measured beside.
+Ways take turns, each in a session of its own, on the same topic: in one pass as `nsqpipe land` does it, by rows through
+Spark as `format("nsq")` and `format("nsqtable")` do it for everybody else, and Spark's own copy of the same rows from
+Parquet to Parquet. `--against` is an older checkout with its own `.venv`, whose `nsqpipe land` is measured beside.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _ways_in(text: str) -> tuple[str, ...]:
 
 
 def fill(broker: Broker, topic: str, count: int, bad: float) -> None:
-    """JSON bodies of some two hundred bytes."""
+    """Publish JSON bodies of some two hundred bytes."""
     draw = random.Random(7)
     made = [_body(draw, number, bad) for number in range(min(count, 20_000))]
     for at in range(0, count, _TOGETHER):

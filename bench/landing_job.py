@@ -1,8 +1,8 @@
 """A landing in a process of its own, to be measured: `python bench/landing_job.py WAY NSQD WARM FULL FOLDER`.
 
-It runs on any checkout that PYTHONPATH names, this one or an older one, and needs nothing of `bench`. The topic WARM is landed
-first and does not count: it starts the workers and warms up the JVM. Prints the rows, seconds, and processor seconds of its
-whole session by kind of process, as JSON.
+It runs on any checkout that PYTHONPATH names, this one or an older one, and needs nothing of `bench`. The topic WARM is
+landed first and does not count: it starts the workers and warms up the JVM. Prints the rows, seconds, and processor
+seconds of its whole session by kind of process, as JSON.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _LOOK_EVERY = 0.2  # seconds
 class Used(threading.Thread):
     """Processor seconds of our session by kind of process, also of what has ended.
 
-    Nobody waits for Spark's Python workers in a way that would leave their time with a parent, so all are looked at again and
-    again.
+    Nobody waits for Spark's Python workers in a way that would leave their time with a parent, so all are looked at
+    again and again.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def land(spark: Any, source: sources.From, folder: Path, shape: Shape) -> None:
 
 
 def land_rows(spark: Any, source: sources.From, folder: Path) -> None:
-    """The general way, which everybody else has: rows through Spark, `format("nsq")` to `format("nsqtable")`."""
+    """Land in the general way: rows pass through Spark, `format("nsq")` to `format("nsqtable")`."""
     writer = with_partitions(sources.stream(spark, source)).writeStream.format("nsqtable")
     writer = writer.options(path=str(folder / "table"), partitioning=",".join(PARTITIONS))
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
@@ -92,7 +92,7 @@ def land_rows(spark: Any, source: sources.From, folder: Path) -> None:
 
 
 def copy(spark: Any, table: Path, folder: Path) -> None:
-    """Spark's own, from Parquet to Parquet."""
+    """Copy rows with Spark alone, from Parquet to Parquet."""
     rows = spark.read.parquet(str(table))
     rows.write.option("compression", "zstd").partitionBy(*PARTITIONS).parquet(str(folder / "copy"))
 

@@ -1,4 +1,4 @@
-"""nsqlookupd after a restart: how long until all have registered again, and what does who asks meanwhile feel?"""
+"""nsqlookupd after a restart: how long until all nsqd are registered again, and how long do questions take meanwhile?"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Many nsqd, as far as an nsqlookupd can tell: `python -m bench.lookup_peers PORT CONNECTIONS TOPICS shared|own WINDOW`.
+"""Acts as many nsqd of one nsqlookupd: `python -m bench.lookup_peers PORT CONNECTIONS TOPICS shared|own WINDOW`.
 
-Each connection identifies itself and registers its topics with a channel each, at most WINDOW commands unanswered (nsqd of NSQ: 1).
-When all have, a line says how many seconds that took since the first of them could connect. One that is cut off
-begins again, and so does the measuring.
+Each connection identifies itself and registers its topics with a channel each, with at most WINDOW unanswered commands
+(NSQ's own nsqd: 1). When all are registered, a line says how many seconds that took since the first of them could connect.
+If a connection breaks, it begins again, and so does the measurement.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Nsqd:
     answered: int = 0
 
     def connect(self, port: int) -> None:
-        """Raises OSError when nobody listens."""
+        """Connect to the nsqlookupd. Raises OSError when nothing listens."""
         self.sock = socket.create_connection((HOST, port), timeout=5)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sent = self.answered = 0

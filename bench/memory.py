@@ -1,4 +1,4 @@
-"""How much memory, and how much processor when nothing happens."""
+"""How much memory nsqd uses, and how much processor time when nothing happens."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _nsqd(settings: argparse.Namespace, work: Work) -> Iterator[Broker]:
 
 
 def resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
-    """What is resident when all has settled, which is what is demanded, and the most that ever was."""
+    """Return two rows: the resident memory now, which has a limit, and the peak."""
     status = {}
     for line in Path(f"/proc/{broker.pid}/status").read_text(encoding="ascii").splitlines():
         key, _, value = line.partition(":")
@@ -125,7 +125,7 @@ def resident(broker: Broker, name: str, *, limit: float) -> list[Row]:
 
 
 def _processor_share(broker: Broker, seconds: float) -> float:
-    """Percent of one core over the next seconds."""
+    """Return the use of the processor over the next seconds, in percent of one core."""
     before, began = broker.processor_seconds(), time.monotonic()
     time.sleep(seconds)
     return 100 * (broker.processor_seconds() - before) / (time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""How long until nsqd is ready again, after a clean stop and after it was killed at work, and whether all is there.
+"""How long nsqd takes until it is ready again, after a clean stop and after a kill at work, and whether all is there.
 
 Ready means that TCP accepts and `/ping` answers OK. nsqd is killed while publishers are at it, so there are ends
 of files to find; what was confirmed must be there afterwards, and no more than was sent.
@@ -89,7 +89,7 @@ def _run(settings: argparse.Namespace, work: Work, folder: Path) -> list[Row]:
 
 
 def _write(settings: argparse.Namespace, work: Work, broker: Broker) -> int:
-    """Fills the log; how many messages wait in channels then."""
+    """Fill the log, and return how many messages wait in channels then."""
     batched = settings.topics - settings.singles
     for topic in _topic_names(TOPIC, batched) + _topic_names(SINGLE, settings.singles):
         broker.make_channel(topic, CHANNEL)
@@ -121,7 +121,7 @@ def _write(settings: argparse.Namespace, work: Work, broker: Broker) -> int:
 def _publish_until_killed(
     settings: argparse.Namespace, work: Work, broker: Broker, process: subprocess.Popen[bytes]
 ) -> tuple[int, int]:
-    """Kills nsqd while publishers are at it: how many messages were confirmed, and how many sent."""
+    """Kill nsqd while publishers are at work, and return how many messages were confirmed and how many were sent."""
     batched = settings.topics - settings.singles
     with ExitStack() as stack:
         loads = [
@@ -141,14 +141,14 @@ def _publish_until_killed(
 
 
 def _depth(broker: Broker) -> int:
-    """Of all channels; where a topic keeps messages of its own, they are on their way into its channel."""
+    """Return how many messages wait in all channels, including those on their way from a topic to its channel."""
     return sum(
         channel["depth"] + channel["in_flight_count"] for topic in broker.stats() for channel in topic["channels"]
     )
 
 
 def _topic_names(prefix: str, count: int) -> list[str]:
-    """As the load generator names them."""
+    """Return the names that the load generator gives to topics."""
     return [prefix] if count == 1 else [f"{prefix}_{number}" for number in range(count)]
 
 

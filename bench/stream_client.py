@@ -2,8 +2,9 @@
 
     python -m bench.stream_client PORT STREAM pub|mpub|sub TOPIC SECONDS
 
-It does as little as it can, as it shares the machine with what is measured: the same batch is sent again and again, compressed
-once (snappy's chunks stand alone, and so does deflate after a full flush), and messages are found by their fixed size.
+It does as little as it can, as it shares the machine with what is measured: the same batch is sent again and again,
+compressed once (snappy's chunks stand alone, and so does deflate after a full flush), and messages are found by their
+fixed size.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ class Stream:
         self._sock.sendall(data)
 
     def repeatable(self, data: bytes) -> bytes:
-        """`data` as it may be sent any number of times, and from now on nothing else."""
+        """Return `data` in a form that may be sent any number of times, if nothing else is sent from now on."""
         if self._layer is None:
             return data
         if isinstance(self._layer, SnappyLayer):
@@ -106,7 +107,7 @@ class Stream:
 
 
 def bodies(count: int) -> list[bytes]:
-    """Records as they are sent in life: they look alike, and each is another."""
+    """Return records like real ones: they look alike, but each is different."""
     draw = random.Random(7)
     made = []
     for _ in range(count):
@@ -122,7 +123,7 @@ def bodies(count: int) -> list[bytes]:
 
 
 def publish(stream: Stream, topic: str, seconds: float, *, singly: bool) -> int:
-    """Messages that were answered."""
+    """Publish for so long, and return how many messages were answered."""
     count, answers = (SINGLES, SINGLES) if singly else (BATCH, 1)
     made = bodies(count)
     batch = stream.repeatable(b"".join(pub(topic, body) for body in made) if singly else mpub(topic, made))
@@ -138,7 +139,7 @@ def publish(stream: Stream, topic: str, seconds: float, *, singly: bool) -> int:
 
 
 def consume(stream: Stream, topic: str, seconds: float) -> tuple[int, float]:
-    """Messages, and the seconds until the last of them."""
+    """Consume, and return how many messages came, and the seconds until the last one."""
     stream.send(sub(topic, "ch"))
     while len(stream.receive()) < _OK:
         pass

@@ -30,7 +30,7 @@ Measure = Callable[[Work, Broker, str, float], dict[str, Measured]]  # by the ro
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that one process gives in one go."""
+    """Rows that one run of one process yields."""
 
     rows: Mapping[str, tuple[str, Demand]]
     measure: Measure
@@ -59,7 +59,7 @@ def _load(work: Work, broker: Broker, mode: str, *arguments: object, seconds: fl
 
 
 def _make_channel(work: Work, broker: Broker, topic: str) -> None:
-    """Over TCP, as the yardstick has no HTTP."""
+    """Make a channel over TCP, as the yardstick has no HTTP."""
     work.load("sub", broker.tcp_port, topic, "ch", 1, 1, 0.1, at_most=1)
 
 
@@ -166,7 +166,7 @@ def _row(text: str, demand: Demand, mine: list[Measured], other_name: str, other
 
 
 def _http_row(work: Work, mine: Factory, settings: argparse.Namespace) -> Row:
-    """Over HTTP beside over TCP, of the same process."""
+    """Return the row of publishing over HTTP compared with TCP, in the same process."""
     over_http: list[float] = []
     over_tcp: list[float] = []
     for number in range(settings.runs):
@@ -197,7 +197,7 @@ def _over_http(work: Work, broker: Broker, topic: str, seconds: float) -> dict[s
 
 
 def _topic(number: int) -> str:
-    """New for each run, as a broker that is not ours to restart keeps what it has."""
+    """Return a new topic for each run: a broker that is not ours to restart keeps what it has."""
     return f"bench_{os.getpid()}_{number}"
 
 

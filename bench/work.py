@@ -27,7 +27,7 @@ _libc: Final = ctypes.CDLL(None)
 
 
 class Failed(Exception):
-    """A benchmark could not be carried out; says why."""
+    """A benchmark could not be carried out; the text says why."""
 
 
 class Load(dict[str, float]):
@@ -46,7 +46,10 @@ class Work:
     @classmethod
     @contextmanager
     def open(cls, parent: Path | None = None, *, pin: bool = False) -> Iterator[Work]:
-        """`pin`: the load generator has the last core for itself, all else the others."""
+        """Compile the load generator into a new folder.
+
+        `pin`: it gets the last core for itself, everything else the others.
+        """
         with tempfile.TemporaryDirectory(prefix="nsq-bench-", dir=parent) as name:
             folder = Path(name)
             loadgen = folder / "loadgen"
@@ -68,7 +71,7 @@ class Work:
 
     @contextmanager
     def new_folder(self, name: str) -> Iterator[Path]:
-        """An empty folder; it goes with its contents, as a hundred runs would fill the disk."""
+        """Make an empty folder. The end of the block removes it, as a hundred runs would fill the disk."""
         self._made += 1
         folder = self.folder / f"{name}-{self._made}"
         folder.mkdir()
@@ -78,7 +81,7 @@ class Work:
             shutil.rmtree(folder, ignore_errors=True)
 
     def load(self, mode: str, port: int, *arguments: object, at_most: float, allow: tuple[int, ...] = (0,)) -> Load:
-        """Runs the load generator to its end. `at_most`: the seconds it was told."""
+        """Run the load generator to its end, which should come after `at_most` seconds."""
         command = self._command(mode, port, arguments)
         with ExitStack() as stack:
             process = stack.enter_context(started(command, stdout=subprocess.PIPE, cores=self._load_cores))
@@ -92,7 +95,7 @@ class Work:
 
     @contextmanager
     def loading(self, mode: str, port: int, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-        """The load generator beside whatever the block does; killed at its end if it still runs."""
+        """Run the load generator beside the block, and kill it at the end if it still runs."""
         command = self._command(mode, port, arguments)
         with started(command, stdout=subprocess.PIPE, cores=self._load_cores) as process:
             yield process
@@ -102,7 +105,7 @@ class Work:
 
 
 def parsed(out: bytes, status: int) -> Load:
-    """The last line of what the load generator printed, as numbers."""
+    """Parse the numbers in the last line that the load generator printed."""
     load = Load()
     load.status = status
     for pair in out.decode().strip().rpartition("\n")[2].split():
@@ -122,7 +125,7 @@ def started(
     new_session: bool = False,
     cwd: Path = ROOT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is dead when the block ends, and when we die without having come that far."""
+    """Start a process that is killed when the block ends, or when we die before that."""
 
     def before_exec() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -149,5 +152,5 @@ def started(
 
 
 def say(text: str) -> None:
-    """Progress, apart from the answer."""
+    """Print progress, apart from the result."""
     print(text, file=sys.stderr, flush=True)

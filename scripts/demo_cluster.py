@@ -1,7 +1,8 @@
 """The cluster of compose.yaml as processes of this machine, with traffic: what `scripts/demo` runs.
 
 Each process is started when what it needs can be reached, and started again when it dies. At the end they stop in the
-opposite order, the producer long enough before its consumers that these can finish what is there, and the sums are shown.
+opposite order, the producer long enough before its consumers that these can finish what is there, and the sums are
+shown.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class Running:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
     def counted(self, word: str) -> int:
-        """The sum of what its lives have counted, as they said last."""
+        """Return the sum of the last counts that each start of the process has logged."""
         total = last = 0
         for found in re.findall(rf'{{"{word}": (\d+)}}', self.log.read_text(encoding="utf-8", errors="replace")):
             now = int(found)

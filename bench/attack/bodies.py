@@ -45,7 +45,7 @@ JSON: Final[Mapping[str, Callable[[int], bytes]]] = {
 
 
 def honest_mpub(size: int, message: int = 5000) -> bytes:
-    """A command with this many bytes of messages."""
+    """Return a command with this many bytes of messages."""
     return mpub("honest#ephemeral", size, message)
 
 
@@ -60,13 +60,13 @@ def mpub(topic: str, size: int, message: int) -> bytes:
 
 
 def half_mpub(size: int) -> bytes:
-    """The first half of a command whose messages are of 100 kB."""
+    """Return the first half of a command whose messages have 100 kB each."""
     whole = mpub("half", size, 100_000)
     return whole[: len(whole) // 2]
 
 
 def half_pub(size: int) -> bytes:
-    """A body that never ends, with all that it announces but one byte."""
+    """Return a command whose body lacks its last byte, so that it never ends."""
     return b"PUB half\n" + _I32.pack(size) + b"x" * (size - 1)
 
 

@@ -45,7 +45,7 @@ def half_bodies(target: Target, until: float) -> str:
 
 
 def half_chunked_bodies(target: Target, until: float) -> str:
-    """The same in chunks, which nsqd does not serve on its short path."""
+    """Send half bodies in chunks, which nsqd does not serve on its short path."""
     head = b"POST /mpub?topic=half HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     return _held(target, head + b"%x\r\n" % BODY + (b"x" * 999 + b"\n") * (BODY // 2000), until)
 
@@ -92,7 +92,7 @@ def _asked(port: int, text: bytes, until: float, most: int = 1_000_000) -> int:
 
 
 def deaf_statistics(target: Target, until: float) -> str:
-    """`/stats` of 1,000 topics, asked again and again on each connection, and not read."""
+    """Ask for `/stats` of 1,000 topics again and again on each connection, without reading the answers."""
     _make_topics(target, 1000)
     with _deaf(target, request("GET", "/stats?format=json") * 50) as socks:
         wait_until(until)
@@ -107,7 +107,7 @@ def deaf_history(target: Target, until: float) -> str:
 
 
 def statistics(target: Target, until: float) -> str:
-    """The same, read as it should be: on one connection, as fast as it is answered."""
+    """Ask for `/stats` of 1,000 topics on one connection, and read each answer, as fast as they come."""
     _make_topics(target, 1000)
     done = _asked(target.http, request("GET", "/stats?format=json"), until)
     return f"{done:,} requests of 1,000 topics"
@@ -161,7 +161,7 @@ def _garbage(port: int, data: bytes, until: float) -> str:
 
 
 def stalled_hello_https(target: Target, until: float) -> str:
-    """Handshakes that begin and never go on."""
+    """Begin handshakes that never go on."""
     with ExitStack() as stack:
         for _ in paced(500, until):
             with suppress(OSError):

@@ -27,7 +27,7 @@ def _identify(http_port: int = 1, name: str = HOST) -> bytes:
 
 
 def registrations(target: Target, until: float) -> str:
-    """One client that registers 245,000 topics, and closes when it is done."""
+    """Register 245,000 topics as one client, and close the connection when that is done."""
     done = 0
     with connect(target.tcp) as sock:
         sock.sendall(_identify())
@@ -41,7 +41,7 @@ def registrations(target: Target, until: float) -> str:
 
 
 def huge_lines(target: Target, until: float) -> str:
-    """Names that never end."""
+    """Send names that never end."""
     sent = flood(lambda: connect(target.tcp), _MAGIC + b"REGISTER " + b"x" * 5_000_000, until)
     return f"{sent / 1e6:,.0f} MB"
 
@@ -76,7 +76,10 @@ def lookupd_idle(target: Target, until: float) -> str:
 
 
 def hostile_nodes(target: Target, until: float) -> str:
-    """Registers nodes whose answers are small on the wire and large when unpacked. nsqadmin looks now and then only."""
+    """Register nodes whose answers are small on the wire and large when unpacked.
+
+    nsqadmin asks nodes only now and then, so this takes longer.
+    """
     command = [sys.executable, "-m", "bench.attack.servers", "nodes", str(_NODES)]
     with ExitStack() as stack:
         process = stack.enter_context(started(command, stdout=subprocess.PIPE))
@@ -90,7 +93,7 @@ def hostile_nodes(target: Target, until: float) -> str:
 
 
 def many_nodes(target: Target, until: float) -> str:
-    """Nodes that do not exist, more of them than any cluster has."""
+    """Register nodes that do not exist, more than any cluster has."""
     with ExitStack() as stack:
         for number in range(2000):
             sock = stack.enter_context(connect(target.tcp))

@@ -39,7 +39,7 @@ def honest_publishes(target: Target, until: float) -> str:
 
 
 def honest_bodies(target: Target, until: float) -> str:
-    """Ten a second: half of what a network of a gigabit brings."""
+    """Publish ten bodies a second: half of what a gigabit network brings."""
     command = bodies.honest_mpub(BODY)
     done = 0
     with client(target.tcp) as sock:
@@ -63,7 +63,7 @@ def dripped_magic(target: Target, until: float) -> str:
 
 
 def drip(port: int, text: bytes, until: float) -> str:
-    """A byte on each of many connections, again and again, but never all of the text."""
+    """Send one byte of the text at a time on each of many connections, but never all of the text."""
     sent = 0
     with many(STALLED, lambda: connect(port)) as socks:
         for at in paced(10, until):
@@ -111,7 +111,7 @@ def _held(target: Target, half: bytes, until: float, *, wishes: bytes = b"{}", c
 
 
 def hold(socks: list[socket.socket], half: bytes, until: float) -> str:
-    """Sends half a command on each, as far as nsqd takes it, and then nothing more."""
+    """Send half a command on each connection, as far as nsqd takes it, and then nothing more."""
     unsent = {sock: memoryview(half) for sock in socks}
     taken = closed = 0
     for sock in socks:
@@ -159,7 +159,7 @@ def big_auth(target: Target, until: float) -> str:
 
 
 def sick_auth(kind: str) -> Attack:
-    """The secret tells the authorization server how to be sick."""
+    """Return an attack whose secret tells the authorization server how to misbehave."""
 
     def attack(target: Target, until: float) -> str:
         return _repeat(target, MAGIC + identify(b"{}") + auth(f"sick:{kind}".encode()), until, connections=3)
@@ -249,7 +249,7 @@ def snappy_bomb(target: Target, until: float) -> str:
 
 
 def half_bodies_deflated(target: Target, until: float) -> str:
-    """Bodies of 5 MB that are a few kilobytes on the wire, and never end."""
+    """Send bodies of 5 MB that are a few kilobytes on the wire, and never end."""
     packed = bodies.deflated(bodies.mpub("half", BODY, 100_000)[:-1])
     # Fewer connections than elsewhere: zlib alone takes 0.3 MB for each.
     return _held(target, packed, until, wishes=_wishes(b'"deflate":true,"deflate_level":6'), connections=200)
@@ -281,7 +281,7 @@ def deferred(target: Target, until: float) -> str:
 
 
 def requeues(target: Target, until: float) -> str:
-    """A consumer that gives back all it gets, at once."""
+    """Requeue every message at once, as one consumer."""
     topic = "requeued#ephemeral"
     done = 0
     with client(target.tcp) as sock:
@@ -307,12 +307,12 @@ def requeues(target: Target, until: float) -> str:
 
 
 def topics(target: Target, until: float) -> str:
-    """Each publish makes a topic. It takes as long as 32,000 take, and no more than thirty seconds."""
+    """Make 32,000 topics, by a publish to each, or as many as thirty seconds allow."""
     return _answered(target, [pub(f"storm_{number}", b"x") for number in range(32_000)], until + 22, "topics")
 
 
 def channels(target: Target, until: float) -> str:
-    """Each connection makes a channel of the same topic, and goes."""
+    """Make channels of one topic, from connections that each make one and close."""
     done = 0
     while time.monotonic() < until:
         with ExitStack() as stack:
@@ -326,7 +326,7 @@ def channels(target: Target, until: float) -> str:
 
 
 def subscriptions(target: Target, until: float) -> str:
-    """Clients that subscribe to an ephemeral channel, and go."""
+    """Subscribe clients to an ephemeral channel, and disconnect them."""
     done = 0
     while time.monotonic() < until:
         with ExitStack() as stack:
@@ -356,7 +356,10 @@ def _answered(target: Target, commands: list[bytes], until: float, what: str, wi
 
 
 def deaf_consumers(target: Target, until: float) -> str:
-    """Each has a channel of its own on a topic with a backlog, the highest RDY, and a small window."""
+    """Subscribe consumers that never read.
+
+    Each has its own channel with a backlog, the highest RDY, and a small window.
+    """
     with ExitStack() as stack:
         publisher = stack.enter_context(client(target.tcp))
         socks = []
@@ -372,7 +375,7 @@ def deaf_consumers(target: Target, until: float) -> str:
 
 
 def deaf_askers(target: Target, until: float) -> str:
-    """Clients that send commands and never read the answers."""
+    """Send commands from clients that never read the answers."""
     command = b"FIN %016x\n" % random.getrandbits(64)
     with many(200, lambda: client(target.tcp, receive_buffer=4096)) as socks:
         for sock in socks:
@@ -384,7 +387,7 @@ def deaf_askers(target: Target, until: float) -> str:
 
 
 def reset_connections(target: Target, until: float) -> str:
-    """Connections that end with a reset, in the middle of a command."""
+    """Reset connections in the middle of a command."""
     done = 0
     for _ in paced(1000, until):
         with suppress(OSError), connect(target.tcp) as sock:

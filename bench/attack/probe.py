@@ -1,9 +1,10 @@
-"""The honest client: at a steady pace it publishes a message and receives it, and asks over HTTP, on connections of its own.
+"""An honest client: at a steady pace it publishes and receives messages, and sends requests over HTTP.
 
     python -m bench.attack.probe JSON
 
-It says "ready", and on SIGTERM prints what it has seen as JSON. The pace does not follow the answers, and each time counts
-from when the question was due: a daemon that stands still for a second is felt by all questions of this second, not by one.
+It says "ready", and on SIGTERM prints what it has seen as JSON. The pace does not follow the answers, and each time
+counts from when the question was due: a daemon that stands still for a second is felt by all questions of this second,
+not by one.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class Asking:
 
 
 def getter(port: int, path: str, tls: ssl.SSLContext | None = None) -> Callable[[], None]:
-    """Asks on a new connection: whether one gets in is a part of the question."""
+    """Return a function that sends one request on a new connection, as getting one is part of what is measured."""
 
     def get() -> None:
         with socket.create_connection((HOST, port), timeout=LIMIT) as plain:
@@ -147,7 +148,10 @@ def getter(port: int, path: str, tls: ssl.SSLContext | None = None) -> Callable[
 
 
 def main(text: str) -> None:
-    """`text`: {"tcp": PORT or 0, "secret": "...", "http": PORT, "path": "/ping", "https": PORT or 0}."""
+    """Probe until SIGTERM.
+
+    `text`: {"tcp": PORT or 0, "secret": "...", "http": PORT, "path": "/ping", "https": PORT or 0}.
+    """
     asked = json.loads(text)
     ends = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ends.set())

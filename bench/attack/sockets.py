@@ -28,7 +28,7 @@ def connect(port: int, *, receive_buffer: int = 0) -> socket.socket:
 
 
 def client(port: int, wishes: bytes = b'{"heartbeat_interval":60000}', *, receive_buffer: int = 0) -> socket.socket:
-    """A client that has identified itself and read the answer. It need not mind heartbeats: none comes for a minute."""
+    """Connect a client, identify it and read the answer. By default no heartbeat comes for a minute."""
     sock = connect(port, receive_buffer=receive_buffer)
     sock.sendall(MAGIC + identify(wishes))
     read_frame(sock)
@@ -96,7 +96,7 @@ def flood(make: Callable[[], socket.socket], buffer: bytes, until: float, *, con
 
 
 def discard(sock: socket.socket) -> bool:
-    """Reads what there is; False when the connection is over."""
+    """Read what there is, and return whether the connection is still open."""
     try:
         return bool(sock.recv(_READ))
     except BlockingIOError:
@@ -106,7 +106,7 @@ def discard(sock: socket.socket) -> bool:
 
 
 def send_to_all(socks: Iterable[socket.socket], data: bytes) -> None:
-    """As much of `data` as each takes without waiting."""
+    """Send as much of `data` as each socket takes without waiting."""
     for sock in socks:
         sock.setblocking(False)
         with suppress(OSError):
@@ -114,7 +114,7 @@ def send_to_all(socks: Iterable[socket.socket], data: bytes) -> None:
 
 
 def paced(rate: float, until: float) -> Iterator[int]:
-    """Numbers, `rate` a second at most, until it is time to end."""
+    """Yield numbers, `rate` a second at most, until it is time to end."""
     began = time.monotonic()
     number = 0
     while (now := time.monotonic()) < until:

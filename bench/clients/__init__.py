@@ -5,8 +5,8 @@
     mpub   publish 200 at once, 4 times in flight
     sub    consume and finish, 200 in flight, a handler that does nothing else
 
-Each in the way that its own documentation shows: tasks, greenlets or callbacks. Prints `msgs=... msgs_per_s=... cpu_us=...`, the last
-being the client's own processor time for a message.
+Each in the way that its own documentation shows: tasks, greenlets or callbacks. Prints `msgs=... msgs_per_s=...
+cpu_us=...`, the last being the client's own processor time for a message.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Meter:
         return time.perf_counter() >= self._ends
 
     def count(self) -> bool:
-        """Another one; says whether that was enough."""
+        """Count a message, and return whether the time is over."""
         if not self.messages:
             self.start()
         self.messages += 1

@@ -1,7 +1,7 @@
 """Bodies of JSON into Arrow, in one process: `python -m bench.spark.decoding`. Rows for each second of processor time.
 
-Bodies are those of the landing's benchmark, eight fields and 200 bytes: all of them good, with fields that the schema lacks,
-and with every tenth one cut off.
+Bodies are those of the landing's benchmark, eight fields and 200 bytes: all of them good, with fields that the schema
+lacks, and with every tenth one cut off.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def records(count: int) -> Iterator[dict[str, object]]:
 
 
 def measure(decoder: RecordDecoder, bodies: list[bytes], rounds: int) -> float:
-    """Microseconds of processor time for each row, in the best round."""
+    """Return the microseconds of processor time for each row, in the best round."""
     batch = pa.array(bodies, pa.binary())
     found = []
     for _ in range(rounds):

@@ -1,6 +1,7 @@
 """How late a stream is: how long the oldest message that it has not committed has been there.
 
-Now and then what is published and what is committed are looked at; when a message was published follows from these samples.
+Now and then what is published and what is committed are looked at; when a message was published follows from these
+samples.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ def between(found: Sequence[Lag], begin: float, end: float) -> list[float]:
 
 
 def growth(found: Sequence[Lag], begin: float, end: float) -> float:
-    """Seconds, from the second quarter of this time to the last: micro-batches alone make it rise and fall all the time."""
+    """Return by how many seconds the lag grew from the second quarter of this time to the last.
+
+    Means are compared, because with micro-batches the lag rises and falls all the time.
+    """
     quarter = (end - begin) / 4
     early = between(found, begin + quarter, begin + 2 * quarter)
     late = between(found, end - quarter, end)
@@ -64,7 +68,7 @@ def growth(found: Sequence[Lag], begin: float, end: float) -> float:
 
 
 def bisect(low: float, high: float, tries: int, holds: Callable[[float], bool]) -> float:
-    """The highest rate that held, or `low`; each try halves what the highest may be away from it, as a ratio."""
+    """Return the highest rate that held, or `low`. Each try halves the range that is left, on a logarithmic scale."""
     for _ in range(tries):
         middle = math.sqrt(low * high)
         if holds(middle):

@@ -1,4 +1,4 @@
-"""A topic lands in a Parquet table while messages are published: does the lag stay small, and up to which rate does it stay?"""
+"""A topic lands in a Parquet table while messages are published: up to which rate does the lag stay small?"""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _land(stage: Stage, broker: Broker, topic: str, *, rate: float, size: int, s
 def landing(
     spark: SparkSession, broker: Broker, topic: str, tables: Path, schema: str = ""
 ) -> Iterator[StreamingQuery]:
-    """A stream from the new topic into `table_of(tables)`, once its first batch is committed."""
+    """Run a stream from the new topic into `table_of(tables)`. The block begins once its first batch is committed."""
     broker.post_all([f"/topic/create?topic={topic}"])
     query = start_landing(spark, where(broker, topic), checkpoint_of(tables), table_of(tables), schema)
     try:

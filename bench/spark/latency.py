@@ -1,6 +1,7 @@
 """From a message's publication, by nsqd's stamp, until the micro-batch with its row is committed to a Parquet table.
 
-Beside it stands how long such a micro-batch takes with Spark's own `rate-micro-batch`, which is what no source can do without.
+Beside it stands how long such a micro-batch takes with Spark's own `rate-micro-batch`, which is what no source can do
+without.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _delays(table: Path, edges: Sequence[float]) -> list[pa.Array]:
 
 
 def committed_files(table: Path) -> Iterator[tuple[Path, float]]:
-    """Each file of a table, and when it was committed (µs).
+    """Return the files of a table, each with the time of its commit in microseconds.
 
     Every tenth entry of the sink's log repeats all the earlier ones: a file counts where it comes first.
     """

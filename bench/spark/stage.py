@@ -59,12 +59,12 @@ class Stage:
         return self.work.new_folder("tables")
 
     def count(self, size: int) -> int:
-        """How many messages of this size are read or written; whole batches."""
+        """Return how many messages of this size to read or write, in whole batches."""
         count = min(int(self.settings.count), int(self.settings.megabytes * 1e6 / size))
         return max(1, count // int(self.settings.batch)) * int(self.settings.batch)
 
     def fill(self, broker: Broker, size: int) -> int:
-        """Returns when all of it can be read, and how many there are."""
+        """Publish messages, wait until all can be read, and return how many there are."""
         count, batch = self.count(size), self.settings.batch
         what = (TOPIC, 2, batch, size, FILL_LIMIT, 4, f"count={count}", *DIFFERENT)
         self.work.load("pub", broker.tcp_port, *what, at_most=FILL_LIMIT)
@@ -74,14 +74,14 @@ class Stage:
     def publishing(
         self, broker: Broker, topic: str, *, rate: float, size: int, seconds: float
     ) -> AbstractContextManager[Popen[bytes]]:
-        """A hundred MPUBs a second, or more where these would be large; ends by itself."""
+        """Publish with a hundred MPUBs a second, or more if they would be large, in a process that ends by itself."""
         together = max(1, min(MOST_TOGETHER, int(rate) // PUBLISHES))
         what = (topic, 1, together, size, seconds, 8, f"rate={int(rate)}", *DIFFERENT)
         return self.work.loading("pub", broker.tcp_port, *what)
 
 
 def where(broker: Broker, topic: str = TOPIC) -> dict[str, str]:
-    """The options of the source and the sink."""
+    """Return the options that source and sink need for this broker and topic."""
     return {"nsqd": f"{HOST}:{broker.http_port}", "topic": topic}
 
 
@@ -94,7 +94,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def wait_until_readable(broker: Broker, topic: str, count: int) -> None:
-    """All of it, and no more: what is only written, and not synced yet, nobody can read."""
+    """Wait until exactly this many messages can be read: what is written but not synced yet cannot."""
     wait_until(lambda: int(broker.log(topic)["next"]) >= count, _VISIBLE_LIMIT, f"{count} messages can be read")
     if (there := int(broker.log(topic)["next"])) != count:
         raise Failed(f"{count} were published, and {there} are in the topic")

@@ -1,7 +1,7 @@
-"""Streams that catch up with a topic in micro-batches of a fifth of it, beside the same stream from two sources in the JVM.
+"""Streams that catch up with a topic in five micro-batches, beside the same stream from two sources in the JVM.
 
-These are Parquet files, one for each micro-batch, and `rate-micro-batch`, which has nothing to read and makes its rows. The
-time is that of the micro-batches after the first one, as Spark reports it, planning and commits included.
+These are Parquet files, one for each micro-batch, and `rate-micro-batch`, which has nothing to read and makes its rows.
+The time is that of the micro-batches after the first one, as Spark reports it, planning and commits included.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def _is_through(query: StreamingQuery) -> bool:
 
 
 def progress(query: StreamingQuery) -> list[dict[str, Any]]:
-    """Spark's reports of the latest micro-batches that had rows."""
+    """Return Spark's reports on the latest micro-batches that had rows."""
     reports = [json.loads(report.json) for report in query.recentProgress]
     return [report for report in reports if report["numInputRows"]]
 
 
 def took(reports: Sequence[dict[str, Any]]) -> list[float]:
-    """Milliseconds."""
+    """Return how many milliseconds each batch took."""
     return [float(report["durationMs"]["triggerExecution"]) for report in reports]

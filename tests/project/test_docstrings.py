@@ -14,7 +14,17 @@ import pytest
 
 from tests.support.process import ROOT
 
-PACKAGES: tuple[str, ...] = ("common", "nsqclient", "nsqtools")  # those that have been gone through
+# Those that have been gone through.
+PACKAGES: tuple[str, ...] = (
+    "bench",
+    "common",
+    "nsqclient",
+    "nsqpipe",
+    "nsqtools",
+    "pyspark_nsq",
+    "pyspark_nsqtable",
+    "scripts",
+)
 # Words that a sentence begins with when it leans on the function's name instead of saying what the function does.
 NOT_VERBS = """
 a about acknowledged after all allocated also always an and another any anything are as at because before beyond both
