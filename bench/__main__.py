@@ -138,7 +138,7 @@ def _add_common(parser: argparse.ArgumentParser, *, at_most: float) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the result files")
     parser.add_argument("--folder", type=Path, help="where to make the temporary folder (default: the system's)")
     parser.add_argument(
-        "--pin", action="store_true", help="a core of its own for the load generator, the others for all else"
+        "--pin", action="store_true", help="give the load generator one core, and everything else the others"
     )
     parser.add_argument(
         "--build",
@@ -147,7 +147,7 @@ def _add_common(parser: argparse.ArgumentParser, *, at_most: float) -> None:
         help="nsqd's core: pure Python, or compiled (default: compiled if scripts/compile has been run on this code)",
     )
     parser.add_argument("--at-most", type=float, default=at_most, metavar="MINUTES", help="give up after this long")
-    parser.add_argument("--strict", action="store_true", help="exit status 1 when a demand is missed")
+    parser.add_argument("--strict", action="store_true", help="exit with status 1 if a demand is missed")
     parser.add_argument(
         "--flag", action="append", default=[], metavar="--NAME=VALUE", help="passed on to each nsqd that is started"
     )

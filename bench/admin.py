@@ -26,16 +26,16 @@ VIEWERS: Final = 50
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=3, help="(default: %(default)s)")
-    parser.add_argument("--topics", type=int, default=2000, help="(default: %(default)s)")
-    parser.add_argument("--channels", type=int, default=3, help="of each topic (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=3, help="nodes (default: %(default)s)")
+    parser.add_argument("--topics", type=int, default=2000, help="topics (default: %(default)s)")
+    parser.add_argument("--channels", type=int, default=3, help="channels of each topic (default: %(default)s)")
     parser.add_argument(
         "--lively",
         default="0.1,1",
         metavar="SHARE,...",
-        help="of the topics, whose numbers change (default: %(default)s)",
+        help="share of the topics whose numbers change (default: %(default)s)",
     )
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of each measurement (default: %(default)s)")
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:

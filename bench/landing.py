@@ -40,12 +40,12 @@ _pack: Final = Struct(">I").pack
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=2_000_000, help="messages to land (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="of each way (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=3, help="runs of each way (default: %(default)s)")
     parser.add_argument(
-        "--bad", type=float, default=0.01, help="part of the bodies that is no JSON (default: %(default)s)"
+        "--bad", type=float, default=0.01, help="share of the bodies that are not JSON (default: %(default)s)"
     )
     parser.add_argument("--only", type=_ways_in, default=WAYS, metavar="WAY,...", help=f"some of: {', '.join(WAYS)}")
-    parser.add_argument("--against", type=Path, metavar="FOLDER", help="an older checkout, to be measured beside")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="an older checkout to compare with")
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:

@@ -1,4 +1,4 @@
-"""nsqlookupd after a restart: how long until all nsqd are registered again, and how long do questions take meanwhile?"""
+"""nsqlookupd after a restart: how long until all nsqd are registered again, and how slow are answers meanwhile?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES: Final = {"shared": ("shared", 1), "own": ("own", 1), "ahead": ("shared", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--connections", type=int, default=500, help="registering nsqd (default: %(default)s)")
     parser.add_argument("--topics", type=int, default=200, help="topics of each (default: %(default)s)")
-    parser.add_argument("--restarts", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument("--restarts", type=int, default=3, help="restarts (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
 
 

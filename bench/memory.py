@@ -22,7 +22,9 @@ TOPIC: Final = "bench_memory"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", default="", metavar="ROW,...", help=f"some of: {', '.join(CASES)}")
-    parser.add_argument("--messages", type=int, default=10_000_000, help="in the backlog (default: %(default)s)")
+    parser.add_argument(
+        "--messages", type=int, default=10_000_000, help="messages in the backlog (default: %(default)s)"
+    )
     parser.add_argument("--deferred", type=int, default=1_000_000, help="deferred messages (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=5000, help="idle connections (default: %(default)s)")
     parser.add_argument("--topics", type=int, default=2000, help="topics with a channel each (default: %(default)s)")

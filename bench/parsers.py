@@ -15,7 +15,7 @@ QUESTION: Final = "how long does a hostile body keep a parser, and so everybody 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--runs", type=int, default=5, help="of each body")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each body (default: %(default)s)")
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:

@@ -31,9 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=2, help="starts of each kind (default: %(default)s)")
     parser.add_argument("--gigabytes", type=float, default=5.0, help="size of the log (default: %(default)s)")
     parser.add_argument("--topics", type=int, default=20, help="topics (default: %(default)s)")
-    parser.add_argument("--singles", type=int, default=3, help="of them written by single PUBs (default: %(default)s)")
+    parser.add_argument("--singles", type=int, default=3, help="topics written by single PUBs (default: %(default)s)")
     parser.add_argument(
-        "--single-records", type=int, default=400_000, help="in each of these (default: %(default)s, about a file)"
+        "--single-records",
+        type=int,
+        default=400_000,
+        help="messages in each of these (default: %(default)s, about a file)",
     )
 
 

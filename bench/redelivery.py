@@ -17,7 +17,9 @@ TIMEOUT_MS: Final = 1000  # the shortest that a client may ask for
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs of each row (default: %(default)s)")
-    parser.add_argument("--messages", type=int, default=200_000, help="requeued once each (default: %(default)s)")
+    parser.add_argument(
+        "--messages", type=int, default=200_000, help="messages, each requeued once (default: %(default)s)"
+    )
 
 
 def run(settings: argparse.Namespace, work: Work) -> list[Row]:

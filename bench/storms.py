@@ -28,7 +28,7 @@ IDLE_LIMIT: Final = 120.0  # seconds to wait for it
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--topics", type=int, default=32_000, help="topics of the storm (default: %(default)s)")
-    parser.add_argument("--window", type=int, default=64, help="publishes unanswered at once (default: %(default)s)")
+    parser.add_argument("--window", type=int, default=64, help="unanswered publishes at a time (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=1, help="runs (default: %(default)s)")
 
 
@@ -77,7 +77,7 @@ def _storm(work: Work, settings: argparse.Namespace) -> dict[str, float]:
 
 
 def _settle(broker: Broker) -> tuple[float, float, float]:
-    """Return the seconds until a second costs less than IDLE, the processor's seconds until then, and the rest's share."""
+    """Return the seconds until nsqd is idle, its processor seconds until then, and its share of a core when idle."""
     began, before = time.monotonic(), broker.processor_seconds()
     while time.monotonic() < began + IDLE_LIMIT:
         settled, used = time.monotonic(), broker.processor_seconds()

@@ -354,7 +354,7 @@ class Quality(Printed, OnSpark, AsItIs):
 
 @dataclass(frozen=True, kw_only=True)
 class Lag(Printed, OfAllNodes, Stored):
-    """Count the messages that a stream has not read yet, and those that are lost. Exit status 3 if nodes are missing."""
+    """Count messages that a stream has not read yet, and those that are lost. Exit status 3 if nodes are missing."""
 
     checkpoint: str = setting("the stream's checkpoint, as in TABLE.checkpoint")
     at_most: int | None = setting("exit status 3 if the stream is behind by more messages than this", None, at_least=0)

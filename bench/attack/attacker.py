@@ -1,4 +1,4 @@
-"""The hostile process: `python -m bench.attack.attacker ROW SECONDS JSON` runs one load of `cases.py` and says what it did."""
+"""The hostile process: `python -m bench.attack.attacker ROW SECONDS JSON` runs one load of `cases.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile HTTP servers: `python -m bench.attack.servers auth|nodes COUNT` prints their ports and serves until killed."""
+"""Hostile HTTP servers: `python -m bench.attack.servers auth|nodes COUNT` prints their ports and serves."""
 
 from __future__ import annotations
 

@@ -40,13 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES,...",
         help=f"of a message; {' and '.join(ONE_SIZE)} have the first one only (default: 200,1024)",
     )
-    parser.add_argument("--runs", type=int, default=5, help="of each batch job and the sink (default: %(default)s)")
-    parser.add_argument("--stream-runs", type=int, default=3, help="of each stream (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="runs of each batch job and the sink (default: %(default)s)"
+    )
+    parser.add_argument("--stream-runs", type=int, default=3, help="runs of each stream (default: %(default)s)")
     parser.add_argument("--count", type=int, default=1_000_000, help="messages to read or write (default: %(default)s)")
     parser.add_argument(
-        "--megabytes", type=int, default=400, help="of large messages only as many as this (default: %(default)s)"
+        "--megabytes",
+        type=int,
+        default=400,
+        help="megabytes of messages at most, for large messages (default: %(default)s)",
     )
-    parser.add_argument("--batch", type=int, default=200, help="of them in one MPUB (default: %(default)s)")
+    parser.add_argument("--batch", type=int, default=200, help="messages in one MPUB (default: %(default)s)")
     parser.add_argument(
         "--rates",
         type=_numbers,
@@ -54,14 +59,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATE,...",
         help="messages a second for latency (default: 1000,10000,50000)",
     )
-    parser.add_argument("--seconds", type=int, default=15, help="at each of these rates (default: %(default)s)")
-    parser.add_argument("--landing-rate", type=int, default=100_000, help="for landing (default: %(default)s)")
+    parser.add_argument("--seconds", type=int, default=15, help="seconds at each of these rates (default: %(default)s)")
+    parser.add_argument(
+        "--landing-rate", type=int, default=100_000, help="messages a second for landing (default: %(default)s)"
+    )
     parser.add_argument(
         "--minute", type=int, default=60, help="seconds of landing, and of the highest rate (default: %(default)s)"
     )
     parser.add_argument("--tries", type=int, default=4, help="halvings until the highest rate (default: %(default)s)")
-    parser.add_argument("--try-seconds", type=int, default=12, help="each (default: %(default)s)")
-    parser.add_argument("--recovery-rate", type=int, default=10_000, help="for recovery (default: %(default)s)")
+    parser.add_argument("--try-seconds", type=int, default=12, help="seconds of each try (default: %(default)s)")
+    parser.add_argument(
+        "--recovery-rate", type=int, default=10_000, help="messages a second for recovery (default: %(default)s)"
+    )
     parser.add_argument("--kills", type=int, default=3, help="kill -9 of Spark (default: %(default)s)")
 
 

@@ -1,4 +1,4 @@
-"""A Spark application of its own, to be killed: `python -m bench.spark.lander NSQD TOPIC CHECKPOINT TABLE` lands a topic."""
+"""A Spark application to be killed: `python -m bench.spark.lander NSQD TOPIC CHECKPOINT TABLE` lands a topic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How long until Spark is where it was before `kill -9`: a driver of its own lands a topic, and all its processes are killed.
+"""How long Spark takes to recover from `kill -9` of all processes of an application that lands a topic.
 
-It is started again at once. Messages are published all the time; it is back when its lag is no more than before the kill.
+It is started again at once, and messages are published all the time. It has recovered when its lag is no longer than before.
 """
 
 from __future__ import annotations
