@@ -1,8 +1,8 @@
 """Decides what of a batch a table still lacks: all decisions of landing, without a table or a file.
 
 A lane is one log of one topic on one node, `<node>/<topic>/<log>`. A table's *end* of a lane is a sequence: the table
-has all messages before it, from where the lane began in this table. A batch brings a *span* of a lane, messages [begin,
-end). What happens follows from the two:
+has all messages before it, from where the lane began in this table. A batch brings a *span* of a lane: messages
+[begin, end). What happens follows from the two:
 
 | the table's end `t`                  | what happens                                                            |
 | ------------------------------------ | ----------------------------------------------------------------------- |
