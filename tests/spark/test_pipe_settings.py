@@ -97,7 +97,7 @@ def test_intervals_that_spark_knows(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["abc", "10", "seconds", "10 parsecs", "10 seconds and more", "-1 second"])
 def test_intervals_that_nobody_knows(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a time"):
+    with pytest.raises(ValueError, match="expected a duration"):
         interval(text)
 
 

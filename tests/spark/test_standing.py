@@ -92,7 +92,7 @@ def test_a_torn_note_of_a_parquet_table_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "table" / NOTES).mkdir(parents=True)
     (tmp_path / "table" / NOTES / "7.json").write_text('{"checkpoint": "')
     with pytest.raises(
-        PipeFailed, match=f"another job, with the checkpoint that {tmp_path}/table/{NOTES}/7.json is of"
+        PipeFailed, match=f"another job, with the checkpoint whose note is {tmp_path}/table/{NOTES}/7.json"
     ):
         check_standing(From(topics=("orders",), nsqd=("127.0.0.1:1",)), table)
 
