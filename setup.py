@@ -32,6 +32,7 @@ COMPILED: Final = (
     "nsqd/log/record.py",
     "nsqd/log/faults.py",
     "nsqd/log/reserve.py",
+    "nsqd/log/segment_list.py",
     "nsqd/log/space.py",
     "nsqd/log/tail_cache.py",
     "nsqd/log/topic_log.py",

@@ -82,7 +82,7 @@ class ColdReader:
                 sequence = end
         return sequence
 
-    def batch_at(self, sequence: int, *, written_tail: int) -> Batch | None:
+    def batch_at(self, sequence: int) -> Batch | None:
         """From what was read last or the page cache; otherwise None, and a thread is asked."""
         segment = self._segments.holding(sequence)
         start: Start | None = None
@@ -101,19 +101,19 @@ class ColdReader:
             if error.errno in NO_CACHED_READS:
                 self._host.reads_cache = False
         if self.refusals.end_of(sequence) == sequence:
-            self._load(sequence, segment, start, written_tail)
+            self._load(sequence, segment, start)
         return None
 
-    def ask_again(self, *, written_tail: int) -> None:
+    def ask_again(self) -> None:
         """Read again what the disk has refused for long, even if nobody waits for it now."""
         if (sequence := self.refusals.oldest_stretch) is not None:
-            self._load(sequence, self._segments.holding(sequence), None, written_tail)
+            self._load(sequence, self._segments.holding(sequence), None)
 
-    def _load(self, sequence: int, segment: Segment, start: Start | None, written_tail: int) -> None:
+    def _load(self, sequence: int, segment: Segment, start: Start | None) -> None:
         if sequence not in self._loading:
             self._loading.add(sequence)
             salvages = self.refusals.has_lasted(sequence)
-            end = self._end_of(segment, written_tail)
+            end = self._segments.end_of(segment)
             self._host.load(Load(self._topic, sequence, segment, end=end, start=start, salvages=salvages))
 
     def _opened_blocks(self) -> ColdBlocks:
@@ -151,11 +151,6 @@ class ColdReader:
             if piece is not None:
                 self._host.load(ReadAhead(self._topic, segment, *piece))
         return block
-
-    def _end_of(self, segment: Segment, written_tail: int) -> int:
-        """The sequence at which the segment's records end."""
-        next_base = self._segments.next_base(segment)
-        return next_base if next_base is not None else written_tail
 
     def loaded(self, load: Load) -> None:
         """Takes what a thread has read; the asker may come again."""
@@ -212,7 +207,7 @@ class ColdReader:
         self._holes = [hole for hole in self._holes if hole[1] > sequence]
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
-    def headers_from(self, sequence: int, *, written_tail: int) -> Iterator[Header]:
+    def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
         files = self._host.files
         for segment in self._segments.starting_with(sequence):
@@ -224,7 +219,7 @@ class ColdReader:
                     sequence=start.sequence,
                     end=segment.size,
                     verify=False,
-                    next_base=self._end_of(segment, written_tail),
+                    next_base=self._segments.end_of(segment),
                 )
                 for block in walk.blocks():
                     yield from (header for _, header in block.headers if header.end_sequence > sequence)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nsqd.log.carried import number_of_name, scan_carried
 from nsqd.log.cold import copy_aside, keep_aside
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
+from nsqd.log.log_state import LogState
 from nsqd.log.reading import ReadRefused, opened_to_read, strictly
 from nsqd.log.record import HEADER_SIZE, decode_header
 from nsqd.log.segment import (
@@ -33,7 +34,6 @@ from nsqd.log.segment import (
     save_index,
     segment_name,
 )
-from nsqd.log.topic_log import LogState
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files

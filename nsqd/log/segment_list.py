@@ -16,11 +16,16 @@ _base_of: Final = attrgetter("base")
 
 
 class SegmentList:
-    """The last one, `active`, is written on; the others are sealed, and each ends where the next one begins."""
+    """The last one, `active`, is written on; the others are sealed, and each ends where the next one begins.
 
-    def __init__(self, segments: list[Segment]) -> None:
+    May touch nothing but itself: files are opened, written and removed by others.
+    """
+
+    def __init__(self, segments: list[Segment], tail: int) -> None:
         self._segments = segments
         self.active: Segment | None = segments[-1] if segments else None
+        self.first = segments[0].base if segments else 0  # the oldest sequence; 0 if there never was a message
+        self.tail = tail  # the sequence after the last record in the active one's file
         self._sealed_bytes = sum(segment.size for segment in segments[:-1])
 
     def __iter__(self) -> Iterator[Segment]:
@@ -29,16 +34,12 @@ class SegmentList:
     def __contains__(self, segment: Segment) -> bool:
         return segment in self._segments
 
-    @property
-    def first(self) -> int:
-        """The oldest sequence; 0 if there never was a message."""
-        return self._segments[0].base if self._segments else 0
-
     def add(self, segment: Segment) -> None:
         if self.active is not None:
             self._sealed_bytes += self.active.size
         self._segments.append(segment)
         self.active = segment
+        self.first = self._segments[0].base
 
     def holding(self, sequence: int) -> Segment:
         return self._segments[self._place_of(sequence)]
@@ -47,16 +48,18 @@ class SegmentList:
         """The one that holds the sequence, and all later ones."""
         return self._segments[self._place_of(sequence) :]
 
-    def next_base(self, segment: Segment) -> int | None:
-        """Where the one after it begins; None: it is the active one."""
+    def end_of(self, segment: Segment) -> int:
+        """Return the sequence at which its records end."""
         place = self._segments.index(segment) + 1
-        return self._segments[place].base if place < len(self._segments) else None
+        return self._segments[place].base if place < len(self._segments) else self.tail
 
     def take_before(self, sequence: int) -> list[Segment]:
         """Takes those out that end at or before the sequence; never the active one."""
         place = self._place_of(sequence)
         gone = self._segments[:place]
         del self._segments[:place]
+        if gone:
+            self.first = self._segments[0].base
         self._sealed_bytes -= sum(segment.size for segment in gone)
         return gone
 

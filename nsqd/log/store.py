@@ -33,6 +33,7 @@ from nsqd.log.data_path import (
 from nsqd.log.faults import Fault, Faults
 from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
+from nsqd.log.log_state import LogState
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
 from nsqd.log.reading import Refusals
@@ -42,7 +43,7 @@ from nsqd.log.retention import AgeClock
 from nsqd.log.segment import segment_name
 from nsqd.log.space import Space
 from nsqd.log.store_recovery import Recovered, StoreRecovery, report
-from nsqd.log.topic_log import RETRY_AFTER, DiskLog, LogState
+from nsqd.log.topic_log import RETRY_AFTER, DiskLog
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names

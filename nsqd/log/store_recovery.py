@@ -17,9 +17,10 @@ from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of
 from nsqd.log.reading import patiently
 from nsqd.log.recovery import Damage, recover_log
 from nsqd.log.segment import newest_in
-from nsqd.log.topic_log import DiskLog, LogState
+from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
+    from nsqd.log.log_state import LogState
     from nsqd.log.packed_changes import PackedChanges
     from nsqd.log.store import Store
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from errno import ENOENT
 from itertools import pairwise, takewhile
 from operator import itemgetter
@@ -33,16 +32,16 @@ from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
 from nsqd.log.proof import NOTHING, prove_segment
 from nsqd.log.reading import READ_PATIENCE, ReadRefused
 from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
-from nsqd.log.segment import LOG_SUFFIX, Hole, Index, Segment, Stretch, segment_name
+from nsqd.log.segment import LOG_SUFFIX, Index, Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.sync_job import SyncJob
 from nsqd.log.tail_cache import TailCache, find_batch
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
-    from nsqd.log.carried import CarriedFile
     from nsqd.log.cold import AnyLoad
     from nsqd.log.faults import Faults
+    from nsqd.log.log_state import LogState
     from nsqd.log.reading import Refusals
     from nsqd.log.settings import LogSettings
     from nsqd.log.space import Space
@@ -88,23 +87,6 @@ class LogHost(ReadingHost, Protocol):
         """Says in the folder, durably, which log it is. Raises OSError."""
 
 
-@dataclass(slots=True)
-class LogState:
-    """A log as recovery found it, or a new one."""
-
-    log_id: str
-    is_stranger: bool = False  # not the log that the journal's positions are about
-    segments: list[Segment] = field(default_factory=list)  # the last one is written on
-    tail: int = 0
-    synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start
-    holes: list[Hole] = field(default_factory=list)
-    keys: list[tuple[bytes, int]] = field(default_factory=list)  # and when they came, the oldest first
-    carried: list[CarriedFile] = field(default_factory=list)
-    unsynced_files: list[Path] = field(default_factory=list)
-    unsynced_folders: list[Path] = field(default_factory=list)
-    unsaved_identity: OSError | None = None  # why the folder does not say which log it is
-
-
 class DiskLog:
     """Implements `nsqd.broker.store.TopicLog` on files."""
 
@@ -135,7 +117,7 @@ class DiskLog:
         self._receipts: list[Receipt] = []
         self._is_dirty = False
 
-        self._segments = SegmentList(state.segments)
+        self._segments = SegmentList(state.segments, state.tail)
         self._descriptor = -1  # of the active segment, if it is open
         self._indexed_at = self._last_index_offset()
         self._used = False  # written to since the last look at who is idle
@@ -176,10 +158,6 @@ class DiskLog:
     @property
     def cached_from(self) -> int:
         return self._cache.start
-
-    @property
-    def _written_tail(self) -> int:
-        return self._unwritten[0].base_sequence if self._unwritten else self.tail
 
     # Publishing
 
@@ -310,6 +288,7 @@ class DiskLog:
         if segment.size + size - self._indexed_at > INDEX_INTERVAL:
             self._add_to_index(segment, batches)
         segment.size += size
+        self._segments.tail = batches[-1].end_sequence
         segment.newest = max(segment.newest, batches[-1].timestamp)
         if self._key_window and any(batch.key for batch in batches):
             segment.keyed = max(segment.keyed, batches[-1].timestamp)
@@ -517,7 +496,7 @@ class DiskLog:
     def _cold_batch_at(self, sequence: int) -> Batch | None:
         if sequence < self.first:
             return self._carried.batch_at(sequence)
-        return self._reader.batch_at(sequence, written_tail=self._written_tail)
+        return self._reader.batch_at(sequence)
 
     def next_readable(self, sequence: int) -> int:
         if sequence < self.first:
@@ -532,7 +511,7 @@ class DiskLog:
     def ask_again(self, refusals: Refusals) -> None:
         """Reads what the disk has refused for long, if this log was refused it."""
         if self._reader.refusals is refusals:
-            self._reader.ask_again(written_tail=self._written_tail)
+            self._reader.ask_again()
         elif self._carried.refusals is refusals:
             self._carried.ask_again()
 
@@ -555,7 +534,7 @@ class DiskLog:
         active = self._segments.active
         if active is None:
             return []
-        base, size, end = self._synced if synced else (active.base, active.size, self._written_tail)
+        base, size, end = self._synced if synced else (active.base, active.size, self._segments.tail)
         segments = [segment for segment in self._segments if segment.base <= base]
         found = [
             Stretch(segment.path, segment.base, following.base, segment.size, None)
@@ -573,7 +552,7 @@ class DiskLog:
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
-        return self._reader.headers_from(sequence, written_tail=self._written_tail)
+        return self._reader.headers_from(sequence)
 
     # Syncing
 
@@ -603,7 +582,7 @@ class DiskLog:
             indexes=[],
             base=active.base if active is not None else 0,
             offset=active.size if active is not None else 0,
-            sequence=self._written_tail,
+            sequence=self._segments.tail,
         )
         if active is not None:
             if active.path not in job.files and (active.base, active.size) != self._synced[:2]:
@@ -757,16 +736,14 @@ class DiskLog:
         base, synced_offset, _ = self._synced
         proven = True
         for segment in self._segments:
-            end = self._segments.next_base(segment)
-            if end is None:
-                end = self._written_tail
+            end = self._segments.end_of(segment)
             if self._sync_failed and segment.base >= base:
                 proven &= self._prove_segment(segment, end, synced_offset if segment.base == base else 0)
             elif segment is self._segments.active:
                 proven &= self._prove_segment(segment, end, NOTHING)
         if not proven:
             # Something cannot be read. It is lost, but not forgotten: its sequences are not given again.
-            self._roll(self._written_tail)
+            self._roll(self._segments.tail)
         self._sync_failed = False
 
     def _prove_segment(self, segment: Segment, end: int, rewrite_from: int) -> bool:

@@ -313,7 +313,7 @@ class Ledger:
             topic.first = max(topic.first, log.first)
             topic.has_identity = not log._identity_is_unsaved
             if written:
-                topic.written_tail = max(topic.written_tail, log._written_tail)
+                topic.written_tail = max(topic.written_tail, log._segments.tail)
             if log.synced_tail > topic.synced_tail:
                 seen = self.seen.setdefault(log.log_id, {})
                 for sequence in range(topic.synced_tail, log.synced_tail):
@@ -662,7 +662,7 @@ def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
             sequence=segment.base,
             end=segment.size,
             verify=True,
-            next_base=log._segments.next_base(segment),
+            next_base=None if segment is log._segments.active else log._segments.end_of(segment),
         )
         for block in walk.blocks():
             for position, header in block.headers:

@@ -1,0 +1,29 @@
+"""A log as recovery found it, or as a new one begins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsqd.log.carried import CarriedFile
+    from nsqd.log.segment import Hole, Segment
+
+
+@dataclass(slots=True)
+class LogState:
+    """What a `DiskLog` is made of."""
+
+    log_id: str
+    is_stranger: bool = False  # not the log that the journal's positions are about
+    segments: list[Segment] = field(default_factory=list)  # the last one is written on
+    tail: int = 0
+    synced: tuple[int, int, int] = (0, 0, 0)  # base of a segment, offset in it, sequence: on disk before the start
+    holes: list[Hole] = field(default_factory=list)
+    keys: list[tuple[bytes, int]] = field(default_factory=list)  # and when they came, the oldest first
+    carried: list[CarriedFile] = field(default_factory=list)
+    unsynced_files: list[Path] = field(default_factory=list)
+    unsynced_folders: list[Path] = field(default_factory=list)
+    unsaved_identity: OSError | None = None  # why the folder does not say which log it is
