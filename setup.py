@@ -31,11 +31,15 @@ COMPILED: Final = (
     # Each batch, on its way to the disk and back.
     "nsqd/log/record.py",
     "nsqd/log/faults.py",
+    "nsqd/log/log_fault.py",
     "nsqd/log/reserve.py",
     "nsqd/log/segment_list.py",
+    "nsqd/log/segment_writer.py",
     "nsqd/log/space.py",
     "nsqd/log/tail_cache.py",
     "nsqd/log/topic_log.py",
+    "nsqd/log/unsynced.py",
+    "nsqd/log/write_buffer.py",
     # The shells that every turn passes through.
     "common/poller.py",
     "nsqd/log/store.py",

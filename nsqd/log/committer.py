@@ -78,6 +78,7 @@ class Outcome:
 class Round:
     def __init__(self, outcome: Outcome) -> None:
         self.outcome = outcome
+        self.logs: list[DiskLog] = []  # whose jobs these are, in the same order
         self.jobs: list[SyncJob] = []
         self.journal: JournalSync | None = None
         self.files: list[Path] = []  # to be removed, oldest first
@@ -138,7 +139,7 @@ class Round:
 
     def _keep_files_of_unsynced_folders(self, files: Files) -> None:
         """Keep older files of folders that are not synced: a power cut may lose the newest name, and they tell how far the log got."""
-        errors = {job.log.folder: job.error for job in self.jobs if job.error is not None and job.folders}
+        errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
         for folder in {path.parent for path in self.held}:
             try:  # it needs no space, so a full disk can always be emptied
                 files.sync_folder(folder)

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nsqd.log.cold import Start
-from nsqd.log.reading import strictly
+from nsqd.log.reading import ReadRefused, strictly
 from nsqd.log.segment import BLOCK_SIZE, Segment, Walk
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
+    from nsqd.log.segment_list import SegmentList
 
 NOTHING: Final = -1
+
+
+def prove_segments(
+    files: Files,
+    segments: SegmentList,
+    synced: tuple[int, int, int],
+    *,
+    doubts_unsynced: bool,
+    gives_up: Callable[[], bool],
+) -> bool:
+    """Read again what is in doubt: the end of the active segment, and after a failed sync all that was not `synced`.
+
+    Return whether all of it is what was written. Where the disk refuses to read, ReadRefused is raised,
+    unless `gives_up` says that the refusal has lasted. Raises OSError when the disk does not take what has to be written once more.
+    """
+    base, synced_offset, _ = synced
+    is_proven = True
+    for segment in segments:
+        if doubts_unsynced and segment.base >= base:
+            rewrite_from = synced_offset if segment.base == base else 0
+        elif segment is segments.active:
+            rewrite_from = NOTHING
+        else:
+            continue
+        try:
+            is_proven &= prove_segment(files, segment, end=segments.end_of(segment), rewrite_from=rewrite_from)
+        except ReadRefused:
+            if not gives_up():
+                raise
+            is_proven = False
+    return is_proven
 
 
 def prove_segment(files: Files, segment: Segment, *, end: int, rewrite_from: int = NOTHING) -> bool:

@@ -33,6 +33,7 @@ from nsqd.log.data_path import (
 from nsqd.log.faults import Fault, Faults
 from nsqd.log.files import Files, error_text
 from nsqd.log.journal import Journal
+from nsqd.log.log_fault import RETRY_AFTER
 from nsqd.log.log_state import LogState
 from nsqd.log.memory_log import MemoryLog
 from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
@@ -43,12 +44,13 @@ from nsqd.log.retention import AgeClock
 from nsqd.log.segment import segment_name
 from nsqd.log.space import Space
 from nsqd.log.store_recovery import Recovered, StoreRecovery, report
-from nsqd.log.topic_log import RETRY_AFTER, DiskLog
+from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
     from nsqd.log.carry import CarryJob
     from nsqd.log.cold_reader import HoldsBlocks
+    from nsqd.log.segment_writer import SegmentWriter
     from nsqd.log.settings import LogSettings
 
 log = logging.getLogger(__name__)
@@ -107,7 +109,7 @@ class Store:
         self._outcome_of_rest: Outcome | None = None
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
-        self._open: dict[DiskLog, None] = {}  # hold a descriptor to write
+        self._open: dict[SegmentWriter, None] = {}  # hold a descriptor to write
         self.carrying: dict[DiskLog, None] = {}  # may have something to be carried forward
         self._cold: dict[HoldsBlocks, None] = {}  # hold blocks that were read
         self._removals = Removals(data_path, files)
@@ -254,8 +256,9 @@ class Store:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._rest, self._checkpoints, self._open, self.carrying):
+        for place in (self._buffered, self._unsynced, self._rest, self._checkpoints, self.carrying):
             place.pop(topic_log, None)
+        self._open.pop(topic_log.writer, None)
         self._removals.spare(topic_log.folder)
         if self._round is not None:
             self._round.spare(topic_log.folder)
@@ -408,7 +411,10 @@ class Store:
         journal_is_written = self.write_journal(force=True)
         unsynced, outcome = self._take_unsynced(most)
         round_ = self._round = Round(outcome)
-        round_.jobs = [job for topic_log in unsynced if (job := topic_log.begin_sync()) is not None]
+        for topic_log in unsynced:
+            if (job := topic_log.begin_sync()) is not None:
+                round_.logs.append(topic_log)
+                round_.jobs.append(job)
         round_.journal = self.journal.begin_sync()
         says_what_is_finished = journal_is_written and not self.journal.has_lost
         doubtful = [one.folder for one in self.faults if isinstance(one, DiskLog) and one.names_may_be_lost]
@@ -438,11 +444,11 @@ class Store:
         answered = False
         self._round = None
         outcome = round_.outcome
-        for job in round_.jobs:
-            answered |= job.log.end_sync(job)
-            if job.error is None and not job.log.dropped:
-                self._checkpoints[job.log] = None
-                self._moved(job.log.topic)
+        for topic_log, job in zip(round_.logs, round_.jobs, strict=True):
+            answered |= topic_log.end_sync(job)
+            if job.error is None and not topic_log.dropped:
+                self._checkpoints[topic_log] = None
+                self._moved(topic_log.topic)
         if self._checkpoints:
             self.wakeups.flush.set()
         if round_.journal is not None:
@@ -588,9 +594,9 @@ class Store:
 
     def give_back_what_is_idle(self) -> bool:
         """Closes what was not used since the last call; says whether nothing is left to close."""
-        for topic_log in [candidate for candidate in self._open if not candidate.take_used()]:
-            topic_log.close_descriptor()
-            del self._open[topic_log]
+        for writer in [candidate for candidate in self._open if not candidate.take_used()]:
+            writer.close()
+            del self._open[writer]
         for reader in [candidate for candidate in self._cold if candidate.forget_idle()]:
             del self._cold[reader]
         if not self._cold:
@@ -612,14 +618,14 @@ class Store:
         if before < self._sync_every <= before + messages or topic_log.waits_for_sync:
             self.wakeups.hurry.set()
 
-    def log_opened(self, topic_log: DiskLog) -> None:
+    def file_opened(self, writer: SegmentWriter) -> None:
         if not self._open:
             self.wakeups.idle.set()
-        self._open[topic_log] = None
+        self._open[writer] = None
         if len(self._open) > MOST_DESCRIPTORS:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            oldest.close_descriptor()
+            oldest.close()
 
     def reads_cold(self, reader: HoldsBlocks) -> None:
         self._cold[reader] = None

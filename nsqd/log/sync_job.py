@@ -12,8 +12,6 @@ from nsqd.log.segment import save_index
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsqd.log.topic_log import DiskLog
-
 
 class CommonFolders:
     """Folders that many logs of a round want synced: each is synced once for all of them, by whichever thread is first."""
@@ -41,13 +39,13 @@ class CommonFolders:
 
 @dataclass(slots=True)
 class SyncJob:
-    """Taken from a log by `begin_sync`, performed in a thread, given back with `end_sync`.
+    """Taken from a log by `begin_sync`, performed in a thread, given back to it with `end_sync`.
 
     What is missing may have been removed meanwhile, by the deletion of the topic or by retention, or somebody may have
     moved the data path away. Only the log can tell which.
     """
 
-    log: DiskLog
+    folder: Path  # the log's own; others, it shares with all logs
     files: list[Path]  # in the order in which they were written
     folders: list[Path]
     indexes: list[tuple[Path, bytes, int]]  # path, entries to add, how many are there
@@ -63,8 +61,7 @@ class SyncJob:
                 save_index(files, path, data, saved=saved)
             except OSError:  # the index can always be made again
                 pass
-        own = self.log.folder
-        folders = [(files.sync_folder if path == own else common.sync, path) for path in self.folders]
+        folders = [(files.sync_folder if path == self.folder else common.sync, path) for path in self.folders]
         for sync, path in [(files.sync_path, path) for path in self.files] + folders:
             try:
                 sync(path)

@@ -13,12 +13,8 @@ a second the end of the file is read again and proven before anything is appende
 
 from __future__ import annotations
 
-import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from errno import ENOENT
 from itertools import pairwise, takewhile
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -27,15 +23,15 @@ from nsqd.log.carried import Carried, CarriedLoad
 from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
 from nsqd.log.cold import Load
 from nsqd.log.cold_reader import ColdReader, ReadingHost
-from nsqd.log.data_path import LOG_JSON
-from nsqd.log.files import MOST_BUFFERS, close_quietly, error_text
-from nsqd.log.proof import NOTHING, prove_segment
-from nsqd.log.reading import READ_PATIENCE, ReadRefused
-from nsqd.log.record import HEADER_SIZE, INDEX_INTERVAL, Header, encode_header
-from nsqd.log.segment import LOG_SUFFIX, Index, Segment, Stretch, segment_name
+from nsqd.log.files import error_text
+from nsqd.log.log_fault import LogFault
+from nsqd.log.proof import prove_segments
+from nsqd.log.segment import Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.sync_job import SyncJob
+from nsqd.log.segment_writer import SegmentWriter, WriterHost
 from nsqd.log.tail_cache import TailCache, find_batch
+from nsqd.log.unsynced import Unsynced
+from nsqd.log.write_buffer import WriteBuffer, record_size
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
@@ -43,17 +39,18 @@ if TYPE_CHECKING:
     from nsqd.log.faults import Faults
     from nsqd.log.log_state import LogState
     from nsqd.log.reading import Refusals
+    from nsqd.log.record import Header
     from nsqd.log.settings import LogSettings
     from nsqd.log.space import Space
+    from nsqd.log.sync_job import SyncJob
 
-RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
 CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
 LONGEST_CARRY_INTERVAL: Final = 60.0  # when there was nothing for a while
 CARRY_SHARE: Final = 100  # one part of this many of the processor's time may go into looking
 BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
 
 
-class LogHost(ReadingHost, Protocol):
+class LogHost(ReadingHost, WriterHost, Protocol):
     """What a log asks of the store that it belongs to."""
 
     settings: LogSettings
@@ -70,9 +67,6 @@ class LogHost(ReadingHost, Protocol):
 
     def log_written(self, log: DiskLog, messages: int) -> None:
         """There is something to sync."""
-
-    def log_opened(self, log: DiskLog) -> None:
-        """The log holds a descriptor."""
 
     def remove(self, paths: list[Path]) -> None:
         """What is in them is finished, and they may go when the journal's sync has made that lasting."""
@@ -101,8 +95,6 @@ class DiskLog:
 
         self._host = host
         self.pause = host.pause
-        self._files = host.files
-        self._write_at = host.files.write_at
         self._ack = settings.ack_of(topic)
         self._max_bytes = settings.max_bytes_per_file
         self.retention = settings.retention_of(topic)
@@ -110,17 +102,11 @@ class DiskLog:
         self._key_window = settings.idempotence_window
         self.keys = state.keys
 
-        # What was appended and not yet written: two buffers for each batch.
-        self._buffers: list[bytes] = []
-        self._buffered = 0
-        self._unwritten: list[Batch] = []
-        self._receipts: list[Receipt] = []
-        self._is_dirty = False
+        self._buffer = WriteBuffer()
+        self._is_dirty = False  # and known to the store as such
 
         self._segments = SegmentList(state.segments, state.tail)
-        self._descriptor = -1  # of the active segment, if it is open
-        self._indexed_at = self._last_index_offset()
-        self._used = False  # written to since the last look at who is idle
+        self.writer = SegmentWriter(folder, host, self._segments)
 
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
         self._recent: list[Batch] = []  # of the last write, if the cache is too small for it
@@ -135,21 +121,11 @@ class DiskLog:
         self._carry_rest = CARRY_INTERVAL / 2  # doubled by each job that fails
         self._carry_is_refused = False
 
-        self._synced = state.synced
-        self._files_to_sync: list[Path] = list(state.unsynced_files)
-        self._folders_to_sync: list[Path] = list(state.unsynced_folders)
-        self._sealed_indexes: list[Segment] = []
-        # Ascending. A list, as an empty deque takes 600 bytes, and most topics have nobody who waits.
-        self._unsynced_receipts: list[tuple[int, Receipt]] = []
-
+        self._unsynced = Unsynced(folder, state)
         self._refusal: str | None = None  # of this turn
-        self._error: str | None = None
-        self._broken_at = 0.0
-        self._retry_at = 0.0
-        self._sync_failed = False
-        self._identity_is_unsaved = False
+        self._fault = LogFault(host.now)
         if state.unsaved_identity is not None:
-            self._identity_is_unsaved = True
+            self._fault.identity_is_unsaved = True
             self._break(error_text("write", folder, state.unsaved_identity))
 
     def __repr__(self) -> str:
@@ -174,39 +150,32 @@ class DiskLog:
         Accepting a later one would give it the sequences that, as the journal was told, belong to a deferred one.
         """
         if self._refusal is None:
-            broken = self._error is not None and not self._may_try_again()
-            self._refusal = self._error if broken else self._host.space.refusal(size)
+            is_broken = self._fault.error is not None and not self._may_try_again()
+            self._refusal = self._fault.error if is_broken else self._host.space.refusal(size)
             if self._refusal is not None:
                 self._wants_write()
         return self._refusal
 
     def append(self, batch: Batch, receipt: Receipt) -> None:
-        payload = batch.payload
-        refusal = self._refuses(HEADER_SIZE + len(payload) + len(batch.key))
+        refusal = self._refuses(record_size(batch))
         if refusal is not None:
             receipt.settle(refusal)
             return
-        key = batch.key
-        if key:
-            payload = key + payload
-        buffers = self._buffers
-        buffers.append(encode_header(batch, payload, len(key)))
-        buffers.append(payload)
-        self._buffered += HEADER_SIZE + len(payload)
-        self._unwritten.append(batch)
+        buffer = self._buffer
+        buffer.add(batch)
         self._cache.add(batch)
         self.tail = batch.base_sequence + batch.count
         # A log that is broken acknowledges nothing before it is written, or it would promise what a full disk cannot keep.
-        if self._ack is Ack.MEMORY and self._error is None:
+        if self._ack is Ack.MEMORY and self._fault.error is None:
             self._append_acknowledged(receipt)
             return
-        self._receipts.append(receipt)
+        buffer.receipts.append(receipt)
         self._wants_write()
 
     def _append_acknowledged(self, receipt: Receipt) -> None:
         receipt.settle()
         self._host.log_buffered(self)
-        if self._buffered > BUFFER_BYTES:
+        if self._buffer.size > BUFFER_BYTES:
             self._wants_write()
 
     def _wants_write(self) -> None:
@@ -216,150 +185,79 @@ class DiskLog:
 
     @property
     def unwritten_bytes(self) -> int:
-        return self._buffered
+        return self._buffer.size
 
     def write(self) -> None:
         """Moves the buffer to the file, with one system call unless a segment ends in between."""
         self._is_dirty = False
         self._refusal = None
-        buffers = self._buffers
-        size = self._buffered
-        segment = self._segments.active
+        buffer = self._buffer
+        size = buffer.size
         if not size:
             return
-        if self._error is not None and not self._may_try_again():
+        if self._fault.error is not None and not self._may_try_again():
             self._host.log_buffered(self)  # what was acknowledged waits on
             return
+        segment = self._segments.active
         if segment is None or segment.size + size > self._max_bytes:
             self._write_over_segments()
-            return
-        if self._write_to(segment, buffers, size):
-            batches, self._unwritten = self._unwritten, []
-            receipts, self._receipts = self._receipts, []
-            self._buffers = []
-            self._buffered = 0
+        elif self._write_to(segment, buffer.buffers, size):
+            batches, receipts = buffer.take_all()
             self._take_over(segment, size, batches, receipts)
 
     def _write_to(self, segment: Segment, buffers: list[bytes], size: int) -> bool:
         try:
-            descriptor = self._descriptor
-            if descriptor < 0:
-                descriptor = self._open(segment)
-            offset = segment.size
-            if len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
-                self._files.write_fully(descriptor, buffers, offset)  # what was written is written again
+            self.writer.write(segment, buffers, size)
         except OSError as error:
             self._write_failed(error_text("write", segment.path, error))
             return False
         return True
 
     def _write_over_segments(self) -> None:
-        """Puts each batch where it still fits: a segment exceeds its bound only if a single record does."""
-        while self._unwritten:
+        """Put each batch where it still fits: a segment exceeds its bound only if a single record does."""
+        buffer = self._buffer
+        while buffer.batches:
             segment = self._segments.active
             room = self._max_bytes - segment.size if segment is not None else 0
-            count = size = 0
-            for batch in self._unwritten:
-                record = _record_size(batch)
-                if size + record > room and (size or segment is None or segment.size):
-                    break
-                size += record
-                count += 1
+            count, size = buffer.fitting(room, takes_any=segment is not None and not segment.size)
             if not count or segment is None:
+                base = buffer.batches[0].base_sequence
                 try:
-                    self._roll(self._unwritten[0].base_sequence)
+                    self._roll(base)
                 except OSError as error:
-                    name = self.folder / segment_name(self._unwritten[0].base_sequence)
-                    self._write_failed(error_text("open", name, error))
+                    self._write_failed(error_text("open", self.folder / segment_name(base), error))
                     return
                 continue
-            if not self._write_to(segment, self._buffers[: 2 * count], size):
+            if not self._write_to(segment, buffer.buffers[: 2 * count], size):
                 return
-            acknowledged = len(self._unwritten) - len(self._receipts)  # they come first
-            batches, self._unwritten = self._unwritten[:count], self._unwritten[count:]
-            settled = max(0, count - acknowledged)
-            receipts, self._receipts = self._receipts[:settled], self._receipts[settled:]
-            del self._buffers[: 2 * count]
-            self._buffered -= size
+            batches, receipts = buffer.take(count, size)
             self._take_over(segment, size, batches, receipts)
 
     def _take_over(self, segment: Segment, size: int, batches: list[Batch], receipts: list[Receipt]) -> None:
-        """The batches are in the file."""
-        if segment.size + size - self._indexed_at > INDEX_INTERVAL:
-            self._add_to_index(segment, batches)
-        segment.size += size
-        self._segments.tail = batches[-1].end_sequence
+        """Count these batches as written: they are in the file."""
+        self.writer.written(segment, size, batches)
         segment.newest = max(segment.newest, batches[-1].timestamp)
         if self._key_window and any(batch.key for batch in batches):
             segment.keyed = max(segment.keyed, batches[-1].timestamp)
-        self._used = True
-        if self._error is not None:
+        if self._fault.error is not None:
             self._repaired()
         if self._ack is not Ack.SYNCED:
             for receipt in receipts:
                 receipt.settle()
         else:
-            self._unsynced_receipts.extend(
-                (batch.base_sequence + batch.count, receipt) for batch, receipt in zip(batches, receipts, strict=True)
-            )
+            self._unsynced.add_receipts(batches, receipts)
         self._host.log_written(self, batches[-1].end_sequence - batches[0].base_sequence)
         if self._cache.is_too_big:
             self._cache.shrink()
         # What was written just now is about to be handed over, also if there is no cache to speak of.
         self._recent = batches if self._cache.start > batches[0].base_sequence else []
 
-    def _add_to_index(self, segment: Segment, batches: list[Batch]) -> None:
-        index = segment.index
-        if index is None:
-            index = segment.index = Index()
-        position = segment.size
-        for batch in batches:
-            if position - self._indexed_at >= INDEX_INTERVAL:
-                index.add(batch.base_sequence, position)
-                self._indexed_at = position
-            position += _record_size(batch)
-
-    def _last_index_offset(self) -> int:
-        index = self._segments.active.index if self._segments.active is not None else None
-        return index.offsets[-1] if index else 0
-
-    # Files
-
-    def _open(self, segment: Segment) -> int:
-        self._descriptor = self._files.open_to_write(segment.path)
-        self._host.log_opened(self)
-        return self._descriptor
-
-    def take_used(self) -> bool:
-        """Whether it was written to since the last call."""
-        used, self._used = self._used, False
-        return used
-
-    def close_descriptor(self) -> bool:
-        """Closes the file until the next write; says whether it was open."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor < 0:
-            return False
-        close_quietly(self._files, descriptor)
-        return True
-
     def _roll(self, base: int) -> None:
-        """Begins a new segment. The old one is synced before the new one, so a gap in between is real damage."""
-        path = self.folder / segment_name(base)
-        descriptor = self._files.open_to_write(path)
-        active = self._segments.active
-        if active is not None:
-            self.close_descriptor()
-            if active.path not in self._files_to_sync:
-                self._files_to_sync.append(active.path)
-            self._sealed_indexes.append(active)
-        self._segments.add(Segment(path, base, 0, Index()))
+        """Begin a new segment. Raises OSError."""
+        sealed = self._segments.active
+        self.writer.roll(base)
         self.first = self._segments.first
-        self._descriptor = descriptor
-        self._host.log_opened(self)
-        self._indexed_at = 0
-        if self.folder not in self._folders_to_sync:
-            self._folders_to_sync.append(self.folder)
+        self._unsynced.rolled(sealed)
         # Also if nothing gets into it: what lies before it may be unlinked, and then its name is all that keeps the place.
         self._host.log_written(self, 0)
 
@@ -390,7 +288,7 @@ class DiskLog:
     def _is_active_unwanted(self, timestamp: int) -> bool:
         """Whether to drop the active segment once everything in it is finished."""
         active = self._segments.active
-        if active is None or not active.size or self._buffers:
+        if active is None or not active.size or self._buffer.size:
             return False
         if self.retention:
             return not self.retention.wants(active.newest, 0, timestamp)
@@ -419,7 +317,7 @@ class DiskLog:
             return
         self.first = self._segments.first
         self._reader.forget_before(self.first)
-        self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
+        self._unsynced.forget(gone)
         for segment in gone:
             self._host.descriptors.forget(segment.path)
         self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])
@@ -432,11 +330,11 @@ class DiskLog:
         Only of what is synced: a segment that is there again after a power cut, as its removal was not lasting yet, is
         read before the side file. So it has to be as good.
         """
-        if self.dropped or self._error is not None:
+        if self.dropped or self._fault.error is not None:
             return None
         unwanted = self._unwanted_before(self._age_now())
         ended = self._segments.ended_before(min(self._passed, unwanted, self.first + MOST_MARKED))
-        unsynced = self._files_to_sync  # after a start without a checkpoint also what lies before the synced tail
+        unsynced = self._unsynced.files  # after a start without a checkpoint also what lies before the synced tail
         front = list(takewhile(lambda one: one[1] <= self.synced_tail and one[0].path not in unsynced, ended))
         self._carry_awaits_sync = len(front) < len(ended)
         if not front and not self._carried:
@@ -489,7 +387,7 @@ class DiskLog:
         return (
             self._cache.find(sequence)
             or find_batch(self._recent, sequence)
-            or find_batch(self._unwritten, sequence)
+            or find_batch(self._buffer.batches, sequence)
             or self._cold_batch_at(sequence)
         )
 
@@ -534,7 +432,7 @@ class DiskLog:
         active = self._segments.active
         if active is None:
             return []
-        base, size, end = self._synced if synced else (active.base, active.size, self._segments.tail)
+        base, size, end = self._unsynced.checkpoint if synced else (active.base, active.size, self._segments.tail)
         segments = [segment for segment in self._segments if segment.base <= base]
         found = [
             Stretch(segment.path, segment.base, following.base, segment.size, None)
@@ -548,7 +446,7 @@ class DiskLog:
 
     def unwritten_times(self) -> list[tuple[int, int]]:
         """(sequence, timestamp) of the batches that still wait in memory."""
-        return [(batch.base_sequence, batch.timestamp) for batch in self._unwritten]
+        return [(batch.base_sequence, batch.timestamp) for batch in self._buffer.batches]
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
         """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
@@ -559,132 +457,75 @@ class DiskLog:
     @property
     def synced_tail(self) -> int:
         """Everything before this sequence survives a power cut."""
-        return self._synced[2]
+        return self._unsynced.checkpoint[2]
 
     @property
     def names_may_be_lost(self) -> bool:
-        """The folder is to be synced, and the round that begins does not do it."""
-        return bool(self._folders_to_sync)
+        """Whether the folder is to be synced, and the round that begins does not do it."""
+        return bool(self._unsynced.folders)
 
     @property
     def waits_for_sync(self) -> bool:
-        return bool(self._unsynced_receipts)
+        return self._unsynced.is_awaited
 
     def begin_sync(self) -> SyncJob | None:
-        """What is to be synced so that everything written so far is durable; None: nothing can be."""
-        active = self._segments.active
-        if self._sync_failed or self.dropped:
+        """Take what is to be synced so that everything written so far is durable; None: nothing can be."""
+        if self._unsynced.has_failed or self.dropped:
             return None
-        job = SyncJob(
-            log=self,
-            files=self._files_to_sync,
-            folders=self._folders_to_sync,
-            indexes=[],
-            base=active.base if active is not None else 0,
-            offset=active.size if active is not None else 0,
-            sequence=self._segments.tail,
-        )
-        if active is not None:
-            if active.path not in job.files and (active.base, active.size) != self._synced[:2]:
-                job.files.append(active.path)
-            job.indexes = [entries for segment in (*self._sealed_indexes, active) if (entries := _unsaved(segment))]
-        self._files_to_sync = []
-        self._folders_to_sync = []
-        self._sealed_indexes = []
-        return job
+        return self._unsynced.begin_sync(self._segments)
 
     def end_sync(self, job: SyncJob) -> bool:
-        """Says whether publishers that waited have been answered."""
+        """Return whether publishers that waited have been answered."""
         if self.dropped:
             return False
-        error = job.error or self._error_of_missing(job)
+        error = self._unsynced.error_of(job, self._segments)
         if error is not None:
-            self._files_to_sync = [*job.files, *(path for path in self._files_to_sync if path not in job.files)]
-            self._folders_to_sync = [*job.folders, *(f for f in self._folders_to_sync if f not in job.folders)]
+            self._unsynced.failed(job)
             self._sync_has_failed(error)
             return True
-        self._synced = (job.base, job.offset, job.sequence)
+        answered = self._unsynced.synced(job)
         if self._carry_awaits_sync:
             self._carry_awaits_sync = False
             self._host.wants_carry(self)
-        return self._settle_synced(job.sequence)
-
-    def _error_of_missing(self, job: SyncJob) -> str | None:
-        """Nobody but us may remove what was to be synced: then it is not where it was written, and nothing is durable.
-
-        Without a segment nothing was written: the log's folder could not be made yet.
-        """
-        if self._segments.active is None:
-            return None
-        segments = {segment.path for segment in self._segments}
-        for path in job.missing:
-            was_released = path.suffix == LOG_SUFFIX and path not in segments
-            if not was_released:
-                return error_text("fsync", path, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
-        return None
-
-    def _settle_synced(self, sequence: int) -> bool:
-        waiting = self._unsynced_receipts
-        count = bisect_right(waiting, sequence, key=itemgetter(0))
-        settled, self._unsynced_receipts = waiting[:count], waiting[count:]
-        for _, receipt in settled:
-            receipt.settle()
-        return bool(settled)
+        return answered
 
     @property
     def checkpoint(self) -> tuple[int, int, int]:
         """(base of a segment, offset in it, sequence): everything before was synced."""
-        return self._synced
+        return self._unsynced.checkpoint
 
     # Failure and repair
 
-    def _roll_back(self) -> list[Receipt]:
-        """Takes back what could not be written. What was acknowledged before it stays in the buffer."""
-        receipts, self._receipts = self._receipts, []
-        if receipts:
-            kept = len(self._unwritten) - len(receipts)
-            self.tail = self._unwritten[kept].base_sequence
-            del self._unwritten[kept:]
-            del self._buffers[2 * kept :]
-            self._buffered = sum(map(len, self._buffers))
-            self._cache.forget_from(self.tail)
-        if self._unwritten:
-            self._host.log_buffered(self)
-        return receipts
-
     @property
     def error(self) -> str | None:
-        return self._error
+        return self._fault.error
 
     def creation_failed(self, error: OSError) -> None:
         self._break(error_text("mkdir", self.folder, error))
 
     def _write_failed(self, text: str) -> None:
-        descriptor = self._descriptor
-        if descriptor >= 0 and self._segments.active is not None:
-            try:
-                self._files.truncate(descriptor, self._segments.active.size)
-            except OSError:  # then before the next append
-                pass
-        receipts = self._roll_back()
+        """Take back what could not be written; what was acknowledged stays in the buffer."""
+        self.writer.cut_back()
+        receipts = self._buffer.roll_back()
+        if receipts:
+            batches = self._buffer.batches
+            self.tail = batches[-1].end_sequence if batches else self._segments.tail
+            self._cache.forget_from(self.tail)
+        if self._buffer.size:
+            self._host.log_buffered(self)
         self._break(text)
         for receipt in receipts:
             receipt.settle(text)
 
     def _sync_has_failed(self, text: str) -> None:
-        """What was written and not synced stays: it can be read, and may have been delivered. Publishers that wait receive the error."""
-        self._sync_failed = True
+        """Tell the publishers that wait. What was written stays: it can be read, and may have been delivered."""
         self._break(text)
-        waiting, self._unsynced_receipts = self._unsynced_receipts, []
-        for _, receipt in waiting:
+        for receipt in self._unsynced.take_receipts():
             receipt.settle(text, stays=True)
 
     def _break(self, text: str) -> None:
-        if self._error is None:
-            self._broken_at = self._host.now()
-        self._error = text
-        self._retry_at = self._host.now() + RETRY_AFTER
-        self.close_descriptor()
+        self._fault.begin(text)
+        self.writer.close()
         self._host.faults.broken(self, text)
 
     def _may_try_again(self) -> bool:
@@ -692,85 +533,69 @@ class DiskLog:
 
         It counts as healthy when the first write has gone well.
         """
-        if self._retry_at == 0.0:
+        if not self._fault.needs_proof:
             return True
-        if self._host.now() < self._retry_at:
+        if not self._fault.is_due:
             return False
         try:
             self._prove()
         except OSError as error:
             self._break(error_text("open", error.filename or self.folder, error))
             return False
-        self._retry_at = 0.0
+        self._fault.proven()
         return True
 
     def try_to_repair(self) -> bool:
-        """Proves the log when nobody publishes; the caller knows that there is space again."""
-        if self._error is None:
+        """Prove the log when nobody publishes; the caller knows that there is space again."""
+        if self._fault.error is None:
             return True
-        if self._host.now() >= self._retry_at and self._may_try_again():
-            if self._unwritten:
+        if self._fault.is_due and self._may_try_again():
+            if self._buffer.size:
                 self.write()
             else:
                 self._repaired()
         return self.error is None  # the property: a type checker still believes what the field was above
 
     def _repaired(self) -> None:
-        self._error = None
-        self._retry_at = 0.0
+        self._fault.end()
         self._host.faults.repaired(self)
         self._host.log_written(self, 0)
 
     def _prove(self) -> None:
-        """Reads again what is in doubt: the active segment's end, and after a failed sync all that was not synced."""
-        if self._identity_is_unsaved:
+        """Make what is missing of the log's folder, and find out what its segments hold. Raises OSError."""
+        if self._fault.identity_is_unsaved:
             self._host.save_identity(self)
-            self._identity_is_unsaved = False
+            self._fault.identity_is_unsaved = False
         elif self._segments.active is None:
             self._host.make_folder(self)
-            # A round may have come by when there was nothing to sync yet.
-            self._files_to_sync = [self.folder / LOG_JSON]
-            self._folders_to_sync = [self.folder, self.folder.parent]
+            self._unsynced.add_new_folder()
         if self._segments.active is None:
             return
-        base, synced_offset, _ = self._synced
-        proven = True
-        for segment in self._segments:
-            end = self._segments.end_of(segment)
-            if self._sync_failed and segment.base >= base:
-                proven &= self._prove_segment(segment, end, synced_offset if segment.base == base else 0)
-            elif segment is self._segments.active:
-                proven &= self._prove_segment(segment, end, NOTHING)
-        if not proven:
+        unsynced, fault = self._unsynced, self._fault
+        if not prove_segments(
+            self._host.files,
+            self._segments,
+            unsynced.checkpoint,
+            doubts_unsynced=unsynced.has_failed,
+            gives_up=lambda: fault.is_lasting,
+        ):
             # Something cannot be read. It is lost, but not forgotten: its sequences are not given again.
             self._roll(self._segments.tail)
-        self._sync_failed = False
-
-    def _prove_segment(self, segment: Segment, end: int, rewrite_from: int) -> bool:
-        try:
-            return prove_segment(self._files, segment, end=end, rewrite_from=rewrite_from)
-        except ReadRefused:
-            if self._host.now() - self._broken_at < READ_PATIENCE:
-                raise
-        return False  # it stays as it is, and publishing goes on behind it
+        unsynced.has_failed = False
 
     # The end
 
     def close(self) -> None:
         """Gives back descriptors; what was not written is gone."""
-        self.close_descriptor()
+        self.writer.close()
         for path in [*(segment.path for segment in self._segments), *(file.path for file in self._carried.files)]:
             self._host.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
         """The topic is deleted. Publishers that still wait are told."""
         self.dropped = True
-        receipts = [*self._receipts, *(receipt for _, receipt in self._unsynced_receipts)]
-        self._receipts = []
-        self._unsynced_receipts = []
-        self._unwritten = []
-        self._buffers = []
-        self._buffered = 0
+        _, receipts = self._buffer.take_all()
+        receipts += self._unsynced.take_receipts()
         # The broker's alarms may remember a channel, and through it this log, for as long as the longest delay.
         self._cache.forget_before(self.tail)
         self._recent = []
@@ -778,17 +603,3 @@ class DiskLog:
         self._host.faults.repaired(self)
         for receipt in receipts:
             receipt.settle(reason)
-
-
-def _record_size(batch: Batch) -> int:
-    return HEADER_SIZE + len(batch.key) + len(batch.payload)
-
-
-def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
-    """The index entries that are not in the index's file, for a SyncJob."""
-    index = segment.index
-    if index is None or index.saved == len(index):
-        return None
-    entries = (segment.index_path, index.encode_unsaved(), index.saved)
-    index.saved = len(index)
-    return entries

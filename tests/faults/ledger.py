@@ -311,7 +311,7 @@ class Ledger:
             log = broker.topics[topic.name].log
             assert isinstance(log, DiskLog)
             topic.first = max(topic.first, log.first)
-            topic.has_identity = not log._identity_is_unsaved
+            topic.has_identity = not log._fault.identity_is_unsaved
             if written:
                 topic.written_tail = max(topic.written_tail, log._segments.tail)
             if log.synced_tail > topic.synced_tail:

@@ -310,7 +310,10 @@ class Life:
     def _note_failed_syncs(self, error: str | None) -> None:
         self._failed_syncs = self.disk.failed_syncs
         store = self.running.store
-        if any(isinstance(log, DiskLog) and log._sync_failed for log in store.logs.values()) or error is not None:
+        if (
+            any(isinstance(log, DiskLog) and log._unsynced.has_failed for log in store.logs.values())
+            or error is not None
+        ):
             self._journal_in_doubt = self.disk.drops_pages
             self.ledger.sync_failed(lost_pages=self.disk.drops_pages)
 

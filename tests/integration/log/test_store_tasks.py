@@ -290,7 +290,7 @@ def test_idle_topics_give_back_descriptors_and_blocks(tmp_path: Path) -> None:
             await trio.sleep(30)
             assert len(store.store.descriptors) == 0
             assert store.log()._reader._blocks is None
-            assert store.log()._descriptor == -1
+            assert store.log().writer._descriptor == -1
             store.publish(b"b")
             assert len(store.read()) == 4
 
@@ -479,7 +479,7 @@ def test_descriptor_that_cannot_be_closed_ends_nothing(tmp_path: Path) -> None:
             store.state_of = lambda name: [("topic", name)]
             store.store.start_rotation()
             await trio.sleep(30)
-            assert store.log()._descriptor == -1
+            assert store.log().writer._descriptor == -1
             assert store.publish(b"c").error is None
             files.recover()
 

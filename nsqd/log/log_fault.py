@@ -1,0 +1,56 @@
+"""Why a log takes nothing now, and when it is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from nsqd.log.reading import READ_PATIENCE
+
+RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
+
+
+class LogFault:
+    """The failure of one log, from the first error until a write has gone well. May touch nothing else.
+
+        OK ──begin──> broken ──a second later: is_due──> the log reads its end again ──proven──> broken, but written to
+        OK <──end── the first write that goes well <────────────────────────────────────────────────────────┘
+
+    Each failure on the way begins the second anew, but not the time for which a refused read is waited for.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.error: str | None = None
+        self.identity_is_unsaved = False  # the folder does not say which log it is, as the disk did not take that
+        self._now = now
+        self._began_at = 0.0
+        self._retry_at = 0.0
+
+    def begin(self, error: str) -> None:
+        now = self._now()
+        if self.error is None:
+            self._began_at = now
+        self.error = error
+        self._retry_at = now + RETRY_AFTER
+
+    @property
+    def needs_proof(self) -> bool:
+        """Whether the end of the log has to be read again before anything is appended."""
+        return self._retry_at != 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether enough time has passed since the last failure to try the disk again."""
+        return self._now() >= self._retry_at
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it is time to give up on bytes that the disk refuses to read, and to publish behind them."""
+        return self._now() - self._began_at >= READ_PATIENCE
+
+    def proven(self) -> None:
+        self._retry_at = 0.0
+
+    def end(self) -> None:
+        self.error = None
+        self._retry_at = 0.0

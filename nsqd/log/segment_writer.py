@@ -1,0 +1,108 @@
+"""The file that a log is being written to, and the sparse index that grows with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from nsqd.log.files import MOST_BUFFERS, close_quietly
+from nsqd.log.record import INDEX_INTERVAL
+from nsqd.log.segment import Index, Segment, segment_name
+from nsqd.log.write_buffer import record_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsqd.broker.batch import Batch
+    from nsqd.log.files import Files
+    from nsqd.log.segment_list import SegmentList
+
+
+class WriterHost(Protocol):
+    """What a writer asks of the store."""
+
+    files: Files
+
+    def file_opened(self, writer: SegmentWriter) -> None:
+        """The writer holds a descriptor, and has room for more of them if it calls `close` on others."""
+
+
+class SegmentWriter:
+    """Appends to the active segment of one log, and begins a new one.
+
+    May touch the files in the log's folder, the list of segments, and of the active segment its size and its index.
+    Knows nothing of publishers: an OSError is for the log to handle.
+    """
+
+    def __init__(self, folder: Path, host: WriterHost, segments: SegmentList) -> None:
+        self._folder = folder
+        self._host = host
+        self._files = host.files
+        self._write_at = host.files.write_at
+        self._segments = segments
+        self._descriptor = -1  # of the active segment, if it is open
+        index = segments.active.index if segments.active is not None else None
+        self._indexed_at = index.offsets[-1] if index else 0
+        self._used = False  # since the last `take_used`
+
+    def write(self, segment: Segment, buffers: list[bytes], size: int) -> None:
+        """Write behind the segment's end, with one system call if possible. Raises OSError."""
+        descriptor = self._descriptor
+        if descriptor < 0:
+            descriptor = self._open(segment)
+        offset = segment.size
+        if len(buffers) > MOST_BUFFERS or self._write_at(descriptor, buffers, offset) != size:
+            self._files.write_fully(descriptor, buffers, offset)  # what was written is written again
+
+    def written(self, segment: Segment, size: int, batches: list[Batch]) -> None:
+        """Count these batches, which `write` has put into the file, as part of the segment."""
+        if segment.size + size - self._indexed_at > INDEX_INTERVAL:
+            self._add_to_index(segment, batches)
+        segment.size += size
+        self._segments.tail = batches[-1].end_sequence
+        self._used = True
+
+    def _add_to_index(self, segment: Segment, batches: list[Batch]) -> None:
+        index = segment.index
+        if index is None:
+            index = segment.index = Index()
+        position = segment.size
+        for batch in batches:
+            if position - self._indexed_at >= INDEX_INTERVAL:
+                index.add(batch.base_sequence, position)
+                self._indexed_at = position
+            position += record_size(batch)
+
+    def _open(self, segment: Segment) -> int:
+        self._descriptor = self._files.open_to_write(segment.path)
+        self._host.file_opened(self)
+        return self._descriptor
+
+    def roll(self, base: int) -> None:
+        """Begin a new segment, which is then the active one. Raises OSError."""
+        path = self._folder / segment_name(base)
+        descriptor = self._files.open_to_write(path)
+        if self._segments.active is not None:
+            self.close()
+        self._segments.add(Segment(path, base, 0, Index()))
+        self._descriptor = descriptor
+        self._host.file_opened(self)
+        self._indexed_at = 0
+
+    def cut_back(self) -> None:
+        """Cut off what a failed write has left behind the segment's end, if the disk lets us."""
+        if self._descriptor >= 0 and self._segments.active is not None:
+            try:
+                self._files.truncate(self._descriptor, self._segments.active.size)
+            except OSError:  # then before the next append
+                pass
+
+    def take_used(self) -> bool:
+        """Return whether the file was written to since the last call."""
+        used, self._used = self._used, False
+        return used
+
+    def close(self) -> None:
+        """Close the file until the next write."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            close_quietly(self._files, descriptor)

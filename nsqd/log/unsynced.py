@@ -1,0 +1,140 @@
+"""What of a log has been written and not synced, and who waits for that."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from errno import ENOENT
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from nsqd.log.data_path import LOG_JSON
+from nsqd.log.files import error_text
+from nsqd.log.segment import LOG_SUFFIX
+from nsqd.log.sync_job import SyncJob
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsqd.broker.batch import Batch, Receipt
+    from nsqd.log.log_state import LogState
+    from nsqd.log.segment import Segment
+    from nsqd.log.segment_list import SegmentList
+
+
+class Unsynced:
+    """What the next sync of a log has to cover, and what the last one has made durable.
+
+    May touch nothing but its own lists, and of segments how much of their indexes is saved. It opens no file: a round
+    takes a job from `begin_sync`, performs it in a thread, and the log brings the job back with `synced` or `failed`.
+    """
+
+    def __init__(self, folder: Path, state: LogState) -> None:
+        # (base of a segment, offset in it, sequence): everything before this place survives a power cut.
+        self.checkpoint = state.synced
+        self.files: list[Path] = list(state.unsynced_files)  # in the order in which they were written
+        self.folders: list[Path] = list(state.unsynced_folders)
+        self.has_failed = False  # a sync has, and what it did not make durable is not proven yet
+        self._folder = folder
+        self._sealed_indexes: list[Segment] = []  # with entries that are not in the index's file
+        # Ascending. A list, as an empty deque takes 600 bytes, and most topics have nobody who waits.
+        self._receipts: list[tuple[int, Receipt]] = []
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a publisher waits for the next sync."""
+        return bool(self._receipts)
+
+    def add_new_folder(self) -> None:
+        """The log's folder was made just now; a round may have come by when there was nothing to sync yet."""
+        self.files = [self._folder / LOG_JSON]
+        self.folders = [self._folder, self._folder.parent]
+
+    def rolled(self, sealed: Segment | None) -> None:
+        """Note that there is a new segment, and which one was active before.
+
+        The old one is synced before the new one, so a gap between them, as a start may find it, is real damage.
+        """
+        if sealed is not None:
+            if sealed.path not in self.files:
+                self.files.append(sealed.path)
+            self._sealed_indexes.append(sealed)
+        if self._folder not in self.folders:
+            self.folders.append(self._folder)
+
+    def forget(self, gone: list[Segment]) -> None:
+        """Save no index of segments that are removed. Their files stay: a round that does not find them asks why."""
+        self._sealed_indexes = [segment for segment in self._sealed_indexes if segment not in gone]
+
+    def add_receipts(self, batches: list[Batch], receipts: list[Receipt]) -> None:
+        """Settle these receipts, one for each batch, when the batches are synced."""
+        self._receipts.extend(
+            [(batch.base_sequence + batch.count, receipt) for batch, receipt in zip(batches, receipts, strict=True)]
+        )
+
+    def take_receipts(self) -> list[Receipt]:
+        """Take the receipts of all publishers that wait for a sync."""
+        taken, self._receipts = self._receipts, []
+        return [receipt for _, receipt in taken]
+
+    def begin_sync(self, segments: SegmentList) -> SyncJob:
+        """Take what has to be synced so that everything written so far is durable."""
+        active = segments.active
+        job = SyncJob(
+            folder=self._folder,
+            files=self.files,
+            folders=self.folders,
+            indexes=[],
+            base=active.base if active is not None else 0,
+            offset=active.size if active is not None else 0,
+            sequence=segments.tail,
+        )
+        if active is not None:
+            if active.path not in job.files and (active.base, active.size) != self.checkpoint[:2]:
+                job.files.append(active.path)
+            job.indexes = [entries for segment in (*self._sealed_indexes, active) if (entries := _unsaved(segment))]
+        self.files = []
+        self.folders = []
+        self._sealed_indexes = []
+        return job
+
+    def error_of(self, job: SyncJob, segments: SegmentList) -> str | None:
+        """Return why the job has made nothing durable; None: it has made everything.
+
+        A file that was missing may have been removed by the log itself. Otherwise somebody else has removed or moved
+        it: then it is not where it was written, and nothing is durable.
+        """
+        if job.error is not None or segments.active is None:  # without a segment nothing was written
+            return job.error
+        present = {segment.path for segment in segments}
+        for path in job.missing:
+            was_released = path.suffix == LOG_SUFFIX and path not in present
+            if not was_released:
+                return error_text("fsync", path, FileNotFoundError(ENOENT, os.strerror(ENOENT)))
+        return None
+
+    def failed(self, job: SyncJob) -> None:
+        """Have all of it synced again, once it is proven."""
+        self.files = [*job.files, *[path for path in self.files if path not in job.files]]
+        self.folders = [*job.folders, *[folder for folder in self.folders if folder not in job.folders]]
+        self.has_failed = True
+
+    def synced(self, job: SyncJob) -> bool:
+        """Move the checkpoint and settle the receipts before it. Return whether there were any."""
+        self.checkpoint = job.base, job.offset, job.sequence
+        waiting = self._receipts
+        count = bisect_right(waiting, job.sequence, key=itemgetter(0))
+        settled, self._receipts = waiting[:count], waiting[count:]
+        for _, receipt in settled:
+            receipt.settle()
+        return bool(settled)
+
+
+def _unsaved(segment: Segment) -> tuple[Path, bytes, int] | None:
+    """Take the index entries that are not in the index's file, for a SyncJob."""
+    index = segment.index
+    if index is None or index.saved == len(index):
+        return None
+    entries = (segment.index_path, index.encode_unsaved(), index.saved)
+    index.saved = len(index)
+    return entries

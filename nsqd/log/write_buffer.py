@@ -1,0 +1,85 @@
+"""What was appended to a log and is not in its file yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsqd.log.record import HEADER_SIZE, encode_header
+
+if TYPE_CHECKING:
+    from nsqd.broker.batch import Batch, Receipt
+
+
+class WriteBuffer:
+    """Batches that wait for the next write, encoded, and the receipts of the publishers that wait with them.
+
+    May touch nothing but its own lists. What a batch that is written or rolled back means for the log's tail, its cache
+    and the publishers is the log's business.
+
+    With --ack=memory, a batch is acknowledged when it is appended and has no receipt here. A failing log stops doing
+    so until everything in the buffer is written. So batches without a receipt always come first: of batches [a, b, c]
+    and receipts [r], r is the receipt of c, and a and b have been acknowledged.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: list[bytes] = []  # two for each batch: its header, and its key with its payload
+        self.size = 0  # bytes in `buffers`
+        self.batches: list[Batch] = []
+        self.receipts: list[Receipt] = []
+
+    def add(self, batch: Batch) -> None:
+        payload = batch.payload
+        key = batch.key
+        if key:
+            payload = key + payload
+        buffers = self.buffers
+        buffers.append(encode_header(batch, payload, len(key)))
+        buffers.append(payload)
+        self.size += HEADER_SIZE + len(payload)
+        self.batches.append(batch)
+
+    def fitting(self, room: int, *, takes_any: bool) -> tuple[int, int]:
+        """Return how many of the first batches fit into `room` bytes, and how many bytes they take.
+
+        `takes_any`: the segment is empty, and takes at least one batch even if that is larger than a segment may be.
+        """
+        count = size = 0
+        for batch in self.batches:
+            record = record_size(batch)
+            if size + record > room and (size or not takes_any):
+                break
+            size += record
+            count += 1
+        return count, size
+
+    def take(self, count: int, size: int) -> tuple[list[Batch], list[Receipt]]:
+        """Take out the first `count` batches, which are `size` bytes long, with the receipts of those that have one."""
+        acknowledged = len(self.batches) - len(self.receipts)
+        waiting = max(0, count - acknowledged)
+        batches, self.batches = self.batches[:count], self.batches[count:]
+        receipts, self.receipts = self.receipts[:waiting], self.receipts[waiting:]
+        del self.buffers[: 2 * count]
+        self.size -= size
+        return batches, receipts
+
+    def take_all(self) -> tuple[list[Batch], list[Receipt]]:
+        batches, self.batches = self.batches, []
+        receipts, self.receipts = self.receipts, []
+        self.buffers = []
+        self.size = 0
+        return batches, receipts
+
+    def roll_back(self) -> list[Receipt]:
+        """Drop the batches that nobody has been told about, and return their receipts."""
+        receipts, self.receipts = self.receipts, []
+        if receipts:
+            kept = len(self.batches) - len(receipts)
+            del self.batches[kept:]
+            del self.buffers[2 * kept :]
+            self.size = sum(map(len, self.buffers))
+        return receipts
+
+
+def record_size(batch: Batch) -> int:
+    """Return the bytes that the batch takes in its segment."""
+    return HEADER_SIZE + len(batch.key) + len(batch.payload)
