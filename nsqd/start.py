@@ -115,7 +115,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         recovered.topology,
         firsts,
         journal_is_whole=journal_is_whole,
-        carried=lambda topic: patiently(lambda: list(recovered.logs[topic].carried_messages()), store.pause),
+        carried=lambda topic: patiently(lambda: list(recovered.logs[topic].reader.carried_messages()), store.pause),
         deleted=dropped.channels,
     )
     for name in untold:

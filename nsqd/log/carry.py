@@ -14,11 +14,11 @@ A job that cannot read something it needs has failed as a whole: nothing goes, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from errno import ENOENT
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from nsqd.broker.batch import Batch
 from nsqd.log.carried import CarriedFile
@@ -28,41 +28,19 @@ from nsqd.log.reading import ReadRefused, opened_to_read
 from nsqd.log.record import decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
 
-if TYPE_CHECKING:
-    from nsqd.log.store import Store
-    from nsqd.log.topic_log import DiskLog
-
-CARRY_SLICE: Final = 0.005  # seconds of looking at what is needed, before others have their turn
 MOST_MARKED: Final = 16_000_000  # messages that one plan looks at
 _WRITE_SIZE: Final = 1 << 20
 
 
-def carry_forward(
-    store: Store,
-    log: DiskLog,
-    exceptions: Callable[[str], Iterable[Iterable[int]]],
-    *,
-    stretch: float = CARRY_SLICE,
-) -> Iterator[CarryJob | None]:
-    """Carry forward what is worth it in one log, step by step. `exceptions`: what channels of its topic need of it.
+class CarriedLog(Protocol):
+    """What a job has to know of the log whose messages it carries."""
 
-    Yields None after each stretch of so many seconds, for others to have their turn. A job that is yielded must be
-    performed before the next step is asked for, which takes its result.
-    """
-    plan = log.begin_carry()
-    if plan is None:
-        store.carrying.pop(log, None)  # until a channel makes progress
-        return
-    took, began = 0.0, store.now()
-    for sequences in exceptions(log.topic):
-        plan.need(sequences)
-        if (spent := store.now() - began) >= stretch:
-            yield None
-            took, began = took + spent, store.now()
-    job = log.decide_carry(plan, took + store.now() - began)
-    if job is not None:
-        yield job
-        store.end_carry(job)
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the topic was deleted. Asked in a thread."""
 
 
 class Ended(NamedTuple):
@@ -75,7 +53,9 @@ class Ended(NamedTuple):
 class CarryPlan:
     """What is needed of the oldest segments and of the side files."""
 
-    def __init__(self, log: DiskLog, segments: list[Ended], files: list[CarriedFile], first: int, epoch: int) -> None:
+    def __init__(
+        self, log: CarriedLog, segments: list[Ended], files: list[CarriedFile], first: int, epoch: int
+    ) -> None:
         self.log = log
         self.epoch = epoch
         self._segments = segments
@@ -133,11 +113,11 @@ class CarryPlan:
 
 
 class CarryJob:
-    """Made and taken back on the loop; only `perform` runs elsewhere."""
+    """Copies what is needed. Made and taken back on the loop; only `perform` runs elsewhere."""
 
     def __init__(
         self,
-        log: DiskLog,
+        log: CarriedLog,
         epoch: int,
         segments: list[tuple[Ended, bytearray]],
         files: list[tuple[CarriedFile, bytearray]],

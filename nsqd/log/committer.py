@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import trio
 
 from common.wakeup import Wakeup
-from nsqd.log.carry import CARRY_SLICE, carry_forward
+from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
 from nsqd.log.data_path import Topology
 from nsqd.log.files import Files, error_text, remove_file
 from nsqd.log.reading import is_refusal
@@ -39,7 +39,6 @@ TOPOLOGY_SLICE: Final = 0.001  # seconds of collecting names between two pauses
 TOPOLOGY_SHARE: Final = 10  # collecting names takes at most one part in this many of the time
 SHORTEST_PAUSE: Final = 0.01  # between two rounds, or a fast disk would be synced all the time
 ROTATION_SLICE: Final = 0.005  # seconds of snapshots between two pauses
-CARRY_INTERVAL: Final = 1.0  # between two looks at who is due
 IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are given back
 REPAIR_INTERVAL: Final = 1.0
 LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
@@ -338,13 +337,13 @@ class Committer:
             await self._wakeups.carry.wait()
             while store.carrying:
                 # Side files, too, would be written to whatever is in the data path's place.
-                due = [one for one in store.carrying if one.carry_at <= store.now()] if store.is_in_place else []
-                for topic_log in due:
-                    await self._carry_forward(topic_log)
+                due = [one for one in store.carrying if one.due_at <= store.now()] if store.is_in_place else []
+                for carrying in due:
+                    await self._carry_forward(carrying)
                 await trio.sleep(CARRY_INTERVAL)
 
-    async def _carry_forward(self, topic_log: DiskLog) -> None:
-        for job in carry_forward(self._store, topic_log, self._topics.exceptions):
+    async def _carry_forward(self, carrying: Carrying) -> None:
+        for job in carry_forward(self._store, carrying, self._topics.exceptions):
             if job is None:
                 await trio.sleep(CARRY_SLICE)
                 continue

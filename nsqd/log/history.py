@@ -49,7 +49,11 @@ class History:
     def find(self, topic: str, *, synced: bool = True) -> Past | None:
         """None: there is no log of this topic on disk. `synced=False` is for who asks where something lies."""
         topic_log = self._store.logs.get(topic)
-        return Past(topic_log, self._store.files, synced=synced) if isinstance(topic_log, DiskLog) else None
+        return (
+            Past(topic_log, self._store.files, self._store.pause, synced=synced)
+            if isinstance(topic_log, DiskLog)
+            else None
+        )
 
     def follow(self, follower: Callable[[str], None]) -> None:
         """Have this called with the name of each topic of which there is more, or which is gone."""
@@ -59,15 +63,15 @@ class History:
 class Past:
     """What there is of a log, at one moment."""
 
-    def __init__(self, topic_log: DiskLog, files: Files, *, synced: bool) -> None:
+    def __init__(self, topic_log: DiskLog, files: Files, pause: Callable[[float], None], *, synced: bool) -> None:
         self.log_id = topic_log.log_id
         self.next = topic_log.synced_tail if synced else topic_log.tail
         self.first = min(topic_log.first, self.next)
-        self.retention_time = topic_log.retention.time
-        self.retention_bytes = topic_log.retention.bytes
+        self.retention_time = topic_log.expiry.retention.time
+        self.retention_bytes = topic_log.expiry.retention.bytes
         self._log = topic_log
         self._files = files
-        self._pause = topic_log.pause
+        self._pause = pause
         self._stretches = topic_log.stretches(synced=synced)
         self._unwritten = [] if synced else topic_log.unwritten_times()
 

@@ -49,6 +49,7 @@ from nsqd.log.topic_log import DiskLog
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
     from nsqd.log.carry import CarryJob
+    from nsqd.log.carrying import Carrying
     from nsqd.log.cold_reader import HoldsBlocks
     from nsqd.log.segment_writer import SegmentWriter
     from nsqd.log.settings import LogSettings
@@ -110,7 +111,7 @@ class Store:
         self._sync_every = settings.sync_every
         self._checkpoints: dict[DiskLog, None] = {}  # synced, and the journal does not know
         self._open: dict[SegmentWriter, None] = {}  # hold a descriptor to write
-        self.carrying: dict[DiskLog, None] = {}  # may have something to be carried forward
+        self.carrying: dict[Carrying, None] = {}  # may have something to be carried forward
         self._cold: dict[HoldsBlocks, None] = {}  # hold blocks that were read
         self._removals = Removals(data_path, files)
         self._round: Round | None = None  # that is going on
@@ -256,8 +257,9 @@ class Store:
         topic_log = self.logs.pop(topic, None)
         if not isinstance(topic_log, DiskLog):
             return
-        for place in (self._buffered, self._unsynced, self._rest, self._checkpoints, self.carrying):
+        for place in (self._buffered, self._unsynced, self._rest, self._checkpoints):
             place.pop(topic_log, None)
+        self.carrying.pop(topic_log.carrying, None)
         self._open.pop(topic_log.writer, None)
         self._removals.spare(topic_log.folder)
         if self._round is not None:
@@ -484,25 +486,25 @@ class Store:
         for topic_log in buffered:
             topic_log.write()
 
-    def end_carry(self, job: CarryJob) -> None:
+    def end_carry(self, carrying: Carrying, job: CarryJob) -> None:
         if job.error is not None:
-            log.warning("cannot carry messages forward topic=%s error=%s", job.log.topic, job.error)
+            log.warning("cannot carry messages forward topic=%s error=%s", carrying.topic, job.error)
             if job.is_refused:
                 self.reads_refused += 1
         elif len(job.target):
             log.info(
                 "messages were carried forward topic=%s messages=%d file=%s bytes=%d",
-                job.log.topic,
+                carrying.topic,
                 job.target.messages,
                 job.target.path.name,
                 job.target.size,
             )
-        job.log.end_carry(job)
+        carrying.end(job)
 
     def end_load(self, load: AnyLoad) -> None:
         topic_log = self.logs.get(load.topic)
         if isinstance(topic_log, DiskLog):
-            topic_log.loaded(load)
+            topic_log.reader.loaded(load)
 
     def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
         """Return the names as they are now, in parts; None: they have not changed since they were taken last."""
@@ -584,7 +586,7 @@ class Store:
 
     def _ask_again(self, refusals: Refusals) -> None:
         for topic_log in self.disk_logs():
-            topic_log.ask_again(refusals)
+            topic_log.reader.ask_again(refusals)
 
     def _repair_journal(self, *, has_space: bool) -> None:
         if self.journal.wants_rotation and has_space:
@@ -631,10 +633,10 @@ class Store:
         self._cold[reader] = None
         self.wakeups.idle.set()
 
-    def wants_carry(self, log: DiskLog) -> None:
+    def wants_carry(self, carrying: Carrying) -> None:
         if not self.carrying:
             self.wakeups.carry.set()
-        self.carrying[log] = None
+        self.carrying[carrying] = None
 
     def load(self, load: AnyLoad) -> None:
         self.loads.append(load)

@@ -171,7 +171,7 @@ class StoreRecovery:
         """About the highest counter that was given out; asks each log, as only a lost node.json makes us."""
         highest = 0
         for topic_log in self._store.disk_logs():
-            for header in topic_log.headers_from(topic_log.tail - 1):
+            for header in topic_log.reader.cold.headers_from(topic_log.tail - 1):
                 counter = (header.base_id & _COUNTER_MASK) + header.count
                 if counter < header.timestamp // 1000 + _PLAUSIBLE_LEAD:  # else it was imported
                     highest = max(highest, counter)

@@ -17,13 +17,17 @@ _base_of: Final = attrgetter("base_sequence")
 
 
 class TailCache:
-    """Consecutive batches. `start` is the first sequence in them, or the log's tail if there are none."""
+    """Consecutive batches. `start` is the first sequence in them, or the log's tail if there are none.
+
+    Beside them it keeps the batches of the last write until the next one, even if they exceed the bounds.
+    """
 
     __slots__ = (
         "_batches",
         "_by_base",
         "_most_bytes",
         "_most_messages",
+        "_recent",
         "_tolerated_bytes",
         "_tolerated_messages",
         "bytes",
@@ -41,6 +45,7 @@ class TailCache:
         self._tolerated_messages = most_messages + (most_messages >> 5)
         self._tolerated_bytes = most_bytes + (most_bytes >> 5)
         self._batches: deque[Batch] = deque()
+        self._recent: list[Batch] = []  # of the last write, if the bounds are too small for them
         self._by_base: dict[int, Batch] = {}  # readers mostly ask for the start of a batch
 
     def add(self, batch: Batch) -> None:
@@ -52,12 +57,16 @@ class TailCache:
     def find(self, sequence: int) -> Batch | None:
         batch = self._by_base.get(sequence)
         if batch is None and self._batches:
-            return find_batch(self._batches, sequence)
+            batch = find_batch(self._batches, sequence)
+        if batch is None and self._recent:
+            batch = find_batch(self._recent, sequence)
         return batch
 
-    @property
-    def is_too_big(self) -> bool:
-        return self.messages > self._tolerated_messages or self.bytes > self._tolerated_bytes
+    def written(self, batches: list[Batch]) -> None:
+        """Shrink if need be, but keep the batches that were written just now: they are about to be handed over."""
+        if self.messages > self._tolerated_messages or self.bytes > self._tolerated_bytes:
+            self.shrink()
+        self._recent = batches if self.start > batches[0].base_sequence else []
 
     def has_room(self, messages: int, size: int) -> bool:
         return self.messages + messages <= self._most_messages and self.bytes + size <= self._most_bytes
@@ -77,6 +86,8 @@ class TailCache:
 
     def forget_before(self, sequence: int) -> None:
         """Lets go of batches that end at or before `sequence`."""
+        if self._recent and self._recent[-1].end_sequence <= sequence:
+            self._recent = []
         batches = self._batches
         while batches and batches[0].end_sequence <= sequence:
             self._forget_oldest()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.fsck import cli as fsck
-from nsqd.log.carry import carry_forward
+from nsqd.log.carrying import carry_forward
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
 from nsqd.log.recovery import Damage

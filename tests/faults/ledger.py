@@ -642,7 +642,7 @@ def _places(topic: str, channel: Channel) -> Iterator[tuple[int, int]]:
 def contents_of(disk: SimulatedDisk, log: DiskLog) -> dict[int, bytes]:
     """Every message that can be read, by sequence."""
     found: dict[int, bytes] = {}
-    for file in log._carried.files:
+    for file in log.reader.carried.files:
         data = disk.peek(file.path)
         for place in range(len(file)):
             position, _ = file.extent(place)

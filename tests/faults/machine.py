@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from common.wakeup import Wakeup
-from nsqd.log.carry import carry_forward
+from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import (
@@ -28,7 +28,6 @@ from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import Fault
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
-from nsqd.log.topic_log import CARRY_INTERVAL, DiskLog
 from nsqd.options import Options
 from nsqd.start import restored_broker
 from nsqd.turn import Turn
@@ -331,12 +330,12 @@ class Machine:
         while True:
             yield store.wakeups.carry
             while store.carrying:
-                for topic_log in [one for one in store.carrying if one.carry_at <= store.now()]:
-                    yield from self._carry_forward(topic_log)
+                for carrying in [one for one in store.carrying if one.due_at <= store.now()]:
+                    yield from self._carry_forward(carrying)
                 yield CARRY_INTERVAL
 
-    def _carry_forward(self, topic_log: DiskLog) -> Task:
-        steps = carry_forward(self.store, topic_log, self.broker.exceptions, stretch=0.0)
+    def _carry_forward(self, carrying: Carrying) -> Task:
+        steps = carry_forward(self.store, carrying, self.broker.exceptions, stretch=0.0)
         for job in steps:
             if job is None:
                 yield self._a_while()

@@ -14,7 +14,8 @@ import trio
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
-from nsqd.log.carry import CarryJob, carry_forward
+from nsqd.log.carry import CarryJob
+from nsqd.log.carrying import carry_forward
 from nsqd.log.cold import Load
 from nsqd.log.committer import LOAD_INTERVAL, Committer
 from nsqd.log.files import Buffers, Files
@@ -376,7 +377,7 @@ def headers_of(store: Store, topic: str, sequence: int = 0) -> list[Header]:
     """Of the batches on disk, from the one on that holds the sequence."""
     log = store.logs[topic]
     assert isinstance(log, DiskLog)
-    return list(log.headers_from(sequence))
+    return list(log.reader.cold.headers_from(sequence))
 
 
 def texts(bodies: Sequence[bytes] | dict[int, bytes]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nsqd.broker.batch import Receipt
+from nsqd.log.carrying import LONGEST_CARRY_INTERVAL
 from nsqd.log.retention import Retention
-from nsqd.log.topic_log import LONGEST_CARRY_INTERVAL
 from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import facts, make_batch
 
@@ -75,7 +75,7 @@ def test_single_message_does_not_keep_its_segment(tmp_path: Path) -> None:
         assert (topic.segments(), topic.side_files(), topic.log.first) == ([8], ["carried.000001"], 8)
         topic.read_needed()
         assert [topic.log.next_readable(n) for n in (0, 1, 2, 7, 8)] == [8, 1, 8, 8, 8]
-        assert [header.base_sequence for header in store.log().headers_from(0)] == [8]
+        assert [header.base_sequence for header in store.log().reader.cold.headers_from(0)] == [8]
 
 
 def test_carried_message_is_what_it_was(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_only_what_is_synced_is_carried_and_then_without_being_asked_again(tmp_p
         topic = Topic(store)
         topic.let_one_be_needed()
         store.store.carrying.clear()
-        assert topic.log.begin_carry() is None
+        assert topic.log.carrying.begin() is None
         assert not store.store.carrying
         store.sync()
-        assert topic.log in store.store.carrying
+        assert topic.log.carrying in store.store.carrying
         store.carry()
         store.sync()
         assert topic.segments() == [8]
@@ -217,16 +217,16 @@ def test_segment_stays_when_a_cursor_has_gone_back_meanwhile(tmp_path: Path) -> 
         topic = Topic(store)
         topic.let_one_be_needed()
         store.sync()
-        plan = topic.log.begin_carry()
+        plan = topic.log.carrying.begin()
         assert plan is not None
         plan.need([1])
-        job = topic.log.decide_carry(plan, 0.0)
+        job = topic.log.carrying.decide(plan, 0.0)
         assert job is not None
         topic.log.release(0, 0)
         topic.needed = {1, 2}
         topic.release()
         job.perform(store.store.files)
-        store.store.end_carry(job)
+        store.store.end_carry(topic.log.carrying, job)
         store.sync()
         assert topic.segments() == [0, 4, 8]
         topic.carry()
@@ -240,17 +240,17 @@ def test_topic_made_anew_gets_nothing_of_the_old_one(tmp_path: Path, is_decided:
         topic = Topic(store)
         topic.let_one_be_needed()
         store.sync()
-        plan = topic.log.begin_carry()
+        plan = topic.log.carrying.begin()
         assert plan is not None
         plan.need([1])
-        job = topic.log.decide_carry(plan, 0.0) if is_decided else None
+        job = topic.log.carrying.decide(plan, 0.0) if is_decided else None
         store.store.drop_log("t")
         again = Topic(store)
         again.publish(9)
-        job = job or topic.log.decide_carry(plan, 0.0)
+        job = job or topic.log.carrying.decide(plan, 0.0)
         if job is not None:
             job.perform(store.store.files)
-            store.store.end_carry(job)
+            store.store.end_carry(topic.log.carrying, job)
         assert (again.segments(), again.side_files()) == ([0, 4, 8], [])
 
 
@@ -302,7 +302,7 @@ def test_damage_that_keeps_a_segment_is_not_tried_every_second(tmp_path: Path) -
         topic.needed = {5}
         topic.carry()  # the first segment goes
         topic.carry()
-        assert (topic.segments(), topic.log.carry_at) == ([4, 8], store.clock.now + LONGEST_CARRY_INTERVAL)
+        assert (topic.segments(), topic.log.carrying.due_at) == ([4, 8], store.clock.now + LONGEST_CARRY_INTERVAL)
         assert topic.side_files() == []
 
 
@@ -395,4 +395,4 @@ def test_names_of_messages_are_told_for_channels_that_lost_their_journal(tmp_pat
         topic.passed = 9
         topic.publish(9)
         topic.carry()
-        assert list(topic.log.carried_messages()) == [(0, 1, 0), (1, 2, at + 5001)]
+        assert list(topic.log.reader.carried_messages()) == [(0, 1, 0), (1, 2, at + 5001)]

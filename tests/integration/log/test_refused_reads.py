@@ -50,9 +50,9 @@ def test_carry_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: Tr
         topic.carry()
         assert contents(topic.log.folder) == before
         assert (store.store.damage, topic.log.waiting_for_disk, store.store.reads_refused) == ([], 1, 1)
-        assert topic.log.carry_at == store.clock.now + 1.0
+        assert topic.log.carrying.due_at == store.clock.now + 1.0
         topic.carry()
-        assert topic.log.carry_at == store.clock.now + 2.0
+        assert topic.log.carrying.due_at == store.clock.now + 2.0
         files.recover()
         topic.carry()
         assert (topic.segments(), topic.side_files(), topic.log.waiting_for_disk) == ([8], ["carried.000001"], 0)

@@ -1,0 +1,179 @@
+"""When a log carries messages forward, and what becomes of the result. What is worth carrying: see carry.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
+
+if TYPE_CHECKING:
+    from nsqd.log.expiry import Expiry
+    from nsqd.log.log_fault import LogFault
+    from nsqd.log.log_reader import LogReader
+    from nsqd.log.segment_list import SegmentList
+    from nsqd.log.unsynced import Unsynced
+
+CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
+LONGEST_CARRY_INTERVAL: Final = 60.0  # when there was nothing for a while
+CARRY_SHARE: Final = 100  # one part of this many of the processor's time may go into looking
+CARRY_SLICE: Final = 0.005  # seconds of looking at what is needed, before others have their turn
+
+
+class CarryingHost(Protocol):
+    """What carrying forward asks of the store."""
+
+    carrying: dict[Carrying, None]  # whose segments or side files might go if what is needed of them were carried on
+
+    def now(self) -> float: ...
+
+    def wants_carry(self, carrying: Carrying) -> None:
+        """Add it to those that `carry_forward` looks at."""
+
+    def end_carry(self, carrying: Carrying, job: CarryJob) -> None:
+        """Log what the job has done, and hand it back with `Carrying.end`."""
+
+    def remove(self, paths: list[Path]) -> None: ...
+
+
+class Carrying:
+    """Carries what little is needed of a log's oldest segments and side files forward, so that these may go.
+
+    May touch side files and, through `Expiry`, the sealed segments. It reads what is synced, and whether the log is
+    broken. It decides on the loop; copying is a job for a thread.
+
+    **Epochs.** A plan lists what is needed of segments that every cursor has passed. Copying takes a while, and a cursor
+    may go back meanwhile. Say all cursors stand at 900 and only 17 is waiting, so a job copies 17 out of the segment
+    [0, 500). While the thread writes, somebody moves a channel back to 200. When the job ends, the side file holds 17,
+    but the channel needs 200 to 499 as well, and only the segment has them. So each step backwards begins a new epoch,
+    and a job of an earlier epoch removes no segment. The next plan carries from it anew; until then 17 is in both
+    places, which is harmless, as either copy will do.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        folder: Path,
+        host: CarryingHost,
+        *,
+        segments: SegmentList,
+        reader: LogReader,
+        expiry: Expiry,
+        unsynced: Unsynced,
+        fault: LogFault,
+    ) -> None:
+        self.topic = topic
+        self.dropped = False  # a job that runs in a thread looks at it
+        self.due_at = 0.0  # when to look next for what can be carried forward
+        self.is_refused = False  # by the disk, which does not give what the last job wanted to copy
+        self._folder = folder
+        self._host = host
+        self._segments = segments
+        self._reader = reader
+        self._carried = reader.carried
+        self._expiry = expiry
+        self._unsynced = unsynced
+        self._fault = fault
+        self._passed = 0  # every cursor is here or beyond
+        self._epoch = 0  # how often that went back
+        self._awaits_sync = False  # as segments that could be carried from are not synced
+        self._pause = CARRY_INTERVAL
+        self._rest = CARRY_INTERVAL / 2  # doubled by each job that fails
+
+    def release(self, sequence: int, passed: int, unwanted: int) -> None:
+        """Note that nothing before `sequence` is needed, every cursor is at `passed`, and no retention wants `unwanted`."""
+        if passed < self._passed:
+            self._epoch += 1
+        self._passed = passed
+        carried = self._carried
+        if carried and sequence >= self._segments.first:
+            self._host.remove(carried.take_out(carried.files))
+        if carried or self._segments.ends_before(min(passed, unwanted)):
+            self._host.wants_carry(self)
+
+    def synced(self) -> None:
+        """Look again, if the last look found segments that were not synced."""
+        if self._awaits_sync:
+            self._awaits_sync = False
+            self._host.wants_carry(self)
+
+    def begin(self) -> CarryPlan | None:
+        """Return a plan, which has to be told of every message that is needed; None: there is nothing to look at.
+
+        Only of what is synced: a segment that is there again after a power cut, as its removal was not lasting yet, is
+        read before the side file. So it has to be as good.
+        """
+        if self.dropped or self._fault.error is not None:
+            return None
+        first = self._segments.first
+        unwanted = self._expiry.unwanted_before(self._expiry.age_now())
+        ended = self._segments.ended_before(min(self._passed, unwanted, first + MOST_MARKED))
+        synced_tail = self._unsynced.checkpoint[2]
+        unsynced = self._unsynced.files  # after a start without a checkpoint also what lies before the synced tail
+        front = list(takewhile(lambda one: one[1] <= synced_tail and one[0].path not in unsynced, ended))
+        self._awaits_sync = len(front) < len(ended)
+        if not front and not self._carried:
+            self.is_refused = False
+            return None
+        return CarryPlan(self, [Ended(*one) for one in front], self._carried.files, first, self._epoch)
+
+    def decide(self, plan: CarryPlan, took: float) -> CarryJob | None:
+        """Return what a thread is to do, as `end` takes it back. `took`: seconds of work to make the plan."""
+        if self.dropped:  # a new topic of the same name has the same folder
+            return None
+        job = plan.decide(self._carried.next_number, self._folder)
+        self.is_refused = self.is_refused and job is not None  # what was refused need not be carried any more
+        self._pause = CARRY_INTERVAL if job is not None else min(2 * self._pause, LONGEST_CARRY_INTERVAL)
+        self.due_at = self._host.now() + max(self._pause, took * CARRY_SHARE)
+        return job
+
+    def end(self, job: CarryJob) -> None:
+        """Remove what the job has copied from: what is needed of it is in the side file, which is durable."""
+        if self.dropped:
+            return
+        for load in job.loads:
+            self._reader.cold.learn(load)
+        self.is_refused = job.is_refused
+        if job.error is not None:
+            self._rest = min(2 * self._rest, LONGEST_CARRY_INTERVAL)
+            self.due_at = self._host.now() + self._rest
+            return
+        self._rest = CARRY_INTERVAL / 2
+        if not job.frees:  # there is damage: trying again every second would write the same again and again
+            self.due_at = self._host.now() + LONGEST_CARRY_INTERVAL
+        if len(job.target):
+            self._carried.add(job.target)
+        if job.done:
+            self._host.remove(self._carried.take_out(job.done))
+        if job.epoch == self._epoch:
+            self._expiry.remove_before(min(job.end, self._passed))
+
+
+def carry_forward(
+    host: CarryingHost,
+    carrying: Carrying,
+    exceptions: Callable[[str], Iterable[Iterable[int]]],
+    *,
+    stretch: float = CARRY_SLICE,
+) -> Iterator[CarryJob | None]:
+    """Carry forward what is worth it in one log, step by step. `exceptions`: what channels of its topic need of it.
+
+    Yields None after each stretch of so many seconds, for others to have their turn. A job that is yielded must be
+    performed before the next step is asked for, which takes its result.
+    """
+    plan = carrying.begin()
+    if plan is None:
+        host.carrying.pop(carrying, None)  # until a channel makes progress
+        return
+    took, began = 0.0, host.now()
+    for sequences in exceptions(carrying.topic):
+        plan.need(sequences)
+        if (spent := host.now() - began) >= stretch:
+            yield None
+            took, began = took + spent, host.now()
+    job = carrying.decide(plan, took + host.now() - began)
+    if job is not None:
+        yield job
+        host.end_carry(carrying, job)

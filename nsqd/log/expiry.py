@@ -1,0 +1,98 @@
+"""Which segments of a log go when nobody needs them any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from nsqd.broker.batch import Batch
+    from nsqd.log.cold import ReadDescriptors
+    from nsqd.log.cold_reader import ColdReader
+    from nsqd.log.segment import Segment
+    from nsqd.log.segment_list import SegmentList
+    from nsqd.log.settings import LogSettings
+    from nsqd.log.unsynced import Unsynced
+
+
+class ExpiryHost(Protocol):
+    """What expiry asks of the store."""
+
+    settings: LogSettings
+    age_clock: Callable[[], int]
+    descriptors: ReadDescriptors
+
+    def remove(self, paths: list[Path]) -> None:
+        """Remove these files, whose messages are finished, when the journal's sync has made that lasting."""
+
+
+class Expiry:
+    """Decides by retention and by remembered keys which segments are still wanted, and lets the others go.
+
+    May touch the list of segments and what others remember of segments that go: descriptors, holes, unsaved indexes.
+    Files are removed by the store, in a round.
+    """
+
+    def __init__(
+        self, topic: str, host: ExpiryHost, segments: SegmentList, cold: ColdReader, unsynced: Unsynced
+    ) -> None:
+        settings = host.settings
+        self.retention = settings.retention_of(topic)
+        self._is_own = topic in settings.topic_retention  # set for this very topic
+        self._key_window = settings.idempotence_window
+        self._max_bytes = settings.max_bytes_per_file
+        self._host = host
+        self._segments = segments
+        self._cold = cold
+        self._unsynced = unsynced
+
+    def written(self, segment: Segment, batches: list[Batch]) -> None:
+        """Note how young the segment is with these batches in it."""
+        newest = batches[-1].timestamp
+        segment.newest = max(segment.newest, newest)
+        if self._key_window and any(batch.key for batch in batches):
+            segment.keyed = max(segment.keyed, newest)
+
+    def age_now(self) -> int:
+        """Return the time by which ages are told; 0 if nothing depends on it."""
+        return self._host.age_clock() if self.retention.time or self._key_window else 0
+
+    def unwanted_before(self, timestamp: int) -> int:
+        """Return the first sequence that is kept even if everything is finished.
+
+        A segment with keys stays until these may be forgotten: after a start they are known from it alone.
+        """
+        return self._segments.unwanted_before(self.retention, timestamp, keyed_since=timestamp - self._key_window)
+
+    def is_active_unwanted(self, timestamp: int) -> bool:
+        """Whether to drop the active segment once everything in it is finished."""
+        active = self._segments.active
+        if active is None or not active.size:
+            return False
+        if self.retention:
+            return not self.retention.wants(active.newest, 0, timestamp)
+        return active.size > self._max_bytes // 4
+
+    def outdated_before(self, *, is_all_written: bool) -> int:
+        """Return up to where the topic's own retention lets go even of what no channel ever got."""
+        if not (self._is_own and self.retention):
+            return 0
+        timestamp = self._host.age_clock()
+        unwanted = self.unwanted_before(timestamp)
+        active = self._segments.active
+        if active is not None and unwanted == active.base and is_all_written and self.is_active_unwanted(timestamp):
+            return self._segments.tail
+        return unwanted
+
+    def remove_before(self, sequence: int) -> None:
+        """Let go of the sealed segments that end at or before the sequence."""
+        gone = self._segments.take_before(sequence)
+        if not gone:
+            return
+        self._cold.forget_before(self._segments.first)
+        self._unsynced.forget(gone)
+        for segment in gone:
+            self._host.descriptors.forget(segment.path)
+        self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])

@@ -1,0 +1,80 @@
+"""Reading what a log does not have in memory any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsqd.log.carried import Carried, CarriedLoad
+from nsqd.log.cold import Load
+from nsqd.log.cold_reader import ColdReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nsqd.broker.batch import Batch
+    from nsqd.log.cold import AnyLoad
+    from nsqd.log.cold_reader import ReadingHost
+    from nsqd.log.log_state import LogState
+    from nsqd.log.reading import Refusals
+    from nsqd.log.segment_list import SegmentList
+
+
+class LogReader:
+    """Reads from segments, and what lies before the first of them from side files.
+
+    May touch these two readers, and of the segments only what they have learned about indexes. It writes nothing.
+    """
+
+    def __init__(self, topic: str, host: ReadingHost, segments: SegmentList, state: LogState) -> None:
+        self.cold = ColdReader(topic, host, segments, holes=state.holes)
+        self.carried = Carried(topic, host, state.carried)
+        self._segments = segments
+
+    def batch_at(self, sequence: int) -> Batch | None:
+        """Return what can be had without waiting; None: a thread has been asked."""
+        if sequence < self._segments.first:
+            return self.carried.batch_at(sequence)
+        return self.cold.batch_at(sequence)
+
+    def next_readable(self, sequence: int) -> int:
+        first = self._segments.first
+        if sequence < first:
+            if self.carried and self.carried.holds(sequence):
+                return sequence
+            sequence = first
+        return self.cold.next_readable(sequence)
+
+    def end_of_refused(self, sequence: int) -> int:
+        return self._refusals_at(sequence).end_of(sequence)
+
+    def _refusals_at(self, sequence: int) -> Refusals:
+        return self.cold.refusals if sequence >= self._segments.first else self.carried.refusals
+
+    def ask_again(self, refusals: Refusals) -> None:
+        """Read what the disk has refused for long, if this log was refused it."""
+        if self.cold.refusals is refusals:
+            self.cold.ask_again()
+        elif self.carried.refusals is refusals:
+            self.carried.ask_again()
+
+    @property
+    def refused(self) -> int:
+        """How many reads are tried again because the disk refuses them."""
+        return len(self.cold.refusals) + len(self.carried.refusals)
+
+    def loaded(self, load: AnyLoad) -> None:
+        """Take what a thread has read."""
+        if isinstance(load, CarriedLoad):
+            self.carried.loaded(load)
+        elif isinstance(load, Load):
+            self.cold.loaded(load)
+
+    def carried_messages(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (sequence, count, due) of what is in side files only; due in milliseconds of the wall clock, 0 at once.
+
+        Blocks on the disk.
+        """
+        for header in self.carried.headers():
+            if header.base_sequence < self._segments.first:
+                due = header.timestamp // 1_000_000 + header.delay_ms + 1 if header.delay_ms else 0
+                yield header.base_sequence, header.count, due
