@@ -126,7 +126,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         store.lacks_front(name, start, end)
     broker.restore(states, recovered.logs, untold=untold)
     if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
-        store.set_topology(broker.topology())
+        store.topology.set_names(broker.topology())
     for name, count in broker.lost.items():
         log.error("TOPIC(%s): %d messages that channels wait for are not on disk any more", name, count)
     return broker
@@ -150,7 +150,7 @@ async def running_store(store: Store, broker: Broker, turn: Turn) -> AsyncIterat
             await store.sync()
         except NotSynced as error:
             # A disk that is full can be consumed empty. Until the journal is on it, publishing is refused.
-            store.distrust_journal(str(error))
+            store.journal_keeper.distrust(str(error))
         yield
         nursery.cancel_scope.cancel()
 

@@ -1,35 +1,27 @@
 """What the store does beside the turns: syncing, flushing, loading, tidying. Every job is a task that sleeps on an event.
 
 A *round* makes durable what was written before it began: indexes, segments, folders, the journal; only then are files
-removed that the journal says are finished. A round begins and ends on the loop, and `perform` runs in a thread, so the
-same three steps also serve where no loop runs (the end of the store, and tests).
+removed that the journal says are finished (round.py). A round begins and ends on the loop, and `perform` runs in a
+thread, so the same three steps also serve where no loop runs (the end of the store, and tests).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from common.wakeup import Wakeup
 from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
 from nsqd.log.data_path import Topology
-from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.files import remove_file
 from nsqd.log.reading import is_refusal
-from nsqd.log.sync_job import CommonFolders
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
     from nsqd.log.cold import AnyLoad
-    from nsqd.log.journal import JournalSync
     from nsqd.log.store import Store
-    from nsqd.log.sync_job import SyncJob
-    from nsqd.log.topic_log import DiskLog
 
 log = logging.getLogger(__name__)
 
@@ -43,133 +35,8 @@ IDLE_AFTER: Final = 10.0  # seconds without use until descriptors and blocks are
 REPAIR_INTERVAL: Final = 1.0
 LOAD_INTERVAL: Final = 0.25  # between two tries of a read that the disk refuses
 LOADING_THREADS: Final = 4
-SYNCING_THREADS: Final = 4
-MANY_LOGS: Final = 32  # in a round, from which on it uses several threads
 PROBE_BYTES: Final = 256 * 1024
 _PROBE: Final = "probe.tmp"
-
-
-class Wakeups:
-    """What the tasks of a store sleep on."""
-
-    def __init__(self) -> None:
-        self.sync = Wakeup()
-        self.hurry = Wakeup()  # ends the pause between two rounds early
-        self.flush = Wakeup()
-        self.load = Wakeup()
-        self.topology = Wakeup()
-        self.rotation = Wakeup()
-        self.repair = Wakeup()
-        self.idle = Wakeup()
-        self.carry = Wakeup()
-
-
-class Outcome:
-    """The result of a round of syncs, which `Store.sync` waits for."""
-
-    def __init__(self) -> None:
-        self.ended = trio.Event()
-        self.error: str | None = None  # the journal's
-        self.log_errors: dict[str, str] = {}  # by topic
-        self.is_wanted = False
-
-
-class Round:
-    def __init__(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-        self.logs: list[DiskLog] = []  # whose jobs these are, in the same order
-        self.jobs: list[SyncJob] = []
-        self.journal: JournalSync | None = None
-        self.files: list[Path] = []  # to be removed, oldest first
-        self.held: list[Path] = []  # these only when their folder is synced
-        self.held_error: str | None = None  # why it could not be
-        self._removing = Lock()
-        self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
-        self.gone: dict[str, str] = {}  # their log ids and topics
-        self.folders: list[Path] = []
-        self.error: str | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.jobs or self.journal or self.files or self.held or self.renamed_in or self.folders)
-
-    def perform(self, files: Files) -> None:
-        self._sync_logs(files)
-        if self.journal is not None:
-            self.journal.perform(files)
-            if self.journal.error is not None:
-                return
-        self._keep_files_of_unsynced_folders(files)
-        while self._removes_one(files):
-            pass
-        if self.error is not None:
-            return
-        if self.renamed_in is not None:
-            try:
-                files.sync_folder(self.renamed_in)
-            except OSError as error:  # the journal knows that they are gone
-                self.error = error_text("fsync", self.renamed_in, error)
-                return
-            self.renamed_in = None
-        while self.folders:
-            try:
-                files.remove_folder(self.folders[0])
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                self.error = error_text("remove", self.folders[0], error)
-                return
-            del self.folders[0]
-
-    def _sync_logs(self, files: Files) -> None:
-        """Sync many logs in several threads: a file system joins syncs that it is asked for at the same time."""
-        common = CommonFolders(files)
-
-        def sync(first: int, step: int) -> None:
-            for job in self.jobs[first::step]:
-                job.perform(files, common)
-
-        if len(self.jobs) < MANY_LOGS:
-            sync(0, 1)
-            return
-        with ThreadPoolExecutor(SYNCING_THREADS) as threads:
-            for future in [threads.submit(sync, first, SYNCING_THREADS) for first in range(SYNCING_THREADS)]:
-                future.result()
-
-    def _keep_files_of_unsynced_folders(self, files: Files) -> None:
-        """Keep older files of folders that are not synced: a power cut may lose the newest name, and they tell how far the log got."""
-        errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
-        for folder in {path.parent for path in self.held}:
-            try:  # it needs no space, so a full disk can always be emptied
-                files.sync_folder(folder)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                errors[folder] = error_text("fsync", folder, error)
-        with self._removing:
-            finished = self.held + self.files
-            self.held = [path for path in finished if path.parent in errors]
-            self.files = [path for path in finished if path.parent not in errors]
-            if self.held:
-                self.held_error = errors[self.held[0].parent]
-
-    def _removes_one(self, files: Files) -> bool:
-        with self._removing:
-            if not self.files:
-                return False
-            try:
-                remove_file(files, self.files[0])
-            except OSError as error:
-                self.error = error_text("remove", self.files[0], error)
-                return False
-            del self.files[0]
-            return True
-
-    def spare(self, folder: Path) -> None:
-        """Has nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
-        with self._removing:
-            self.files = [path for path in self.files if path.parent != folder]
-            self.held = [path for path in self.held if path.parent != folder]
 
 
 class Topics(Protocol):
@@ -225,18 +92,18 @@ class Committer:
                 if not round_.is_empty:
                     await trio.to_thread.run_sync(round_.perform, store.files)
                 took = trio.current_time() - started
-                if store.end_round(round_):
+                if store.rounds.end(round_):
                     self._on_settled()
             await self._pause(min(took, store.settings.sync_timeout))
 
     async def _pause(self, seconds: float) -> None:
         """Leaves the disk to the writers for about as long as the sync has kept it, unless somebody waits."""
         with trio.move_on_after(SHORTEST_PAUSE):
-            while not self._store.somebody_waits_for_sync:
+            while not self._store.rounds.is_awaited:
                 await self._wakeups.hurry.wait()
             return
         with trio.move_on_after(max(0.0, seconds - SHORTEST_PAUSE)):
-            while not self._store.has_to_hurry:
+            while not self._store.rounds.has_to_hurry:
                 await self._wakeups.hurry.wait()
 
     async def _flush(self) -> None:
@@ -260,8 +127,8 @@ class Committer:
         async with trio.open_nursery() as nursery:
             while True:
                 await self._wakeups.load.wait()
-                while store.loads:
-                    nursery.start_soon(perform, store.loads.popleft())
+                while store.reads.loads:
+                    nursery.start_soon(perform, store.reads.loads.popleft())
 
     async def _save_topology(self) -> None:
         store = self._store
@@ -269,32 +136,32 @@ class Committer:
             await self._wakeups.topology.wait()
             with trio.CancelScope(shield=True):  # as with a round
                 spent = await self._collect_names()
-                topology = store.take_topology()
+                topology = store.topology.take()
                 if topology is not None:
                     try:
                         await trio.to_thread.run_sync(store.data_path.write_topology, topology.json())
                     except OSError as error:
-                        store.topology_failed(topology, error)
+                        store.topology.failed(topology, error)
                     else:
-                        store.topology_saved()
+                        store.topology.saved()
             await trio.sleep(max(TOPOLOGY_INTERVAL, spent * TOPOLOGY_SHARE))
 
     async def _collect_names(self) -> float:
         """If names have changed, collect a new topology in slices. Return the seconds of work."""
         store = self._store
-        names = store.take_new_names()
+        names = store.topology.take_new_names()
         if names is None:
             return 0.0
         topology = Topology()
         spent = 0.0
         began = store.now()
         for part in names:
-            store.add_names(topology, part)
+            store.topology.add_names(topology, part)
             if (so_far := store.now() - began) >= TOPOLOGY_SLICE:
                 await trio.lowlevel.checkpoint()
                 spent += so_far
                 began = store.now()
-        store.save_topology(topology)
+        store.topology.save(topology)
         return spent + store.now() - began
 
     async def _rotate(self) -> None:
@@ -320,7 +187,7 @@ class Committer:
             await self._wakeups.repair.wait()
             while store.faults:
                 await trio.sleep(REPAIR_INTERVAL)
-                has_space = store.needs_space and await trio.to_thread.run_sync(disk_takes_data, store)
+                has_space = store.repairs.needs_space and await trio.to_thread.run_sync(disk_takes_data, store)
                 store.repair(has_space=has_space)
 
     async def _tidy(self) -> None:

@@ -9,8 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.broker.batch import Batch
-    from nsqd.log.cold import ReadDescriptors
-    from nsqd.log.cold_reader import ColdReader
+    from nsqd.log.cold_reader import ColdReader, ReadingHost
     from nsqd.log.segment import Segment
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.settings import LogSettings
@@ -22,7 +21,9 @@ class ExpiryHost(Protocol):
 
     settings: LogSettings
     age_clock: Callable[[], int]
-    descriptors: ReadDescriptors
+
+    @property
+    def reads(self) -> ReadingHost: ...
 
     def remove(self, paths: list[Path]) -> None:
         """Remove these files, whose messages are finished, when the journal's sync has made that lasting."""
@@ -94,5 +95,5 @@ class Expiry:
         self._cold.forget_before(self._segments.first)
         self._unsynced.forget(gone)
         for segment in gone:
-            self._host.descriptors.forget(segment.path)
+            self._host.reads.descriptors.forget(segment.path)
         self._host.remove([path for segment in gone for path in (segment.path, segment.index_path)])

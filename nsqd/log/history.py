@@ -57,7 +57,7 @@ class History:
 
     def follow(self, follower: Callable[[str], None]) -> None:
         """Have this called with the name of each topic of which there is more, or which is gone."""
-        self._store.follow(follower)
+        self._store.rounds.follow(follower)
 
 
 class Past:

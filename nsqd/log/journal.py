@@ -29,12 +29,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from nsqd.log import journal_format
 from nsqd.log.cold import copy_aside
+from nsqd.log.damage import Damage
 from nsqd.log.data_path import JOURNAL_PREFIX, JournalEnd, is_journal
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
 from nsqd.log.journal_format import Frame
 from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
 from nsqd.log.reading import ReadRefused, opened_to_read
-from nsqd.log.recovery import Damage
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from nsqd.log.carried import number_of_name, scan_carried
 from nsqd.log.cold import copy_aside, keep_aside
+from nsqd.log.damage import Damage
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.log_state import LogState
 from nsqd.log.reading import ReadRefused, opened_to_read, strictly
@@ -37,19 +37,6 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Something on disk that is not what was written there."""
-
-    topic: str  # "" for what belongs to none
-    file: str
-    offset: int
-    first: int  # the sequences [first, end) cannot be read
-    end: int
-    kept: str  # where a copy of the bad bytes is, or ""
-    text: str
 
 
 class Checkpoint(NamedTuple):

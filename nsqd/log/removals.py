@@ -1,6 +1,6 @@
 """What is on its way out: files whose messages are all finished, and the folders of deleted logs.
 
-Nothing of it may go before the journal's sync has made lasting why it may, so it goes in rounds (see committer.py):
+Nothing of it may go before the journal's sync has made lasting why it may, so it goes in rounds (see round.py):
 
     finished file ─► its folder's names are synced ─────────────► removed
     deleted log ─► renamed ─► the journal knows ─► name is synced ─► folder removed
@@ -8,22 +8,29 @@ Nothing of it may go before the journal's sync has made lasting why it may, so i
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsqd.log.faults import Fault
 from nsqd.log.files import Files, error_text
 
 if TYPE_CHECKING:
-    from nsqd.log.committer import Round
     from nsqd.log.data_path import DataPath
+    from nsqd.log.faults import Faults
+    from nsqd.log.round import Round
 
 
 class Removals:
-    def __init__(self, data_path: DataPath, files: Files) -> None:
+    """Lets files and folders go, step by step. May touch the file system, the faults of its own, and its part of a round."""
+
+    def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_rounds: Callable[[], object]) -> None:
+        """`wake_rounds`: there is something for the next round."""
         self.gone: dict[str, str] = {}  # log ids, topics: deleted, and the folder's new name is not durable yet
-        self.error: str | None = None  # why something could not be removed
-        self.rename_error: str | None = None  # why a deleted log still has its name
+        self._faults = faults
+        self._wake_rounds = wake_rounds
+        self._error: str | None = None  # why something could not be removed
+        self._rename_error: str | None = None  # why a deleted log still has its name
         self._data_path = data_path
         self._disk = files
         self._files: list[Path] = []
@@ -33,6 +40,7 @@ class Removals:
 
     def remove(self, paths: list[Path]) -> None:
         self._files += paths
+        self._wake_rounds()
 
     def adopt(self, folders: list[Path]) -> None:
         """All that an earlier process has left."""
@@ -41,6 +49,11 @@ class Removals:
     def let_go(self, topic: str, log_id: str) -> None:
         """The journal knows that this log is gone, so it does not come back, be its folder renamed now or later."""
         self.gone[log_id] = topic
+        self._rename(topic, log_id)
+        self._tell_faults()
+        self._wake_rounds()
+
+    def _rename(self, topic: str, log_id: str) -> None:
         folder = self._data_path.topic_folder(topic)
         try:
             self.move_away(folder)
@@ -48,7 +61,7 @@ class Removals:
             pass
         except OSError as error:
             self._unmoved[log_id] = topic
-            self.rename_error = error_text("rename", folder, error)
+            self._rename_error = error_text("rename", folder, error)
 
     def move_away(self, folder: Path) -> None:
         """The folder's files follow in the background. Raises OSError."""
@@ -57,9 +70,11 @@ class Removals:
         self._disk.rename(folder, target)
         self._folders.append(target)
         self._renamed = True
+        self._wake_rounds()
 
     def try_again(self) -> None:
-        self.rename_error = None
+        """Rename the folders that could not be renamed before."""
+        self._rename_error = None
         unmoved, self._unmoved = self._unmoved, {}
         for log_id, topic in unmoved.items():
             folder = self._data_path.topic_folder(topic)
@@ -67,10 +82,19 @@ class Removals:
                 found = self._data_path.read_log_id(folder)
             except OSError as error:
                 self._unmoved[log_id] = topic
-                self.rename_error = error_text("read", folder, error)
+                self._rename_error = error_text("read", folder, error)
                 continue
             if found == log_id:  # else there is a new one
-                self.let_go(topic, log_id)
+                self._rename(topic, log_id)
+        self._tell_faults()
+        self._wake_rounds()
+
+    def _tell_faults(self) -> None:
+        for source, error in ((Fault.DROPPING, self._rename_error), (Fault.REMOVAL, self._error)):
+            if error is None:
+                self._faults.repaired(source)
+            else:
+                self._faults.broken(source, error)
 
     def spare(self, folder: Path) -> None:
         """A topic of the same name gets files of the same names: what was to be removed goes with the folder."""
@@ -93,9 +117,9 @@ class Removals:
     def end_round(self, round_: Round) -> None:
         error = round_.error or (round_.held_error if round_.held else None)
         if error is not None:
-            self.error = error
+            self._error = error
         elif not (round_.held or round_.files or round_.folders):
-            self.error = None
+            self._error = None
         self._files = round_.held + round_.files + self._files  # what could not be removed
         self._folders = round_.folders + self._folders
         if round_.renamed_in is not None:
@@ -103,3 +127,4 @@ class Removals:
         else:
             for log_id in round_.gone:
                 self.gone.pop(log_id, None)
+        self._tell_faults()

@@ -23,7 +23,7 @@ class WriterHost(Protocol):
     files: Files
 
     def file_opened(self, writer: SegmentWriter) -> None:
-        """The writer holds a descriptor, and has room for more of them if it calls `close` on others."""
+        """Hear that the writer holds a descriptor, and close those of others if there are too many."""
 
 
 class SegmentWriter:

@@ -5,26 +5,27 @@ Of each single log see recovery.py.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from nsqd.log.damage import Damage, report
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
 from nsqd.log.journal import JournalContents
 from nsqd.log.keys import keys_in
 from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of, node_change, split_changes
 from nsqd.log.reading import patiently
-from nsqd.log.recovery import Damage, recover_log
+from nsqd.log.recovery import recover_log
 from nsqd.log.segment import newest_in
-from nsqd.log.topic_log import DiskLog
+from nsqd.log.topic_log import DiskLog, LogHost
 
 if TYPE_CHECKING:
+    from nsqd.log.data_path import DataPath
+    from nsqd.log.journal import Journal
     from nsqd.log.log_state import LogState
+    from nsqd.log.memory_log import MemoryLog
     from nsqd.log.packed_changes import PackedChanges
-    from nsqd.log.store import Store
-
-log = logging.getLogger(__name__)
+    from nsqd.log.removals import Removals
 
 T = TypeVar("T")
 
@@ -45,10 +46,23 @@ class Recovered:
     journal_is_whole: bool
 
 
+class RecoveringStore(LogHost, Protocol):
+    """What a start fills, and what it uses on the way."""
+
+    data_path: DataPath
+    journal: Journal
+    logs: dict[str, DiskLog | MemoryLog]
+    damage: list[Damage]
+    removals: Removals
+    pause: Callable[[float], None]  # how it waits for the disk
+
+    def disk_logs(self) -> list[DiskLog]: ...
+
+
 class StoreRecovery:
     """Fills a store that was just opened."""
 
-    def __init__(self, store: Store, new_id: Callable[[], str]) -> None:
+    def __init__(self, store: RecoveringStore, new_id: Callable[[], str]) -> None:
         self._store = store
         self._new_id = new_id
         self._data_path = store.data_path
@@ -70,7 +84,7 @@ class StoreRecovery:
             self._recover_topic(topic, told, moved)
         self._look_for_lost_folders(told, moved)
         self._settle_node(told)
-        self._patiently(self._store.adopt_dropped_folders)
+        self._store.removals.adopt(self._patiently(data_path.dropped_folders))
         topology = self._recover_topology(told.gone)
         for damage in self._damage:
             report(damage)
@@ -95,7 +109,7 @@ class StoreRecovery:
     def _recover_topic(self, topic: str, told: RecoveredChanges, moved: set[str]) -> None:
         log_id = self._patiently(lambda: self._data_path.read_log_id(self._data_path.topic_folder(topic)))
         if log_id is not None and log_id in told.gone:  # it could not be renamed, or the new name was not durable
-            self._store.let_go(topic, log_id)
+            self._store.removals.let_go(topic, log_id)
         else:
             self._recover_log(topic, told, moved)
 
@@ -214,16 +228,3 @@ class StoreRecovery:
                 segment.keyed = max(timestamp for _, timestamp in found)
                 keys += found
         state.keys += keys  # at once, as the disk may refuse, and then all are read again
-
-
-def report(damage: Damage) -> None:
-    log.warning(
-        "%s topic=%s file=%s offset=%d first=%d end=%d kept=%s",
-        damage.text,
-        damage.topic,
-        damage.file,
-        damage.offset,
-        damage.first,
-        damage.end,
-        damage.kept,
-    )

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack import Ack
 from nsqd.log.carrying import Carrying, CarryingHost
-from nsqd.log.cold_reader import ReadingHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import error_text
 from nsqd.log.log_fault import LogFault
@@ -27,7 +26,7 @@ from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
 from nsqd.log.segment import Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.segment_writer import SegmentWriter, WriterHost
+from nsqd.log.segment_writer import SegmentWriter
 from nsqd.log.tail_cache import TailCache, find_batch
 from nsqd.log.unsynced import Unsynced
 from nsqd.log.write_buffer import WriteBuffer, record_size
@@ -35,7 +34,9 @@ from nsqd.log.write_buffer import WriteBuffer, record_size
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.log.faults import Faults
+    from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
+    from nsqd.log.segment_writer import WriterHost
     from nsqd.log.settings import LogSettings
     from nsqd.log.space import Space
     from nsqd.log.sync_job import SyncJob
@@ -43,13 +44,17 @@ if TYPE_CHECKING:
 BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
 
 
-class LogHost(ReadingHost, WriterHost, ExpiryHost, CarryingHost, Protocol):
+class LogHost(ExpiryHost, CarryingHost, Protocol):
     """What a log and its parts ask of the store that they belong to."""
 
     settings: LogSettings
     dirty: list[DiskLog]  # to be written in this turn
     faults: Faults
+    files: Files
     space: Space
+
+    @property
+    def writers(self) -> WriterHost: ...
 
     def now(self) -> float: ...
 
@@ -94,10 +99,10 @@ class DiskLog:
         self._refusal: str | None = None  # of this turn
         self._fault = LogFault(host.now)
         self._segments = SegmentList(state.segments, state.tail)
-        self.writer = SegmentWriter(folder, host, self._segments)
+        self.writer = SegmentWriter(folder, host.writers, self._segments)
         self._unsynced = Unsynced(folder, state)
         self._cache = TailCache(state.tail, most_messages=settings.mem_queue_size, most_bytes=settings.mem_queue_bytes)
-        self.reader = LogReader(topic, host, self._segments, state)
+        self.reader = LogReader(topic, host.reads, self._segments, state)
         self.expiry = Expiry(topic, host, self._segments, self.reader.cold, self._unsynced)
         self.carrying = Carrying(
             topic,
@@ -432,7 +437,7 @@ class DiskLog:
         """Gives back descriptors; what was not written is gone."""
         self.writer.close()
         for path in [*(segment.path for segment in self._segments), *(file.path for file in self.reader.carried.files)]:
-            self._host.descriptors.forget(path)
+            self._host.reads.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
         """The topic is deleted. Publishers that still wait are told."""

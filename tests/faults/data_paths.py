@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.fsck import cli as fsck
 from nsqd.log.carrying import carry_forward
+from nsqd.log.damage import Damage
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header
-from nsqd.log.recovery import Damage
 from nsqd.log.store import Store
 from nsqd.options import Options
 from nsqd.start import restored_broker
@@ -73,8 +73,8 @@ class DiskNode:
     def turn(self) -> None:
         self._turn.begin()
         self._turn.finish()
-        while self.store.loads:
-            load = self.store.loads.popleft()
+        while self.store.reads.loads:
+            load = self.store.reads.loads.popleft()
             load.perform(self.store.files)
             self.store.end_load(load)
             self.broker.loaded(load.topic)
@@ -86,12 +86,12 @@ class DiskNode:
         self.broker.record_progress()
         if self.broker.shape_unsaved:
             self.broker.shape_unsaved = False
-            self.store.set_topology(self.broker.topology())
-        if (topology := self.store.take_topology()) is not None:
+            self.store.topology.set_names(self.broker.topology())
+        if (topology := self.store.topology.take()) is not None:
             self.store.data_path.write_topology(topology.json())
         round_ = self.store.begin_round()
         round_.perform(self.store.files)
-        self.store.end_round(round_)
+        self.store.rounds.end(round_)
         self.store.flush()
 
     def write_next_snapshot(self) -> bool:

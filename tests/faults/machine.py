@@ -127,10 +127,10 @@ class Machine:
         self._turn = Turn(self.broker, store, announce=tell_nobody, flush=lambda: self.flush())
         round_ = store.begin_round()
         round_.perform(self.disk)
-        store.end_round(round_)
-        self.starts_synced = round_.outcome.error is None
-        if round_.outcome.error is not None:
-            store.distrust_journal(round_.outcome.error)
+        store.rounds.end(round_)
+        self.starts_synced = round_.result.error is None
+        if round_.result.error is not None:
+            store.journal_keeper.distrust(round_.result.error)
         for task in (
             self._commit,
             self._write_buffers,
@@ -175,7 +175,7 @@ class Machine:
     @property
     def topology_is_unsaved(self) -> bool:
         store = self.store
-        is_waiting = self.broker.shape_unsaved or store._topology is not None
+        is_waiting = self.broker.shape_unsaved or store.topology.is_unsaved
         return is_waiting or self._saves_topology or Fault.TOPOLOGY in store.faults
 
     # Time
@@ -189,16 +189,13 @@ class Machine:
     def sync(self, *topics: str) -> str | None:
         """What `Store.sync` does for operators; returns the error, if any."""
         self.store.write_logs()
-        outcome = self.store._outcome
-        outcome.is_wanted = True
-        self.store.wakeups.sync.set()
+        result = self.store.rounds.wanted_result()
         end = self.clock.monotonic() + LONGEST_SYNC
-        while not outcome.ended.is_set():
+        while not result.ended.is_set():
             due = self._next_due()
             assert due < end, "a sync that somebody waits for never happens"
             self._run_what_is_due(due)
-        errors = [outcome.error, *(outcome.log_errors.get(topic) for topic in topics)]
-        return next((error for error in errors if error is not None), None)
+        return result.error_of(topics)
 
     def _next_due(self) -> float:
         now = self.clock.monotonic()
@@ -254,11 +251,11 @@ class Machine:
             if not round_.is_empty:
                 round_.perform(self.disk)
             yield self._a_while()
-            if store.end_round(round_):
+            if store.rounds.end(round_):
                 self._settled()
-            self.on_round_ended(round_.outcome.error)
+            self.on_round_ended(round_.result.error)
             self._shielded -= 1
-            yield 0.01 if store.somebody_waits_for_sync else self.random.choice((0.01, 0.05, 0.5))
+            yield 0.01 if store.rounds.is_awaited else self.random.choice((0.01, 0.05, 0.5))
 
     def _write_buffers(self) -> Task:
         while True:
@@ -270,8 +267,8 @@ class Machine:
         store = self.store
         while True:
             yield store.wakeups.load
-            while store.loads:
-                self._start_task(self._perform(store.loads.popleft()))
+            while store.reads.loads:
+                self._start_task(self._perform(store.reads.loads.popleft()))
 
     def _perform(self, load: AnyLoad) -> Task:
         yield self._a_while()
@@ -286,15 +283,15 @@ class Machine:
             yield store.wakeups.topology
             self._shielded += 1
             self._saves_topology = True
-            topology = store.take_topology()
+            topology = store.topology.take()
             yield self._a_while()
             if topology is not None:
                 try:
                     store.data_path.write_topology(topology.json())
                 except OSError as error:
-                    store.topology_failed(topology, error)
+                    store.topology.failed(topology, error)
                 else:
-                    store.topology_saved()
+                    store.topology.saved()
             self._shielded -= 1
             self._saves_topology = False
             yield TOPOLOGY_INTERVAL
@@ -315,7 +312,7 @@ class Machine:
             yield store.wakeups.repair
             while store.faults:
                 yield REPAIR_INTERVAL
-                has_space = store.needs_space and disk_takes_data(store)
+                has_space = store.repairs.needs_space and disk_takes_data(store)
                 store.repair(has_space=has_space)
 
     def _tidy(self) -> Task:
@@ -356,7 +353,7 @@ class Machine:
             yield PROGRESS_INTERVAL
             if broker.shape_unsaved:
                 broker.shape_unsaved = False
-                store.set_topology(broker.topology())
+                store.topology.set_names(broker.topology())
             broker.record_progress()
             store.write_journal(force=True)
 

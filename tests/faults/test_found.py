@@ -45,7 +45,7 @@ def test_so_does_one_made_anew_while_a_round_is_going_on() -> None:
     store.store.drop_log("t")
     store.publish(b"c")
     round_.perform(disk)
-    store.store.end_round(round_)
+    store.store.rounds.end(round_)
     store = restart(store, disk, Crash.KILL)
     assert texts(store.read()) == "c"
 
@@ -216,7 +216,7 @@ def test_a_topic_made_anew_in_a_round_whose_sync_fails_keeps_its_files() -> None
     store.store.drop_log("t")
     disk.heal()
     store.publish(b"c")
-    store.store.end_round(round_)
+    store.store.rounds.end(round_)
     store.sync()
     store.sync()
     store = restart(store, disk, Crash.KILL)

@@ -73,8 +73,8 @@ CASES = [
     Case("sync of the journal", ("sync",), in_journal, change_something),
     Case("unlink", ("unlink",), in_log, release_first),
     Case("rename", ("rename",), provoke=lambda store: store.store.drop_log("other")),
-    Case("topology", ("rename",), provoke=lambda store: store.store.set_topology({"n": 1})),
-    Case("topology's write", ("create", "open"), provoke=lambda store: store.store.set_topology({})),
+    Case("topology", ("rename",), provoke=lambda store: store.store.topology.set_names({"n": 1})),
+    Case("topology's write", ("create", "open"), provoke=lambda store: store.store.topology.set_names({})),
 ]
 
 

@@ -112,13 +112,13 @@ class Life:
         while True:
             self._load()
             came = self.client.messages()
-            if not came and not self.store.loads:
+            if not came and not self.store.reads.loads:
                 return found
             found += came
 
     def _load(self) -> None:
-        while self.store.loads:
-            load = self.store.loads.popleft()
+        while self.store.reads.loads:
+            load = self.store.reads.loads.popleft()
             load.perform(self.store.files)
             self.store.end_load(load)
             self.broker.loaded(load.topic)
@@ -171,7 +171,7 @@ class Life:
     def _round(self) -> None:
         round_ = self.store.begin_round()
         round_.perform(self.store.files)
-        self.store.end_round(round_)
+        self.store.rounds.end(round_)
 
     def _rotate(self) -> None:
         if self.store.journal.wants_rotation:

@@ -83,7 +83,7 @@ class OpenStore:
     def sync(self) -> None:
         round_ = self.store.begin_round()
         round_.perform(self.store.files)
-        self.store.end_round(round_)
+        self.store.rounds.end(round_)
 
     def checkpoint(self) -> None:
         """What has happened 100 ms later."""
@@ -114,8 +114,8 @@ class OpenStore:
 
     def load(self) -> list[Load]:
         """Does the reads that wait for a thread."""
-        loads = list(self.store.loads)
-        self.store.loads.clear()
+        loads = list(self.store.reads.loads)
+        self.store.reads.loads.clear()
         for load in loads:
             load.perform(self.store.files)
             if load.is_put_off:

@@ -187,7 +187,7 @@ def test_side_files_are_found_after_a_start(tmp_path: Path, is_cached: bool) -> 
         topic.needed = {1, 2, 6, 11}
         topic.carry()
     with opened(tmp_path, **SEGMENT) as store:
-        store.store.reads_cache = is_cached
+        store.store.reads.reads_cache = is_cached
         topic = Topic(store)
         topic.needed = {1, 2, 6, 11}
         assert topic.log.first == 20

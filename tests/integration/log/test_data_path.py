@@ -150,7 +150,7 @@ def test_any_legal_name_of_a_topic_can_be_a_folder(tmp_path: Path, topic: str) -
 
 def test_topology_comes_back(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
-        store.store.set_topology({"t": ["c"]})
+        store.store.topology.set_names({"t": ["c"]})
         store.store.close()
     with opened(tmp_path) as store:
         assert store.recovered.topology == {"t": ["c"]}
@@ -177,7 +177,7 @@ def test_folder_that_has_taken_the_data_paths_place_is_left_as_it_is(tmp_path: P
         store.log("new")
         store.store.drop_log("dropped")
         store.store.reserve_ids(1 << 40)
-        store.store.set_topology({"new": {}})
+        store.store.topology.set_names({"new": {}})
         store.store.repair()
         store.sync()
         store.store.close()

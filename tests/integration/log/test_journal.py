@@ -148,7 +148,7 @@ def test_sync_that_goes_well_does_not_hide_that_a_write_has_failed(tmp_path: Pat
         files.fail("write")
         record(store, ("n", 2))
         round_.perform(files)
-        store.store.end_round(round_)
+        store.store.rounds.end(round_)
         assert store.store.journal_error is not None
         files.recover()
         store.store.repair()
@@ -162,7 +162,7 @@ def test_what_recovery_told_must_be_synced_before_the_journal_is_trusted(tmp_pat
         record(store, ("n", 1))
         store.sync()
         assert store.store.journal_error is not None
-        store.store.distrust_journal(store.store.journal_error)
+        store.store.journal_keeper.distrust(store.store.journal_error)
         store.sync()  # of nothing
         files.recover()
         store.store.repair()

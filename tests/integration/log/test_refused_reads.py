@@ -49,7 +49,7 @@ def test_carry_that_is_refused_its_segments_is_put_off(tmp_path: Path, files: Tr
         refuse(files, ".log")
         topic.carry()
         assert contents(topic.log.folder) == before
-        assert (store.store.damage, topic.log.waiting_for_disk, store.store.reads_refused) == ([], 1, 1)
+        assert (store.store.damage, topic.log.waiting_for_disk, store.store.reads.refused_reads) == ([], 1, 1)
         assert topic.log.carrying.due_at == store.clock.now + 1.0
         topic.carry()
         assert topic.log.carrying.due_at == store.clock.now + 2.0

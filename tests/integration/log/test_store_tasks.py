@@ -106,7 +106,7 @@ def test_sync_waits_for_no_log_that_becomes_unsynced_after_it(tmp_path: Path) ->
                 assert nursery.child_tasks, rounds
                 round_ = store.store.begin_round(2)
                 round_.perform(store.store.files)
-                store.store.end_round(round_)
+                store.store.rounds.end(round_)
                 for topic in topics:
                     store.publish(b"after", topic=topic)
                 await trio.testing.wait_all_tasks_blocked()
@@ -131,7 +131,7 @@ def test_sync_ends_though_the_logs_it_waits_for_were_deleted(tmp_path: Path) -> 
             for _ in range(2):
                 round_ = store.store.begin_round(1)
                 round_.perform(store.store.files)
-                store.store.end_round(round_)
+                store.store.rounds.end(round_)
                 store.store.drop_log("b")
                 store.store.drop_log("c")
                 await trio.testing.wait_all_tasks_blocked()
@@ -164,7 +164,7 @@ def test_round_that_is_cancelled_before_its_thread_began_is_not_lost(tmp_path: P
         async with trio.open_nursery() as nursery:
             await nursery.start(opened.run)
             opened.publish(b"a")
-            opened.store.set_topology({"n": 1})
+            opened.store.topology.set_names({"n": 1})
             for _ in range(cancelled_after):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
@@ -254,7 +254,7 @@ def test_store_at_rest_does_nothing(tmp_path: Path) -> None:
             for n in range(50):
                 store.publish(b"a", topic=f"t{n}")
             store.store.record(("topic", "t"), urgent=True)
-            store.store.set_topology({})
+            store.store.topology.set_names({})
             await trio.sleep(60)
             files.calls.clear()
             instrument = CountSteps()
@@ -286,9 +286,9 @@ def test_idle_topics_give_back_descriptors_and_blocks(tmp_path: Path) -> None:
                 store.publish(b"a")
             await trio.sleep(15)
             store.read()
-            assert len(store.store.descriptors) == 1
+            assert len(store.store.reads.descriptors) == 1
             await trio.sleep(30)
-            assert len(store.store.descriptors) == 0
+            assert len(store.store.reads.descriptors) == 0
             assert store.log().reader.cold._blocks is None
             assert store.log().writer._descriptor == -1
             store.publish(b"b")
@@ -353,7 +353,7 @@ def test_topology_is_saved_in_the_background_and_not_too_often(tmp_path: Path) -
     async def test() -> None:
         async with running(tmp_path, files) as store:
             for n in range(20):
-                store.store.set_topology({"n": n})
+                store.store.topology.set_names({"n": n})
                 await trio.sleep(0.05)
             await trio.sleep(1)
         assert json.loads((tmp_path / "topology.json").read_text())["topology"] == {"n": 19}
@@ -389,7 +389,7 @@ def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None
     async def test() -> None:
         async with running(tmp_path, files) as store:
             files.fail("write")
-            store.store.set_topology({"n": 1})
+            store.store.topology.set_names({"n": 1})
             await trio.sleep(1)
             assert b'"n"' not in (tmp_path / "topology.json").read_bytes()
             files.recover()

@@ -253,7 +253,7 @@ def test_page_cache_is_read_at_once(tmp_path: Path) -> None:
         batch = store.log().batch_at(0)
         assert batch is not None
         assert batch.body(0) == b"0"
-        assert not store.store.loads
+        assert not store.store.reads.loads
 
 
 def test_one_read_serves_many_batches(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_who_reads_on_finds_that_a_thread_was_there_before(tmp_path: Path) -> No
         for sequence in range(0, 40_000, 200):
             files.calls.clear()
             assert log.batch_at(sequence) is not None
-            if store.store.loads:
+            if store.store.reads.loads:
                 store.load()
                 assert ("read", f"{0:020}.log") in files.calls
                 break
@@ -345,7 +345,7 @@ def test_who_looks_here_and_there_has_nothing_read_ahead(tmp_path: Path) -> None
         log = store.log()
         for sequence in range(79_900, 300, -7000):
             assert log.batch_at(sequence) is not None
-        assert not store.store.loads
+        assert not store.store.reads.loads
 
 
 def test_missing_index_is_made_again(tmp_path: Path) -> None:
@@ -413,10 +413,10 @@ def test_idle_log_holds_no_descriptor(tmp_path: Path) -> None:
         store.publish(b"a")
         store.publish(b"b")
         store.read()
-        assert len(store.store.descriptors) == 1
+        assert len(store.store.reads.descriptors) == 1
         assert not store.store.give_back_what_is_idle()
         assert store.store.give_back_what_is_idle()
-        assert len(store.store.descriptors) == 0
+        assert len(store.store.reads.descriptors) == 0
         store.publish(b"c")
         assert store.read() == {0: b"a", 1: b"b", 2: b"c"}
 

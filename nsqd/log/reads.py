@@ -1,0 +1,91 @@
+"""Reading for all logs of a store: what threads are to read, what is held in memory, and what could not be read."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nsqd.log.cold import AnyLoad, ReadDescriptors
+from nsqd.log.damage import Damage, report
+from nsqd.log.files import error_text
+
+if TYPE_CHECKING:
+    from nsqd.log.cold_reader import HoldsBlocks
+    from nsqd.log.faults import Faults
+    from nsqd.log.files import Files
+    from nsqd.log.reading import Refusals
+    from nsqd.log.wakeups import Wakeups
+
+log = logging.getLogger(__name__)
+
+
+class Reads:
+    """Implements `ReadingHost` for the readers of all logs.
+
+    May touch descriptors for reading, the list of damage, the faults that are `Refusals`, and the committer's wake-ups.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        faults: Faults,
+        wakeups: Wakeups,
+        now: Callable[[], float],
+        damage: list[Damage],
+        *,
+        most_descriptors: int,
+    ) -> None:
+        self.files = files
+        self.now = now
+        self.descriptors = ReadDescriptors(files, most_descriptors)
+        self.reads_cache = True  # whether the file system tells what the page cache holds
+        self.loads: deque[AnyLoad] = deque()  # to be performed by threads
+        self.refused_reads = 0  # since the start
+        self._faults = faults
+        self._wakeups = wakeups
+        self._damage = damage
+        self._holders: dict[HoldsBlocks, None] = {}  # of blocks that were read
+
+    def load(self, load: AnyLoad) -> None:
+        self.loads.append(load)
+        self._wakeups.load.set()
+
+    def reads_cold(self, reader: HoldsBlocks) -> None:
+        self._holders[reader] = None
+        self._wakeups.idle.set()
+
+    def give_back_what_is_idle(self) -> bool:
+        """Have readers drop what was not used since the last call. Return whether nothing is left."""
+        for reader in [candidate for candidate in self._holders if candidate.forget_idle()]:
+            del self._holders[reader]
+        if not self._holders:
+            self.descriptors.close()
+        return not self._holders
+
+    def damaged(self, topic: str, load: AnyLoad) -> None:
+        kept = {path.name: str(path) for path in load.aside}
+        for hole in load.holes:
+            name = load.segment.path.name
+            copy = kept.get(f"{name}.damaged.{hole.offset}", "")
+            text = "damage is skipped" if load.error is None else str(load.error)
+            damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
+            self._damage.append(damage)
+            report(damage)
+
+    def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
+        self.refused_reads += 1
+        if load.bypassed is None:
+            return
+        first, end = load.bypassed
+        text = error_text("read", load.segment.path, load.error) if load.error is not None else ""
+        if refusals not in self._faults:
+            log.warning(
+                "the disk refuses to read messages, which are put off topic=%s first=%d end=%d", topic, first, end
+            )
+        self._faults.broken(refusals, text)
+
+    def read_again(self, refusals: Refusals) -> None:
+        if refusals.oldest_stretch is None:
+            self._faults.repaired(refusals)

@@ -1,0 +1,78 @@
+"""Trying again whatever is broken, once a second while something is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from nsqd.log.faults import Fault
+from nsqd.log.reading import Refusals
+from nsqd.log.topic_log import DiskLog
+
+if TYPE_CHECKING:
+    from nsqd.log.faults import Faults
+    from nsqd.log.journal_keeper import JournalKeeper
+    from nsqd.log.removals import Removals
+    from nsqd.log.space import Space
+    from nsqd.log.wakeups import Wakeups
+
+
+class Repairs:
+    """Goes through the faults, and asks what each of them is about to mend itself.
+
+    May touch only wake-ups: whoever has a fault takes it back when the next try goes well.
+    """
+
+    def __init__(
+        self,
+        faults: Faults,
+        wakeups: Wakeups,
+        *,
+        keeper: JournalKeeper,
+        removals: Removals,
+        space: Space,
+        logs: Callable[[], Iterable[DiskLog]],
+        reserve_ids: Callable[[], None],
+    ) -> None:
+        """`reserve_ids` writes the reservation of ids again, which was not written."""
+        self._faults = faults
+        self._wakeups = wakeups
+        self._keeper = keeper
+        self._removals = removals
+        self._space = space
+        self._logs = logs
+        self._reserve_ids = reserve_ids
+
+    @property
+    def needs_space(self) -> bool:
+        """Whether something is broken that only a disk which takes data can mend."""
+        if self._keeper.needs_space:
+            return True
+        need_none = (self._keeper.journal, Fault.PLACE, Fault.DROPPING, Fault.REMOVAL, Fault.RESERVE)
+        return any(source not in need_none and not isinstance(source, Refusals) for source in self._faults)
+
+    def run(self, *, has_space: bool) -> None:
+        """Try everything; without space only what needs little, or gives some back."""
+        for source in self._faults:
+            if source is self._keeper.journal:
+                self._keeper.repair(has_space=has_space)
+            elif source is Fault.DROPPING:
+                self._removals.try_again()
+            elif source is Fault.REMOVAL:
+                self._wakeups.sync.set()
+            elif source is Fault.RESERVE:
+                self._space.look()
+            elif isinstance(source, Refusals):
+                for log in self._logs():
+                    log.reader.ask_again(source)
+            elif has_space:
+                self._run_with_space(source)
+
+    def _run_with_space(self, source: object) -> None:
+        if isinstance(source, DiskLog):
+            source.try_to_repair()
+        elif source is Fault.IDS:
+            self._faults.repaired(source)
+            self._reserve_ids()
+        elif source is Fault.TOPOLOGY:
+            self._wakeups.topology.set()

@@ -1,0 +1,146 @@
+"""One round: what is made durable together, in a thread, and what may be removed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from nsqd.log.files import Files, error_text, remove_file
+from nsqd.log.sync_job import CommonFolders
+
+if TYPE_CHECKING:
+    from nsqd.log.journal import JournalSync
+    from nsqd.log.sync_job import SyncJob
+    from nsqd.log.topic_log import DiskLog
+
+SYNCING_THREADS: Final = 4
+MANY_LOGS: Final = 32  # in a round, from which on it uses several threads
+
+
+class RoundResult:
+    """The result of one round of syncs, awaited by `Store.sync`."""
+
+    def __init__(self) -> None:
+        self.ended = trio.Event()
+        self.error: str | None = None  # the journal's
+        self.log_errors: dict[str, str] = {}  # by topic
+        self.is_wanted = False  # a call waits for it
+
+    def error_of(self, topics: Iterable[str]) -> str | None:
+        """Return why not everything recorded or appended to these topics is on disk; None: it is."""
+        return self.error or next(
+            (error for topic in topics if (error := self.log_errors.get(topic)) is not None), None
+        )
+
+
+class Round:
+    """What one round takes along, makes durable, and then removes. Made and ended on the loop by `Rounds`.
+
+    **Held files.** A finished file may only be removed when the names in its folder are on disk. Suppose a log has the
+    segments A and B, both finished, and begins C; a disk that takes no more syncs keeps the folder's new entry for C in
+    memory only. If A and B were removed now, and their removal reached the disk but the name of C did not, a power cut
+    would leave an empty folder: the next start would number messages from 0 again, and channels would take them for
+    messages that they have finished. So files of folders that are not synced are held back until a later round has
+    synced the folder: A and B tell how far the log had got.
+    """
+
+    def __init__(self, result: RoundResult) -> None:
+        self.result = result
+        self.logs: list[DiskLog] = []  # whose jobs these are, in the same order
+        self.jobs: list[SyncJob] = []
+        self.journal: JournalSync | None = None
+        self.files: list[Path] = []  # to be removed, oldest first
+        self.held: list[Path] = []  # these only when their folder is synced
+        self.held_error: str | None = None  # why it could not be
+        self._removing = Lock()
+        self.renamed_in: Path | None = None  # the folder in which dropped topics were renamed
+        self.gone: dict[str, str] = {}  # their log ids and topics
+        self.folders: list[Path] = []
+        self.error: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.jobs or self.journal or self.files or self.held or self.renamed_in or self.folders)
+
+    def perform(self, files: Files) -> None:
+        self._sync_logs(files)
+        if self.journal is not None:
+            self.journal.perform(files)
+            if self.journal.error is not None:
+                return
+        self._keep_files_of_unsynced_folders(files)
+        while self._removes_one(files):
+            pass
+        if self.error is not None:
+            return
+        if self.renamed_in is not None:
+            try:
+                files.sync_folder(self.renamed_in)
+            except OSError as error:  # the journal knows that they are gone
+                self.error = error_text("fsync", self.renamed_in, error)
+                return
+            self.renamed_in = None
+        while self.folders:
+            try:
+                files.remove_folder(self.folders[0])
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self.error = error_text("remove", self.folders[0], error)
+                return
+            del self.folders[0]
+
+    def _sync_logs(self, files: Files) -> None:
+        """Sync many logs in several threads: a file system joins syncs that it is asked for at the same time."""
+        common = CommonFolders(files)
+
+        def sync(first: int, step: int) -> None:
+            for job in self.jobs[first::step]:
+                job.perform(files, common)
+
+        if len(self.jobs) < MANY_LOGS:
+            sync(0, 1)
+            return
+        with ThreadPoolExecutor(SYNCING_THREADS) as threads:
+            for future in [threads.submit(sync, first, SYNCING_THREADS) for first in range(SYNCING_THREADS)]:
+                future.result()
+
+    def _keep_files_of_unsynced_folders(self, files: Files) -> None:
+        """Keep older files of folders that are not synced: a power cut may lose the newest name, and they tell how far the log got."""
+        errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
+        for folder in {path.parent for path in self.held}:
+            try:  # it needs no space, so a full disk can always be emptied
+                files.sync_folder(folder)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                errors[folder] = error_text("fsync", folder, error)
+        with self._removing:
+            finished = self.held + self.files
+            self.held = [path for path in finished if path.parent in errors]
+            self.files = [path for path in finished if path.parent not in errors]
+            if self.held:
+                self.held_error = errors[self.held[0].parent]
+
+    def _removes_one(self, files: Files) -> bool:
+        with self._removing:
+            if not self.files:
+                return False
+            try:
+                remove_file(files, self.files[0])
+            except OSError as error:
+                self.error = error_text("remove", self.files[0], error)
+                return False
+            del self.files[0]
+            return True
+
+    def spare(self, folder: Path) -> None:
+        """Has nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
+        with self._removing:
+            self.files = [path for path in self.files if path.parent != folder]
+            self.held = [path for path in self.held if path.parent != folder]

@@ -1,0 +1,168 @@
+"""Which logs the next rounds sync, and who waits for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final
+
+from nsqd.log.round import Round, RoundResult
+from nsqd.log.topic_log import DiskLog
+
+if TYPE_CHECKING:
+    from nsqd.log.faults import Faults
+    from nsqd.log.journal_keeper import JournalKeeper
+    from nsqd.log.removals import Removals
+    from nsqd.log.wakeups import Wakeups
+
+MOST_LOGS: Final = 1000  # in one round: the loop spends some microseconds on each when it begins, and when it ends
+
+
+class Rounds:
+    """Begins and ends rounds, one at a time.
+
+    May touch the logs' and the journal's syncing, the removals' part of a round, and the committer's wake-ups. It
+    writes nothing itself: whoever begins a round has written what was buffered.
+
+    Where more logs are unsynced than one round takes, the next rounds take the rest, and the last of them answers the
+    calls of `Store.sync` that wait. What becomes unsynced meanwhile comes after the rest: under a steady load on many
+    topics, something is always unsynced, and a call that waited for none to be left would wait for ever.
+    """
+
+    def __init__(
+        self, keeper: JournalKeeper, removals: Removals, faults: Faults, wakeups: Wakeups, *, sync_every: int
+    ) -> None:
+        """`sync_every`: so many unsynced messages end the pause between two rounds."""
+        self._keeper = keeper
+        self._removals = removals
+        self._faults = faults
+        self._wakeups = wakeups
+        self._sync_every = sync_every
+        self._unsynced: dict[DiskLog, None] = {}
+        self._unsynced_messages = 0
+        self._result = RoundResult()  # of the round that syncs what is unsynced now
+        self._rest: dict[DiskLog, None] = {}  # were unsynced when a round began that could not take all of them
+        self._result_of_rest: RoundResult | None = None  # None: none is left
+        self._round: Round | None = None  # that is going on
+        self._synced: dict[DiskLog, None] = {}  # and the journal does not know
+        self._followers: list[Callable[[str], None]] = []
+
+    def follow(self, follower: Callable[[str], None]) -> None:
+        """Have this called with the name of each topic of whose log more is synced, or which is gone."""
+        self._followers.append(follower)
+
+    def _moved(self, topic: str) -> None:
+        for follower in self._followers:
+            follower(topic)
+
+    def wake(self) -> None:
+        """Have a round begin, as there is something for it to do."""
+        self._wakeups.sync.set()
+
+    def log_written(self, log: DiskLog, messages: int) -> None:
+        """Sync this log, to which so many messages were written."""
+        if not self._unsynced:
+            self._wakeups.sync.set()
+        self._unsynced[log] = None
+        before = self._unsynced_messages
+        self._unsynced_messages = before + messages
+        if before < self._sync_every <= before + messages or log.waits_for_sync:
+            self._wakeups.hurry.set()
+
+    def log_dropped(self, log: DiskLog) -> None:
+        for place in (self._unsynced, self._rest, self._synced):
+            place.pop(log, None)
+        if self._round is not None:
+            self._round.spare(log.folder)
+        self._moved(log.topic)
+
+    def wanted_result(self) -> RoundResult:
+        """Return the result of the round that makes durable what is written now, and have it come soon."""
+        result = self._result
+        result.is_wanted = True
+        self._wakeups.hurry.set()
+        self.wake()
+        return result
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a publisher or a call of `Store.sync` waits for a round."""
+        if self._result.is_wanted or (self._result_of_rest is not None and self._result_of_rest.is_wanted):
+            return True
+        return any(log.waits_for_sync for log in chain(self._rest, self._unsynced))
+
+    @property
+    def has_to_hurry(self) -> bool:
+        return self._unsynced_messages >= self._sync_every or self.is_awaited
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether the last round could not take everything."""
+        return self._result_of_rest is not None
+
+    def begin(self, most: int, *, journal_is_written: bool, is_in_place: bool) -> Round:
+        """Take what is unsynced now, of at most so many logs.
+
+        `journal_is_written`: it has been told everything, so it says of each file on its way out why it may go.
+        """
+        unsynced, result = self._take_unsynced(most)
+        round_ = self._round = Round(result)
+        for log in unsynced:
+            if (job := log.begin_sync()) is not None:
+                round_.logs.append(log)
+                round_.jobs.append(job)
+        journal = self._keeper.journal
+        round_.journal = journal.begin_sync()
+        says_what_is_finished = journal_is_written and not journal.has_lost
+        doubtful = [one.folder for one in self._faults if isinstance(one, DiskLog) and one.names_may_be_lost]
+        if is_in_place:
+            self._removals.begin_round(round_, files_may_go=says_what_is_finished, doubtful=doubtful)
+        else:
+            for job in round_.jobs:
+                job.indexes = []  # they would be written by their names; readers can make them anew
+        return round_
+
+    def _take_unsynced(self, most: int) -> tuple[list[DiskLog], RoundResult]:
+        """Take logs, and the result of the round that syncs them: nobody waits for it if more are left."""
+        if self._result_of_rest is None:
+            self._rest, self._unsynced = self._unsynced, {}
+            self._result_of_rest, self._result = self._result, RoundResult()
+            self._unsynced_messages = 0
+        taken = list(islice(self._rest, most))
+        for log in taken:
+            del self._rest[log]
+        if self._rest:
+            return taken, RoundResult()
+        result, self._result_of_rest = self._result_of_rest, None
+        return taken, result
+
+    def end(self, round_: Round) -> bool:
+        """Return whether publishers that waited have been answered."""
+        answered = False
+        self._round = None
+        for log, job in zip(round_.logs, round_.jobs, strict=True):
+            answered |= log.end_sync(job)
+            if job.error is None and not log.dropped:
+                self._synced[log] = None
+                self._moved(log.topic)
+        if self._synced:
+            self._wakeups.flush.set()
+        journal = self._keeper.journal
+        if round_.journal is not None:
+            journal.end_sync(round_.journal)
+        self._keeper.check()
+        self._removals.end_round(round_)
+        if journal.wants_rotation and journal.error is None:  # else a repair does, and not in every round
+            self._wakeups.rotation.set()
+        if self._unsynced or self._result_of_rest is not None or self._result.is_wanted:
+            self.wake()
+        result = round_.result
+        result.error = journal.error
+        result.log_errors = {one.topic: one.error for one in self._faults if isinstance(one, DiskLog) and one.error}
+        result.ended.set()
+        return answered
+
+    def take_synced(self) -> list[DiskLog]:
+        """Return the logs of whose syncing the journal is to be told."""
+        synced, self._synced = self._synced, {}
+        return list(synced)

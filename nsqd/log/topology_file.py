@@ -1,0 +1,91 @@
+"""The names of topics and channels that are to be written to topology.json, the second place for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from nsqd.log.data_path import TOPOLOGY_JSON, DataPath, Topology
+from nsqd.log.faults import Fault
+from nsqd.log.files import error_text
+from nsqd.log.topic_log import DiskLog
+
+if TYPE_CHECKING:
+    from common.wakeup import Wakeup
+    from nsqd.broker.store import Names
+    from nsqd.log.faults import Faults
+    from nsqd.log.memory_log import MemoryLog
+
+
+class TopologyFile:
+    """Collects names, and holds the newest collection until it is written.
+
+    May touch topology.json, its own fault and its own wake-up; of the logs it reads only their ids. Collecting goes
+    through all channels of all topics, so the committer does it in slices; writing blocks, so a thread does it.
+    """
+
+    def __init__(
+        self, data_path: DataPath, logs: Mapping[str, DiskLog | MemoryLog], faults: Faults, wakeup: Wakeup
+    ) -> None:
+        self._data_path = data_path
+        self._logs = logs
+        self._faults = faults
+        self._wakeup = wakeup
+        self._unsaved: Topology | None = None
+        self._new_names: Names | None = None  # asks for all names, of which some are in no collection yet
+
+    def names_changed(self, names: Names) -> None:
+        """Have these names of everything collected and written in the background, as something in them has changed."""
+        self._new_names = names
+        self._wakeup.set()
+
+    def take_new_names(self) -> Iterable[Mapping[str, object]] | None:
+        """Return the names as they are now, in parts; None: they have not changed since they were taken last."""
+        names, self._new_names = self._new_names, None
+        return names() if names is not None else None
+
+    def add_names(self, topology: Topology, names: Mapping[str, object]) -> None:
+        """Add topics by name, with the ids of their present logs."""
+        logs = self._logs
+        ids = {name: log.log_id for name in names if isinstance(log := logs.get(name), DiskLog)}
+        topology.add(names, ids)
+
+    def set_names(self, names: Mapping[str, object]) -> None:
+        """Write the names of everything, given as plain values, in the background."""
+        topology = Topology()
+        self.add_names(topology, names)
+        self.save(topology)
+
+    def save(self, topology: Topology) -> None:
+        self._unsaved = topology
+        self._wakeup.set()
+
+    @property
+    def is_unsaved(self) -> bool:
+        return self._unsaved is not None
+
+    def take(self) -> Topology | None:
+        """Return what has to be written; None: nothing."""
+        topology, self._unsaved = self._unsaved, None
+        return topology
+
+    def saved(self) -> None:
+        self._faults.repaired(Fault.TOPOLOGY)
+
+    def failed(self, topology: Topology, error: OSError) -> None:
+        """Keep what could not be written for the next try."""
+        if self._unsaved is None:  # else there is a newer one
+            self._unsaved = topology
+        self._faults.broken(Fault.TOPOLOGY, error_text("write", self._data_path.folder / TOPOLOGY_JSON, error))
+
+    def write_all(self) -> None:
+        """Collect and write what is not written yet, at once: nothing else has to have its turn. Blocks on the disk."""
+        if (names := self.take_new_names()) is not None:
+            self._unsaved = Topology()
+            for part in names:
+                self.add_names(self._unsaved, part)
+        if (topology := self.take()) is not None:
+            try:
+                self._data_path.write_topology(topology.json())
+            except OSError as error:
+                self.failed(topology, error)
