@@ -105,7 +105,7 @@ def recovery(folder: Path, gigabytes: float, topics: int = 20, size: int = 250) 
             for _ in range(500):
                 log.append(Batch(log.tail, log.tail, 1, payload, offsets), Receipt())
             store.write_logs()
-        store.end_round(_performed(store))
+        store.rounds.end(_performed(store))
         store.flush()
     store.abandon()
     seconds = _recover(folder, settings)

@@ -1,0 +1,136 @@
+"""When messages are carried forward, and what a cursor that goes back changes. The files: tests/integration/log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsqd.log.carry import CarryJob, CarryPlan
+from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SHARE, LONGEST_CARRY_INTERVAL, Carrying, carry_forward
+from nsqd.log.expiry import Expiry
+from nsqd.log.log_fault import LogFault
+from nsqd.log.log_reader import LogReader
+from nsqd.log.log_state import LogState
+from nsqd.log.segment import Segment
+from nsqd.log.segment_list import SegmentList
+from nsqd.log.store import Store
+from nsqd.log.unsynced import Unsynced
+from tests.support.log_settings import log_settings
+
+
+class Log:
+    """Three sealed segments of ten messages each, of which everything is synced."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 1000.0
+        self.store = Store.open(folder, log_settings(), clock=lambda: self.now)
+        found = [Segment(folder / f"{base:020}.log", base, 100) for base in (0, 10, 20, 30)]
+        self.segments = SegmentList(found, 30)
+        state = LogState("id", synced=(30, 0, 30))
+        self.unsynced = Unsynced(folder, state)
+        self.reader = LogReader("t", self.store.reads, self.segments, state)
+        self.fault = LogFault(lambda: self.now)
+        self.carrying = Carrying(
+            "t",
+            folder,
+            self.store,
+            segments=self.segments,
+            reader=self.reader,
+            expiry=Expiry("t", self.store, self.segments, self.reader.cold, self.unsynced),
+            unsynced=self.unsynced,
+            fault=self.fault,
+        )
+
+    def plan(self) -> CarryPlan:
+        plan = self.carrying.begin()
+        assert plan is not None
+        return plan
+
+    def job(self) -> CarryJob:
+        plan = self.plan()
+        plan.need([3])
+        job = self.carrying.decide(plan, 0.0)
+        assert job is not None
+        return job
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    log = Log(tmp_path)
+    log.carrying.release(3, 30, 30)
+    log.store.abandon()
+    return log
+
+
+def test_a_log_whose_oldest_segments_are_passed_wants_to_be_looked_at(log: Log) -> None:
+    assert list(log.store.carrying) == [log.carrying]
+
+
+def test_a_log_that_fails_or_is_dropped_carries_nothing(log: Log) -> None:
+    log.fault.begin("no")
+    assert log.carrying.begin() is None
+    log.fault.end()
+    log.carrying.dropped = True
+    assert log.carrying.begin() is None
+
+
+def test_only_what_is_synced_is_carried_and_the_sync_asks_again(log: Log) -> None:
+    log.unsynced.checkpoint = (0, 0, 0)
+    assert log.carrying.begin() is None
+    log.store.carrying.clear()
+    log.carrying.synced()
+    assert list(log.store.carrying) == [log.carrying]
+    log.store.carrying.clear()
+    log.carrying.synced()
+    assert not log.store.carrying
+
+
+def test_looking_in_vain_is_done_less_and_less_often(log: Log) -> None:
+    pauses = []
+    for _ in range(8):
+        plan = log.plan()
+        plan.need(range(30))
+        assert log.carrying.decide(plan, 0.0) is None
+        pauses.append(log.carrying.due_at - log.now)
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0, LONGEST_CARRY_INTERVAL]
+
+
+def test_a_long_look_is_followed_by_a_longer_pause(log: Log) -> None:
+    plan = log.plan()
+    plan.need([3])
+    log.carrying.decide(plan, 0.5)
+    assert log.carrying.due_at == log.now + 0.5 * CARRY_SHARE
+
+
+def test_a_job_that_fails_removes_nothing_and_is_done_again_later(log: Log) -> None:
+    pauses = []
+    for _ in range(3):
+        job = log.job()
+        job.error = "no space"
+        log.carrying.end(job)
+        pauses.append(log.carrying.due_at - log.now)
+    assert pauses == [CARRY_INTERVAL, 2 * CARRY_INTERVAL, 4 * CARRY_INTERVAL]
+    assert log.segments.first == 0
+
+
+def test_segments_go_when_what_is_needed_was_copied(log: Log) -> None:
+    job = log.job()
+    job.end = 30
+    log.carrying.end(job)
+    assert log.segments.first == 30
+
+
+def test_no_segment_goes_when_a_cursor_went_back_meanwhile(log: Log) -> None:
+    job = log.job()
+    job.end = 30
+    log.carrying.release(3, 15, 30)
+    log.carrying.release(3, 30, 30)
+    log.carrying.end(job)
+    assert log.segments.first == 0
+
+
+def test_others_have_their_turn_while_a_plan_is_told_what_is_needed(log: Log) -> None:
+    pieces = [range(10), range(10, 20), range(20, 30)]
+    steps = carry_forward(log.store, log.carrying, lambda topic: pieces, stretch=0.0)
+    assert list(steps) == [None, None, None]
