@@ -69,7 +69,7 @@ def _take_over_from_go(store: Store, options: Options) -> None:
     take_over(
         store.data_path,
         store.files,
-        pause=store.pause,
+        pause=store.data_path.pause,
         begin=options.import_go,
         node_id=options.node_id,
         max_msg_size=options.max_msg_size,
@@ -115,7 +115,9 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
         recovered.topology,
         firsts,
         journal_is_whole=journal_is_whole,
-        carried=lambda topic: patiently(lambda: list(recovered.logs[topic].reader.carried_messages()), store.pause),
+        carried=lambda topic: patiently(
+            lambda: list(recovered.logs[topic].reader.carried_messages()), store.data_path.pause
+        ),
         deleted=dropped.channels,
     )
     for name in untold:
@@ -123,7 +125,7 @@ def restored_broker(store: Store, recovered: Recovered, options: Options, *, now
             "TOPIC(%s): channels that the journal has lost were made again, and read their topic from its start", name
         )
     for name, start, end in missing_fronts(states, {name: it.first for name, it in recovered.logs.items()}):
-        store.lacks_front(name, start, end)
+        store.reads.lacks_front(name, start, end)
     broker.restore(states, recovered.logs, untold=untold)
     if broker.topology() != recovered.topology:  # it was damaged, or is older than the journal
         store.topology.set_names(broker.topology())

@@ -1,6 +1,33 @@
 """The changes that the journal keeps, and how they add up to a state again.
 
-What words there are stands in `change.py`. A snapshot of a topic that is too long for one frame comes in parts:
+What words there are stands in `change.py`.
+
+**How a channel comes back after a crash.** The journal has no entry for each message. It tells of a channel
+
+    cursor     everything before it has been taken from the log
+    waiting    messages that were taken and are not finished, each with its attempts and when it is due
+    skips      ranges at or after the cursor that were taken already, so that the cursor passes over them
+
+A `progress` names the new cursor and what was finished since the last one. Whatever the cursor has passed that was not
+finished must have been in flight, so nobody has to say so. For example, a channel at 0 is sent the messages 0 to 5 and
+finishes 1, 2 and 4; ranges are written as start and end:
+
+    ("progress", "t", "c", 6, [1, 3, 4, 5])     cursor 6; 0, 3 and 5 were in flight, and wait with one attempt each
+    ("progress", "t", "c", 6, [3, 4])           3 is finished as well; 0 and 5 wait
+    ("defer", "t", 7, 1, due_ms)                7 waits until it is due, and is a skip: it is not in flight when passed
+    ("progress", "t", "c", 9, [6, 7])           cursor 9; 0 and 5 wait as before, 7 until it is due, 8 with one attempt
+
+A crash between two entries loses only the later one: then a few messages that were finished are delivered again.
+
+**Doubt.** Where a frame of the journal is damaged, nobody knows what it told. It may have told that the end of a log
+was cut off after a failure, so that the sequences behind the last synced place are other messages now; or that 820 was
+deferred. So the store puts a `doubt` in the place of the frame, with the sequence up to which the log was synced then.
+Each channel of the topic that is further reads again from there: duplicates are better than loss. What waits keeps its
+place. Say that was at 800, and the next entry is ("progress", "t", "c", 950, [900, 950]). Normally 800 to 899 would now
+count as in flight. A channel in doubt does not believe that: its cursor stays at 800, and only 900 to 949 are skipped
+as finished. The doubt ends when the channel is emptied or moved, or when a snapshot tells its state anew.
+
+A snapshot of a topic that is too long for one frame comes in parts:
 
     begin  t                      what follows in parts replaces, from its end on, what was known as of here;
     part   t, [changes]           changes in between come after it

@@ -32,11 +32,12 @@ from nsqd.log.data_path import (
     read_node,
     write_node,
 )
-from nsqd.log.journal import journal_name, journal_numbers, journal_path, unfinished_rotation
 from nsqd.log.journal_format import Frame
 from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
+from nsqd.log.journal_recovery import journal_name, journal_numbers, journal_path
 from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, split_changes
 from nsqd.log.packed_changes import PackedChanges
+from nsqd.log.rotation import lacking_snapshots
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
@@ -130,7 +131,7 @@ class Examination:
             sound = yield from self._examine_journal_file(path, size, changes, is_last=number == numbers[-1])
             self._progress(size)
             end = JournalEnd(number, sound)
-            if number == numbers[0] and self._journal_is_whole and (topics := unfinished_rotation(changes)):
+            if number == numbers[0] and self._journal_is_whole and (topics := lacking_snapshots(changes)):
                 yield self._journal_lacks(number - 1, f"it told of {', '.join(sorted(topics))}")
         if not numbers and any(map(self._data_path.has_segments, self._data_path.topic_names())):
             yield self._journal_lacks(max(self._journal_end.number, 1), "there is none")

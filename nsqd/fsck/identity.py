@@ -21,7 +21,8 @@ from nsqd.log.data_path import (
     write_log_json,
     write_node,
 )
-from nsqd.log.journal import Journal, JournalContents
+from nsqd.log.journal import Journal
+from nsqd.log.journal_recovery import JournalContents
 from nsqd.log.own_changes import RESERVED_AHEAD, checkpoint_change, node_change, split_changes
 from nsqd.log.recovery import Checkpoint
 from nsqd.log.segment import base_of_name

@@ -44,12 +44,12 @@ class Carrying:
     May touch side files and, through `Expiry`, the sealed segments. It reads what is synced, and whether the log is
     broken. It decides on the loop; copying is a job for a thread.
 
-    **Epochs.** A plan lists what is needed of segments that every cursor has passed. Copying takes a while, and a cursor
-    may go back meanwhile. Say all cursors stand at 900 and only 17 is waiting, so a job copies 17 out of the segment
-    [0, 500). While the thread writes, somebody moves a channel back to 200. When the job ends, the side file holds 17,
-    but the channel needs 200 to 499 as well, and only the segment has them. So each step backwards begins a new epoch,
-    and a job of an earlier epoch removes no segment. The next plan carries from it anew; until then 17 is in both
-    places, which is harmless, as either copy will do.
+    **Epochs.** A plan lists what is needed of segments that every cursor has passed. Copying takes a while, and a
+    cursor may go back meanwhile. Say all cursors stand at 900 and only 17 is waiting, so a job copies 17 out of the
+    segment [0, 500). While the thread writes, somebody moves a channel back to 200. When the job ends, the side file
+    holds 17, but the channel needs 200 to 499 as well, and only the segment has them. So each step backwards begins a
+    new epoch, and a job of an earlier epoch removes no segment. The next plan carries from it anew; until then 17 is in
+    both places, which is harmless, as either copy will do.
     """
 
     def __init__(
@@ -83,7 +83,10 @@ class Carrying:
         self._rest = CARRY_INTERVAL / 2  # doubled by each job that fails
 
     def release(self, sequence: int, passed: int, unwanted: int) -> None:
-        """Note that nothing before `sequence` is needed, every cursor is at `passed`, and no retention wants `unwanted`."""
+        """Note that nothing before `sequence` is needed, and that every cursor is at `passed` or beyond.
+
+        No retention wants what lies before `unwanted`.
+        """
         if passed < self._passed:
             self._epoch += 1
         self._passed = passed

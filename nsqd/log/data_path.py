@@ -124,7 +124,7 @@ class DataPath:
         self._clock = clock
         self.lost: str | None = None  # why what is in its place now is not ours, as `lost_place` has found last
         self._places: dict[Path, tuple[int, int]] = {}  # device and inode of our folders
-        self._pause = pause  # for a start that waits for a disk
+        self.pause = pause  # how a start or a thread waits for the disk
         self._lock = -1
 
     # Opening
@@ -136,8 +136,8 @@ class DataPath:
             if not self._files.is_writable(self.folder):
                 raise DataPathError(f"failed to open data-path: {self.folder} is not writable")
             try:
-                patiently(self._open_node, self._pause)
-                patiently(self._open_topics, self._pause)
+                patiently(self._open_node, self.pause)
+                patiently(self._open_topics, self.pause)
                 self._places = {folder: self._files.identity_of(folder) for folder in (self.folder, self.topics)}
             except OSError as error:
                 path = error.filename or self.folder
@@ -148,7 +148,7 @@ class DataPath:
 
     def _take_lock(self) -> None:
         try:
-            self._lock = patiently(lambda: self._files.lock_folder(self.folder), self._pause)
+            self._lock = patiently(lambda: self._files.lock_folder(self.folder), self.pause)
         except BlockingIOError as error:
             raise DataPathError(
                 f"failed to lock data-path: cannot flock directory {self.folder} - resource temporarily unavailable "

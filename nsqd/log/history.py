@@ -50,7 +50,7 @@ class History:
         """None: there is no log of this topic on disk. `synced=False` is for who asks where something lies."""
         topic_log = self._store.logs.get(topic)
         return (
-            Past(topic_log, self._store.files, self._store.pause, synced=synced)
+            Past(topic_log, self._store.files, self._store.data_path.pause, synced=synced)
             if isinstance(topic_log, DiskLog)
             else None
         )

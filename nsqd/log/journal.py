@@ -19,41 +19,30 @@ from __future__ import annotations
 import errno
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from nsqd.log import journal_format
-from nsqd.log.cold import copy_aside
-from nsqd.log.damage import Damage
-from nsqd.log.data_path import JOURNAL_PREFIX, JournalEnd, is_journal
+from nsqd.log.data_path import JournalEnd
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
-from nsqd.log.journal_format import Frame
-from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
-from nsqd.log.reading import ReadRefused, opened_to_read
+from nsqd.log.journal_recovery import JournalContents, JournalRecovery, journal_path
+from nsqd.log.rotation import Rotation
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
 
 log = logging.getLogger(__name__)
 
-ROTATE_AT: Final = 16 * 1024 * 1024
-ROTATE_AT_GROWTH: Final = 4  # times what it was after the last rotation
 MOST_UNWRITTEN: Final = 200_000  # changes that wait while the disk fails; beyond, snapshots tell what they told
 
 # Set aside ahead of what is written, so that a full disk can be consumed empty: space is given back only when the journal
 # says why. Ten changes a second of some hundred bytes are minutes, and each segment that goes makes room for more.
 AHEAD: Final = 1024 * 1024
 ASK_AGAIN_AFTER: Final = 64 * 1024  # bytes, if the disk had nothing to set aside
-
-# topics: of each a snapshot is to come. If one did not, the file before is still needed.
-ROTATION: Final = "rotation"
-
-PIECE_WEIGHT: Final = 6_000  # numbers in a piece of a snapshot, about: some milliseconds
 
 
 @dataclass(slots=True)
@@ -87,50 +76,11 @@ class JournalSync:
             log.warning("cannot tidy up error=%s", error_text("remove", self.obsolete[0], error))
 
 
-@dataclass(slots=True)
-class JournalContents:
-    """What was found besides changes, once all of those are read."""
-
-    damage: list[Damage] = field(default_factory=list)
-    is_whole: bool = True
-
-    def lacks(self, number: int, why: str) -> None:
-        self.is_whole = False
-        text = f"the journal, or a part of it, is missing or older than it was: {why}"
-        self.damage.append(Damage("", journal_name(number), 0, 0, 0, "", text))
-
-
-def journal_name(number: int) -> str:
-    return f"{JOURNAL_PREFIX}{number:06}"
-
-
-def journal_path(folder: Path, number: int) -> Path:
-    return folder / journal_name(number)
-
-
-def journal_numbers(files: Files, folder: Path) -> list[int]:
-    """Of the journal's files, ascending."""
-    return sorted(int(name.removeprefix(JOURNAL_PREFIX)) for name in files.names_in(folder) if is_journal(name))
-
-
-def unfinished_rotation(changes: Iterable[Entry]) -> set[str]:
-    """Topics whose snapshots should be in the file that tells these changes, and are not."""
-    lacking: set[str] = set()
-    _note_rotation(changes, lacking)
-    return lacking
-
-
-def _note_rotation(changes: Iterable[Entry], lacking: set[str]) -> None:
-    for change in changes:
-        match change:
-            case [word, topics] if word == ROTATION:
-                lacking.update(cast("Iterable[str]", topics))
-            case ["snapshot" | "end" | "drop", str(topic), *_]:
-                lacking.discard(topic)
-
-
 class Journal:
-    """`on_waiting` is called when the first change of several begins to wait, `on_written` when there is something to sync."""
+    """Appends changes to the newest file, and makes a new one when that is due.
+
+    May touch the journal's files. What a rotation has to write is `Rotation`'s; when to write and to sync is for others.
+    """
 
     def __init__(
         self,
@@ -140,6 +90,7 @@ class Journal:
         on_waiting: Callable[[], None],
         on_written: Callable[[], None],
     ) -> None:
+        """`on_waiting`: the first change of several begins to wait. `on_written`: there is something to sync."""
         self.urgent = False  # something waits that must be written in this turn
         self.size = 0
         self.error: str | None = None
@@ -156,16 +107,9 @@ class Journal:
         self.has_lost = False  # a sync has failed, and not all was told anew since; one that goes well proves nothing
         self._changes: list[Entry] = []
         self._only_quiet = True
-        self._size_after_rotation = 0
-        self._rotate_at = ROTATE_AT
         self._to_sync: list[Path] = []
         self._folder_is_new = False
-        self._old: list[Path] = []  # replaced when the rotation that is going on has ended
-        self._topics: deque[str] | None = None  # without a snapshot in the new file; None: no rotation
-        self._must_rotate = False
-        self._must_rotate_again = False  # something was lost while it was going on
-        self._rest: Iterator[Entry] | None = None  # of the snapshot that is being written
-        self._parts = 0  # of it that are written
+        self._rotation = Rotation()
 
     # Recording
 
@@ -206,11 +150,7 @@ class Journal:
         """Lets go of what waits if it is too much; the next snapshots will tell."""
         if len(self._changes) > MOST_UNWRITTEN:
             self._changes.clear()
-            self._start_over()
-
-    def _start_over(self) -> None:
-        self._must_rotate = True
-        self._must_rotate_again = self._topics is not None
+            self._rotation.need()
 
     def _needs_sync(self) -> None:
         path = self._path(self._number)
@@ -237,7 +177,7 @@ class Journal:
 
     def _heal(self) -> None:
         """Takes the error back when everything that was in doubt is in the file."""
-        if not (self._write_failed or self._must_rotate or self._is_unproven):
+        if not (self._write_failed or self._rotation.is_due or self._is_unproven):
             self.error = None
 
     def distrust(self, error: str) -> None:
@@ -293,75 +233,34 @@ class Journal:
         return chain.from_iterable(self._recover(contents))
 
     def _recover(self, contents: JournalContents) -> Iterator[Sequence[Entry]]:
-        numbers = journal_numbers(self._files, self._folder)
-        for number in numbers:
-            lacking: set[str] = set()
-            for changes in self._recover_file(self._path(number), contents, is_last=number == numbers[-1]):
-                if number == numbers[0]:
-                    _note_rotation(changes, lacking)
-                yield changes
-            if lacking and contents.is_whole:
-                contents.lacks(number - 1, f"it told of {', '.join(sorted(lacking))}")
+        recovery = JournalRecovery(self._files, self._folder, contents)
+        yield from recovery.changes()
+        numbers = recovery.numbers
         if numbers:
             self._number = numbers[-1]
-            self._size_after_rotation = self.size
-            self._must_rotate = self._must_rotate or len(numbers) > 1
-            self._old = [self._path(number) for number in numbers[:-1]]
+            self.size = recovery.size
+            self._rotation.recovered(
+                self.size,
+                [self._path(number) for number in numbers[:-1]],
+                is_due=recovery.has_bad_bytes or len(numbers) > 1,
+            )
             self._to_sync = [self._path(number) for number in numbers]
             self._folder_is_new = True  # the end may have come before the sync of a new file's name
-
-    def _recover_file(self, path: Path, contents: JournalContents, *, is_last: bool) -> Iterator[Sequence[Entry]]:
-        with opened_to_read(self._files, path) as read:
-            size = self._files.size_of(path)
-            for found in walk_frames(read, size):
-                if isinstance(found, Frame):
-                    yield found.changes
-                    continue
-                self._set_aside(path, found, contents)
-                if found.is_tail:
-                    size = found.position
-                else:
-                    self._must_rotate = True  # it stays in the file, and every start would report it anew
-                    yield [(LOST, "")]
-        if is_last and size < self._files.size_of(path):
-            self._truncate(path, size)
-        self.size = size
-
-    def _set_aside(self, path: Path, bad: BadBytes, contents: JournalContents) -> None:
-        word = "torn" if bad.is_tail else "damaged"
-        try:
-            kept = copy_aside(self._files, path, word, bad.position, bad.end)
-        except ReadRefused:  # nothing is cut that could not be kept
-            raise
-        except OSError:  # but a disk that is full is no reason not to start
-            kept = None
-        text = f"{word}: {bad.end - bad.position} bytes of the journal are skipped"
-        contents.is_whole = False
-        contents.damage.append(Damage("", path.name, bad.position, 0, 0, str(kept) if kept else "", text))
 
     @property
     def end(self) -> JournalEnd:
         """Where it ends now."""
         return JournalEnd(self._number, self.size)
 
-    def _truncate(self, path: Path, size: int) -> None:
-        descriptor = self._files.open_to_write(path)
-        try:
-            self._files.truncate(descriptor, size)
-            self._files.sync(descriptor)
-        finally:
-            self._files.close(descriptor)
-
     # Rotation
 
     @property
     def wants_rotation(self) -> bool:
-        limit = max(self._rotate_at, ROTATE_AT_GROWTH * self._size_after_rotation)
-        return self._topics is None and (self._must_rotate or self.size > limit)
+        return self._rotation.is_wanted(self.size)
 
     @property
     def is_rotating(self) -> bool:
-        return bool(self._topics)
+        return self._rotation.lacks_snapshots
 
     def start_rotation(self, topics: Iterable[str]) -> bool:
         """Begins a new file; the snapshots of these topics are still to come. False: the disk does not let us."""
@@ -378,58 +277,39 @@ class Journal:
             self.close()
             self._number, self._descriptor, self.size = old, old_descriptor, old_size
             return False
-        if self.error is None and not self._allocate(AHEAD + self._size_after_rotation):
+        if self.error is None and not self._allocate(AHEAD + self._rotation.size_after):
             self.close()
             with suppress(OSError):
                 remove_file(self._files, self._path(self._number))
             self._number, self._descriptor, self.size = old, old_descriptor, old_size
-            self._rotate_at = self.size + ASK_AGAIN_AFTER
+            self._rotation.put_off(self.size + ASK_AGAIN_AFTER)
             return False
         if old_descriptor >= 0:
             close_quietly(self._files, old_descriptor)
-        self._rotate_at = ROTATE_AT
-        self._rest = None
         self._write_failed = bool(self._changes)
-        self._old.append(self._path(old))
         self._folder_is_new = True
-        self._topics = deque(topics)
-        self.record_quietly([(ROTATION, list(self._topics))])
+        self.record_quietly([self._rotation.begin(self._path(old), topics)])
         self._needs_sync()
         return True
 
     @property
     def next_topic(self) -> str:
         """Whose snapshot is being written, or is the next."""
-        assert self._topics
-        return self._topics[0]
+        return self._rotation.next_topic
 
     def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
         """Writes one topic's state, or a piece of it, behind the changes that led to it. False: the disk does not let us.
 
         `snapshot` gives the state of the moment at which it is asked for the first change, whatever happens afterwards.
         """
-        topic = self.next_topic
+        rotation = self._rotation
         if not self.write():
-            self._rest = None  # from its beginning again
+            rotation.start_anew()
             return False
-        begins = self._rest is None
-        rest = iter(snapshot(topic)) if self._rest is None else self._rest
-        piece, ends = _next_piece(rest)
-        if begins and ends:
-            changes: list[Entry] = [("snapshot", topic), *piece]
-        else:
-            changes = [("begin", topic)] if begins else []
-            changes.append(("part", topic, piece))
-            self._parts = 1 if begins else self._parts + 1
-            if ends:
-                changes.append(("end", topic, self._parts))
-        if not self._append([journal_format.encode(changes)]):
-            self._rest = None
+        if not self._append([journal_format.encode(rotation.next_changes(snapshot))]):
+            rotation.start_anew()
             return False
-        self._rest = None if ends else rest
-        if ends:
-            assert self._topics
-            self._topics.popleft()
+        rotation.written()
         self._needs_sync()
         return True
 
@@ -438,24 +318,19 @@ class Journal:
     def begin_sync(self, *, also_quiet: bool = False) -> JournalSync | None:
         if also_quiet and self._descriptor >= 0:
             self._to_sync = [*self._to_sync, self._path(self._number)]
-        rotated = self._topics is not None and not self._topics
+        rotated = self._rotation.is_complete
         if not self._to_sync and not rotated:
             return None
         sync = JournalSync(
             files=self._to_sync,
             folder=self._folder if self._folder_is_new else None,
-            obsolete=self._old if rotated else [],
+            obsolete=self._rotation.end(self.size) if rotated else [],
             rotated=rotated,
             whole=not self._write_failed,
             end=self.end,
         )
         self._to_sync = []
         self._folder_is_new = False
-        if rotated:
-            self._topics = None
-            self._old = []
-            self._must_rotate, self._must_rotate_again = self._must_rotate_again, False
-            self._size_after_rotation = self.size
         return sync
 
     def end_sync(self, sync: JournalSync) -> None:
@@ -463,25 +338,12 @@ class Journal:
         if sync.error is not None:
             self.error = sync.error
             self.has_lost = True
-            self._start_over()
+            self._rotation.need()
             self._folder_is_new = self._folder_is_new or sync.folder is not None
         else:
             self.synced_end = sync.end
             self._is_unproven = self._is_unproven and not sync.whole
-            if sync.rotated and not self._must_rotate:
+            if sync.rotated and not self._rotation.is_due:
                 self.has_lost = False
             self._heal()
-        self._old = sync.obsolete + self._old  # what was not removed
-
-
-def _next_piece(changes: Iterator[Entry]) -> tuple[list[Entry], bool]:
-    """As much as a frame should hold, and whether that was all."""
-    piece: list[Entry] = []
-    weight = 0
-    for change in changes:
-        piece.append(change)
-        last = change[-1]
-        weight += len(last) if isinstance(last, list) else 1
-        if weight >= PIECE_WEIGHT:
-            return piece, False
-    return piece, True
+        self._rotation.replaced = sync.obsolete + self._rotation.replaced  # what was not removed

@@ -1,4 +1,24 @@
-"""What the store itself tells the journal, beside the broker's changes: of its logs how far they are synced, and of the node."""
+"""What the store itself tells the journal, beside the broker's changes: how far its logs are synced, and the node's id.
+
+The broker's changes are about sequences: a channel of `t` is at 100. They mean something only together with the log
+that has these sequences, so the store adds which log that is, up to where it is on disk, and which logs are gone:
+
+    ("checkpoint", "t", "a1", 0, 4096, 100)     the log a1 is synced up to offset 4096 of segment 0, and sequence 100
+    ("drop", "t"), ("gone", "t", "a1")          the broker's word and ours, in one frame: the topic was deleted
+    ("checkpoint", "t", "b2", 0, 0, 0)          it was made anew: positions told from here on are about b2
+
+What a start makes of them:
+
+- The folder of `t` says that it is a1. The machine stopped before the folder's new name was durable; a1 is gone, so the
+  folder is moved away, and no message of the deleted topic comes back.
+- The folder says that it is a1, which ends at 80 although 100 were synced: somebody has put an older copy there, or the
+  disk has lost what it had promised. New messages will get the sequences 80 to 99 again, so from here on it is
+  another log, with another id, and positions beyond 80 are cut. Otherwise they would count as finished.
+- The folder says that it is c3, of which the journal knows nothing: one of the two is an older copy. The log gets a new
+  id, and its channels read it from its beginning.
+
+A checkpoint also saves reading: what it vouches for is not read again, only what was written after it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +26,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.journal import ROTATION
 from nsqd.log.journal_reader import LOST
 from nsqd.log.packed_changes import PackedChanges
 from nsqd.log.recovery import Checkpoint
+from nsqd.log.rotation import ROTATION
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nsqd.log.cold import AnyLoad, ReadDescriptors
 from nsqd.log.damage import Damage, report
 from nsqd.log.files import error_text
+from nsqd.log.segment import segment_name
 
 if TYPE_CHECKING:
     from nsqd.log.cold_reader import HoldsBlocks
@@ -73,6 +74,12 @@ class Reads:
             damage = Damage(topic, name, hole.offset, hole.first, hole.end, copy, text)
             self._damage.append(damage)
             report(damage)
+
+    def lacks_front(self, topic: str, start: int, end: int) -> None:
+        """Note that messages before the first segment were not finished, as far as the journal knows."""
+        text = "segments are missing, or the journal is older than they are"
+        self._damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
+        report(self._damage[-1])
 
     def refused(self, topic: str, refusals: Refusals, load: AnyLoad) -> None:
         self.refused_reads += 1

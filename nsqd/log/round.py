@@ -44,9 +44,9 @@ class Round:
     **Held files.** A finished file may only be removed when the names in its folder are on disk. Suppose a log has the
     segments A and B, both finished, and begins C; a disk that takes no more syncs keeps the folder's new entry for C in
     memory only. If A and B were removed now, and their removal reached the disk but the name of C did not, a power cut
-    would leave an empty folder: the next start would number messages from 0 again, and channels would take them for
-    messages that they have finished. So files of folders that are not synced are held back until a later round has
-    synced the folder: A and B tell how far the log had got.
+    would leave an empty folder. The next start would not know how far the log had got: it would report that the log has
+    lost everything, and number messages from 0 again. So files of a folder that is not synced are held back until a
+    later round has synced it: their names tell how far the log had got.
     """
 
     def __init__(self, result: RoundResult) -> None:

@@ -184,7 +184,17 @@ def newest_in(files: Files, segment: Segment) -> int | None:
 
 
 class Hole(NamedTuple):
-    """Sequences [first, end) that cannot be read, and the bytes where they should be."""
+    """Sequences [first, end) that cannot be read, and the bytes where they should be.
+
+    Records follow each other without gaps, so the neighbours tell what is missing. Say a segment has records of the
+    sequences 0 to 9 at offset 0, 10 to 19 at 500 and 20 to 29 at 1000, and a byte at 700 has flipped. The checksum of
+    the second record is wrong; the next sound record begins at 1000 with 20. So the hole is (10, 20, 500, 1000):
+    channels pass over these sequences, the bytes are kept aside, and no new message ever gets the sequences.
+
+    Bad bytes with nothing sound behind them are no hole if they are at the end of the active segment: that is a write
+    that was never finished, about which nobody was told, and its sequences are given again. What the disk refuses to
+    read is no hole either, as it may be readable later (see reading.py).
+    """
 
     first: int
     end: int

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from common.wire.names import is_ephemeral
 from nsqd.broker.store import DiskSnapshot, NotSynced
 from nsqd.log.clock_mark import ClockMark, clock_mark
-from nsqd.log.damage import Damage, report
 from nsqd.log.data_path import (
     LOG_JSON,
     NODE_JSON,
@@ -38,7 +37,6 @@ from nsqd.log.removals import Removals
 from nsqd.log.repairs import Repairs
 from nsqd.log.retention import AgeClock
 from nsqd.log.rounds import MOST_LOGS, Rounds
-from nsqd.log.segment import segment_name
 from nsqd.log.space import Space
 from nsqd.log.store_recovery import Recovered, StoreRecovery
 from nsqd.log.topic_log import DiskLog
@@ -50,6 +48,7 @@ if TYPE_CHECKING:
     from nsqd.log.carry import CarryJob
     from nsqd.log.carrying import Carrying
     from nsqd.log.cold import AnyLoad
+    from nsqd.log.damage import Damage
     from nsqd.log.round import Round
     from nsqd.log.settings import LogSettings
 
@@ -77,14 +76,11 @@ class Store:
         files: Files,
         clock: Callable[[], float],
         wall: Callable[[], int],
-        pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`pause`: how a start or a thread waits for the disk."""
         self.data_path = data_path
         self.settings = settings
         self.files = files
         self.now = clock
-        self.pause = pause
         self.age_clock: Callable[[], int] = AgeClock(wall, clock)
         self.is_recovered = False
         self.clock_jump = 0.0  # seconds that the wall clock has jumped while nsqd did not run
@@ -139,7 +135,7 @@ class Store:
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
         data_path.open()
-        return cls(data_path, settings, files, clock, wall, pause)
+        return cls(data_path, settings, files, clock, wall)
 
     def recover(self) -> Recovered:
         """Reads what is there. Call it once, before anything else. Raises DataPathError."""
@@ -427,12 +423,6 @@ class Store:
             self.faults.broken(Fault.PLACE, error)
         else:
             self.faults.repaired(Fault.PLACE)
-
-    def lacks_front(self, topic: str, start: int, end: int) -> None:
-        """Messages before the first segment that were not finished, as far as the journal knows."""
-        text = "segments are missing, or the journal is older than they are"
-        self.damage.append(Damage(topic, segment_name(start), 0, start, end, "", text))
-        report(self.damage[-1])
 
     def disk_logs(self) -> list[DiskLog]:
         return [topic_log for topic_log in self.logs.values() if isinstance(topic_log, DiskLog)]

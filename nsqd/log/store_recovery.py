@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqd.log.damage import Damage, report
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
-from nsqd.log.journal import JournalContents
+from nsqd.log.journal_recovery import JournalContents
 from nsqd.log.keys import keys_in
 from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of, node_change, split_changes
 from nsqd.log.reading import patiently
@@ -54,7 +54,6 @@ class RecoveringStore(LogHost, Protocol):
     logs: dict[str, DiskLog | MemoryLog]
     damage: list[Damage]
     removals: Removals
-    pause: Callable[[float], None]  # how it waits for the disk
 
     def disk_logs(self) -> list[DiskLog]: ...
 
@@ -100,7 +99,7 @@ class StoreRecovery:
 
     def _patiently(self, step: Callable[[], T]) -> T:
         """Repeat an idempotent step until the disk does not refuse to read. Raises OSError if the refusal lasts."""
-        return patiently(step, self._store.pause)
+        return patiently(step, self._store.data_path.pause)
 
     def _read_journal(self) -> tuple[RecoveredChanges, JournalContents]:
         contents = JournalContents()

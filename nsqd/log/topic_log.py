@@ -419,14 +419,9 @@ class DiskLog:
             self._unsynced.add_new_folder()
         if self._segments.active is None:
             return
-        unsynced, fault = self._unsynced, self._fault
-        if not prove_segments(
-            self._host.files,
-            self._segments,
-            unsynced.checkpoint,
-            doubts_unsynced=unsynced.has_failed,
-            gives_up=lambda: fault.is_lasting,
-        ):
+        unsynced, fault, files = self._unsynced, self._fault, self._host.files
+        doubts, synced = unsynced.has_failed, unsynced.checkpoint
+        if not prove_segments(files, self._segments, synced, doubts_unsynced=doubts, gives_up=lambda: fault.is_lasting):
             # Something cannot be read. It is lost, but not forgotten: its sequences are not given again.
             self._roll(self._segments.tail)
         unsynced.has_failed = False

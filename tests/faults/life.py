@@ -29,11 +29,11 @@ from tests.faults.machine import Clock, Machine
 from tests.support.log_settings import log_settings
 
 SMALL_JOURNAL: Final = {
-    "ROTATE_AT": 3000,
-    "ROTATE_AT_GROWTH": 2,
-    "PIECE_WEIGHT": 12,
-    "AHEAD": 1000,
-    "ASK_AGAIN_AFTER": 100,
+    "rotation.ROTATE_AT": 3000,
+    "rotation.ROTATE_AT_GROWTH": 2,
+    "rotation.PIECE_WEIGHT": 12,
+    "journal.AHEAD": 1000,
+    "journal.ASK_AGAIN_AFTER": 100,
 }
 MAX_MSG_TIMEOUT: Final = 90.0
 DRAIN_ROUNDS: Final = 200
@@ -46,7 +46,7 @@ def small_journal() -> Iterator[None]:
     """Rotates after some kilobytes, and writes snapshots in small pieces."""
     with ExitStack() as stack:
         for name, value in SMALL_JOURNAL.items():
-            stack.enter_context(mock.patch(f"nsqd.log.journal.{name}", value))
+            stack.enter_context(mock.patch(f"nsqd.log.{name}", value))
         yield
 
 

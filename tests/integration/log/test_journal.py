@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.changes import replay
 from nsqd.broker.store import Entry
-from nsqd.log import journal, journal_format
+from nsqd.log import journal, journal_format, rotation
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 
 
@@ -203,7 +203,7 @@ def test_space_is_set_aside_ahead_of_the_end(tmp_path: Path) -> None:
 
 def test_full_disk_gets_no_new_journal_that_it_has_no_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The old one has space set aside, so it is the better one to be caught with."""
-    monkeypatch.setattr(journal, "ROTATE_AT", 1000)
+    monkeypatch.setattr(rotation, "ROTATE_AT", 1000)
     files = TroubledFiles()
     with opened(tmp_path, files) as store:
         record(store, ("n", "x" * 2000))
@@ -357,7 +357,7 @@ def test_checkpoints_survive_a_rotation(tmp_path: Path) -> None:
 
 
 def test_rotation_is_wanted_when_the_file_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "ROTATE_AT", 6000)
+    monkeypatch.setattr(rotation, "ROTATE_AT", 6000)
     with opened(tmp_path) as store:
         topics = Topics(store, *(f"topic{n}" for n in range(40)))
         assert not store.store.journal.wants_rotation
@@ -466,7 +466,7 @@ def states(changes: Iterable[Entry]) -> dict[int, tuple[int, int]]:
 def test_large_snapshot_is_written_in_parts_and_counts_as_of_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "PIECE_WEIGHT", 10)
+    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 10)
     with opened(tmp_path) as store:
         store.log("t")
         record(store, *waiting(100))
@@ -490,7 +490,7 @@ def test_large_snapshot_is_written_in_parts_and_counts_as_of_its_beginning(
 def test_snapshot_that_was_not_ended_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
 ) -> None:
-    monkeypatch.setattr(journal, "PIECE_WEIGHT", 10)
+    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 10)
     with opened(tmp_path) as store:
         store.log("t")
         record(store, *waiting(100))
@@ -504,7 +504,7 @@ def test_snapshot_that_was_not_ended_replaces_nothing(
 
 
 def test_snapshot_begins_again_after_a_failed_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "PIECE_WEIGHT", 10)
+    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 10)
     files = TroubledFiles()
     with opened(tmp_path, files) as store:
         store.log("t")

@@ -17,7 +17,7 @@ import trio.testing
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import NotSynced
-from nsqd.log import journal
+from nsqd.log import rotation
 from nsqd.log.files import Files
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import make_batch
@@ -401,7 +401,7 @@ def test_topology_that_could_not_be_saved_is_saved_later(tmp_path: Path) -> None
 
 
 def test_journal_is_rotated_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "ROTATE_AT", 10_000)
+    monkeypatch.setattr(rotation, "ROTATE_AT", 10_000)
 
     async def test() -> None:
         async with running(tmp_path) as store:

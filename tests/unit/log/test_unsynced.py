@@ -91,7 +91,7 @@ def test_a_file_that_is_missing_is_an_error_unless_the_log_has_removed_it() -> N
     log.write(1)
     job = log.unsynced.begin_sync(log.segments)
     job.missing.append(first.path)
-    assert log.unsynced.error_of(job, log.segments) == f"fsync {first.path}: No such file or directory"
+    assert log.unsynced.error_of(job, log.segments) == f"fsync {first.path}: no such file or directory"
     log.roll(1)
     log.segments.take_before(1)
     assert log.unsynced.error_of(job, log.segments) is None
