@@ -23,8 +23,7 @@ from nsqd.log.data_path import (
 )
 from nsqd.log.journal import Journal
 from nsqd.log.journal_recovery import JournalContents
-from nsqd.log.own_changes import RESERVED_AHEAD, checkpoint_change, node_change, split_changes
-from nsqd.log.recovery import Checkpoint
+from nsqd.log.own_changes import RESERVED_AHEAD, Checkpoint, checkpoint_change, node_change, split_changes
 from nsqd.log.segment import base_of_name
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.own_changes import RecoveredChanges
-    from nsqd.log.recovery import Checkpoint
+    from nsqd.log.own_changes import Checkpoint, RecoveredChanges
 
 _entry: Final = Struct(">QQ")
 

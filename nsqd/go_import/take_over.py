@@ -43,9 +43,8 @@ from nsqd.log import journal_format
 from nsqd.log.data_path import NODE_JSON, Condition, Topology, write_log_json
 from nsqd.log.files import error_text, remove_file
 from nsqd.log.journal_recovery import journal_name, journal_numbers
-from nsqd.log.own_changes import checkpoint_change
+from nsqd.log.own_changes import Checkpoint, checkpoint_change
 from nsqd.log.reading import patiently
-from nsqd.log.recovery import Checkpoint
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

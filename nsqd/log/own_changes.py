@@ -24,16 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nsqd.log.journal_reader import LOST
 from nsqd.log.packed_changes import PackedChanges
-from nsqd.log.recovery import Checkpoint
 from nsqd.log.rotation import ROTATION
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
-    from nsqd.log.topic_log import DiskLog
 
 RESERVED_AHEAD: Final = 1 << 24  # no id is further ahead of the last one than a reservation
 
@@ -42,11 +40,34 @@ _NODE: Final = "node"  # its id, reserved ids: the second place for what node.js
 _GONE: Final = "gone"  # topic, log id: the log was deleted, whatever its folder's name is
 
 
+class Checkpoint(NamedTuple):
+    """Up to here a log was synced."""
+
+    log_id: str
+    base: int  # of the segment
+    offset: int
+    sequence: int
+
+
+class SyncedLog(Protocol):
+    """What the journal is told of a log."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def log_id(self) -> str: ...
+
+    @property
+    def checkpoint(self) -> tuple[int, int, int]:
+        """Base of a segment, offset in it, sequence: everything before was synced."""
+
+
 def checkpoint_change(topic: str, checkpoint: Checkpoint) -> Entry:
     return _CHECKPOINT, topic, *checkpoint
 
 
-def checkpoint_of(log: DiskLog) -> Entry:
+def checkpoint_of(log: SyncedLog) -> Entry:
     return checkpoint_change(log.topic, Checkpoint(log.log_id, *log.checkpoint))
 
 

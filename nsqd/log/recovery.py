@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from nsqd.log.carried import number_of_name, scan_carried
 from nsqd.log.cold import copy_aside, keep_aside
@@ -37,15 +37,7 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-
-
-class Checkpoint(NamedTuple):
-    """Up to here a log was synced."""
-
-    log_id: str
-    base: int  # of the segment
-    offset: int
-    sequence: int
+    from nsqd.log.own_changes import Checkpoint
 
 
 def recover_log(

@@ -14,7 +14,7 @@ OLD = Path("journal.000001")
 
 
 def state_of(topic: str) -> list[Entry]:
-    return [("topic", topic), ("channel", topic, "c", 0), ("wait", topic, "c", [1, 1, 0])]
+    return [("topic", topic), ("wait", topic, "c", [1, 1, 0]), ("channel", topic, "d", 0)]
 
 
 def told(it: Rotation) -> list[Entry]:
@@ -49,15 +49,15 @@ def test_small_snapshots_are_told_whole() -> None:
 
 
 def test_long_snapshots_come_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 2)
+    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 4)
     it = Rotation()
     it.begin(OLD, ["a"])
-    topic, channel, wait = state_of("a")
-    assert told(it) == [("begin", "a"), ("part", "a", [topic, channel]), ("part", "a", [wait]), ("end", "a", 2)]
+    topic, wait, channel = state_of("a")
+    assert told(it) == [("begin", "a"), ("part", "a", [topic, wait]), ("part", "a", [channel]), ("end", "a", 2)]
 
 
 def test_a_piece_that_was_not_written_begins_the_snapshot_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 2)
+    monkeypatch.setattr(rotation, "PIECE_WEIGHT", 4)
     it = Rotation()
     it.begin(OLD, ["a"])
     it.next_changes(state_of)
