@@ -34,7 +34,7 @@ from nsqd.http import Guard, NodeInfo, Publishing, QuickRoutes, Reading, is_tunn
 from nsqd.http.history import MOST_READERS
 from nsqd.listeners import Budgets, Doors, Listening, listening_on, say_what_closes
 from nsqd.log.history import MOST_FILES, History
-from nsqd.log.open_writers import MOST_DESCRIPTORS
+from nsqd.log.writing.open_writers import MOST_DESCRIPTORS
 from nsqd.lookup import peers as lookup
 from nsqd.options import TlsRequired
 from nsqd.readers import Readers

@@ -23,13 +23,13 @@ from nsqd.go_import.take_over import take_over
 from nsqd.log.committer import Committer
 from nsqd.log.data_path import DataPathError
 from nsqd.log.files import error_text
-from nsqd.log.reading import ReadRefused, patiently
+from nsqd.log.reading.refusals import ReadRefused, patiently
 from nsqd.log.retention import Retention
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 
 if TYPE_CHECKING:
-    from nsqd.log.store_recovery import Recovered
+    from nsqd.log.recovery.store import Recovered
     from nsqd.options import Options
     from nsqd.turn import Turn
 

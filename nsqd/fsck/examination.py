@@ -32,12 +32,12 @@ from nsqd.log.data_path import (
     read_node,
     write_node,
 )
-from nsqd.log.journal_format import Frame
-from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
-from nsqd.log.journal_recovery import journal_name, journal_numbers, journal_path
-from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, split_changes
-from nsqd.log.packed_changes import PackedChanges
-from nsqd.log.rotation import lacking_snapshots
+from nsqd.log.journal.format import Frame
+from nsqd.log.journal.own_changes import RESERVED_AHEAD, RecoveredChanges, split_changes
+from nsqd.log.journal.packed_changes import PackedChanges
+from nsqd.log.journal.reader import LOST, BadBytes, walk_frames
+from nsqd.log.journal.recovery import journal_name, journal_numbers, journal_path
+from nsqd.log.journal.rotation import lacking_snapshots
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files

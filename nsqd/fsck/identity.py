@@ -21,9 +21,9 @@ from nsqd.log.data_path import (
     write_log_json,
     write_node,
 )
-from nsqd.log.journal import Journal
-from nsqd.log.journal_recovery import JournalContents
-from nsqd.log.own_changes import RESERVED_AHEAD, Checkpoint, checkpoint_change, node_change, split_changes
+from nsqd.log.journal.journal import Journal
+from nsqd.log.journal.own_changes import RESERVED_AHEAD, Checkpoint, checkpoint_change, node_change, split_changes
+from nsqd.log.journal.recovery import JournalContents
 from nsqd.log.segment import base_of_name
 
 if TYPE_CHECKING:

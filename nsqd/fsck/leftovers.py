@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from nsqd.fsck.finding import Finding, Severity
-from nsqd.log.cold import keep_aside
 from nsqd.log.files import remove_file
+from nsqd.log.reading.cold import keep_aside
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files

@@ -12,9 +12,9 @@ from common.wire.log_record import HEADER_SIZE, decode_header
 from nsqd.fsck.finding import Finding, Severity
 from nsqd.fsck.leftovers import TMP, cut_off, is_kept_aside, leftover
 from nsqd.fsck.refused import opened_to_salvage, readable, refused
-from nsqd.log.carried import CarriedFile, number_of_name, scan_carried
+from nsqd.log.carry.carried import CarriedFile, number_of_name, scan_carried
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
-from nsqd.log.reading import ReadRefused, Salvage
+from nsqd.log.reading.refusals import ReadRefused, Salvage
 from nsqd.log.segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -30,7 +30,7 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.own_changes import Checkpoint, RecoveredChanges
+    from nsqd.log.journal.own_changes import Checkpoint, RecoveredChanges
 
 _entry: Final = Struct(">QQ")
 

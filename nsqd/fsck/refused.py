@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from nsqd.fsck.finding import Finding, Severity
-from nsqd.log.reading import Salvage, WaitsOnce, is_refusal, opened_to_read, patiently
+from nsqd.log.reading.refusals import Salvage, WaitsOnce, is_refusal, opened_to_read, patiently
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from nsqd.broker.changes import TopicState, replay
 from nsqd.go_import.records import Digest
-from nsqd.log import journal_format
+from nsqd.log.journal import format as journal_format
 from nsqd.log.record import HEADER_SIZE, Header
 from nsqd.log.segment import Walk, base_of_name, segment_name
 

@@ -39,12 +39,12 @@ from nsqd.go_import.queue_files import QueueFiles, find_queues, queue_name
 from nsqd.go_import.read_back import NotEqual, digests_of, read_journal
 from nsqd.go_import.records import SMALLEST, Digest, number_of
 from nsqd.go_import.repeats import Seen, Survey
-from nsqd.log import journal_format
 from nsqd.log.data_path import NODE_JSON, Condition, Topology, write_log_json
 from nsqd.log.files import error_text, remove_file
-from nsqd.log.journal_recovery import journal_name, journal_numbers
-from nsqd.log.own_changes import Checkpoint, checkpoint_change
-from nsqd.log.reading import patiently
+from nsqd.log.journal import format as journal_format
+from nsqd.log.journal.own_changes import Checkpoint, checkpoint_change
+from nsqd.log.journal.recovery import journal_name, journal_numbers
+from nsqd.log.reading.refusals import patiently
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

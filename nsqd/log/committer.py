@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
+from nsqd.log.carry.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
-from nsqd.log.reading import is_refusal
+from nsqd.log.reading.refusals import is_refusal
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry
-    from nsqd.log.cold import AnyLoad
+    from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.store import Store
 
 log = logging.getLogger(__name__)

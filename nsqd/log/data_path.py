@@ -29,7 +29,7 @@ from google_crc32c import value as crc32c
 from common.startup import StartupError
 from nsqd.log.clock_mark import ClockJump, ClockMark, clock_mark, jump_between
 from nsqd.log.files import Files, error_text
-from nsqd.log.reading import patiently
+from nsqd.log.reading.refusals import patiently
 from nsqd.log.segment import LOG_SUFFIX
 
 TOPICS: Final = "topics"

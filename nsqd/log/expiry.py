@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsqd.broker.batch import Batch
-    from nsqd.log.cold_reader import ColdReader, ReadingHost
+    from nsqd.log.reading.cold_reader import ColdReader, ReadingHost
     from nsqd.log.segment import Segment
     from nsqd.log.segment_list import SegmentList
     from nsqd.log.settings import LogSettings
-    from nsqd.log.unsynced import Unsynced
+    from nsqd.log.writing.unsynced import Unsynced
 
 
 class ExpiryHost(Protocol):

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 from common.wire.history import DAMAGED, MISSING, REFUSED, Gap, Records
 from common.wire.log_record import Header, decode_header, follow
-from nsqd.log.cold import keep_aside
 from nsqd.log.files import close_quietly
-from nsqd.log.reading import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
+from nsqd.log.reading.cold import keep_aside
+from nsqd.log.reading.refusals import ReadRefused, Salvage, WaitsOnce, opened_to_read, patiently, strictly
+from nsqd.log.reading.survey import Point, Survey
 from nsqd.log.record import scan
 from nsqd.log.segment import Index, ReadAt, Stretch, Walk, find_hole, header_at, index_of, proven_entry
-from nsqd.log.survey import Point, Survey
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from nsqd.log.reading import READ_PATIENCE
+from nsqd.log.reading.refusals import READ_PATIENCE
 
 RETRY_AFTER: Final = 1.0  # seconds from a failure until the disk is tried again
 

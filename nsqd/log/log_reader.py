@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.carried import Carried, CarriedLoad
-from nsqd.log.cold import Load
-from nsqd.log.cold_reader import ColdReader
+from nsqd.log.carry.carried import Carried, CarriedLoad
+from nsqd.log.reading.cold import Load
+from nsqd.log.reading.cold_reader import ColdReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nsqd.broker.batch import Batch
-    from nsqd.log.cold import AnyLoad
-    from nsqd.log.cold_reader import ReadingHost
     from nsqd.log.log_state import LogState
-    from nsqd.log.reading import Refusals
+    from nsqd.log.reading.cold import AnyLoad
+    from nsqd.log.reading.cold_reader import ReadingHost
+    from nsqd.log.reading.refusals import Refusals
     from nsqd.log.segment_list import SegmentList
 
 

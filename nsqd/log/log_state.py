@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nsqd.log.carried import CarriedFile
+    from nsqd.log.carry.carried import CarriedFile
     from nsqd.log.segment import Hole, Segment
 
 

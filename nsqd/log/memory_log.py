@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.tail_cache import BATCH_OVERHEAD, TailCache
+from nsqd.log.reading.tail_cache import BATCH_OVERHEAD, TailCache
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.cold import Start
-from nsqd.log.reading import ReadRefused, strictly
+from nsqd.log.reading.cold import Start
+from nsqd.log.reading.refusals import ReadRefused, strictly
 from nsqd.log.segment import BLOCK_SIZE, Segment, Walk
 
 if TYPE_CHECKING:

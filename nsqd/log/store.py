@@ -26,31 +26,31 @@ from nsqd.log.data_path import (
 )
 from nsqd.log.faults import Fault, Faults
 from nsqd.log.files import Files, error_text
-from nsqd.log.journal import Journal
-from nsqd.log.journal_keeper import JournalKeeper
+from nsqd.log.journal.journal import Journal
+from nsqd.log.journal.keeper import JournalKeeper
+from nsqd.log.journal.own_changes import checkpoint_of, gone_change, node_change
 from nsqd.log.log_state import LogState
 from nsqd.log.memory_log import MemoryLog
-from nsqd.log.open_writers import MOST_DESCRIPTORS, OpenWriters
-from nsqd.log.own_changes import checkpoint_of, gone_change, node_change
-from nsqd.log.reads import Reads
-from nsqd.log.removals import Removals
-from nsqd.log.repairs import Repairs
+from nsqd.log.reading.reads import Reads
+from nsqd.log.recovery.store import Recovered, StoreRecovery
 from nsqd.log.retention import AgeClock
-from nsqd.log.rounds import MOST_LOGS, Rounds
 from nsqd.log.space import Space
-from nsqd.log.store_recovery import Recovered, StoreRecovery
 from nsqd.log.topic_log import DiskLog
-from nsqd.log.topology_file import TopologyFile
+from nsqd.log.upkeep.removals import Removals
+from nsqd.log.upkeep.repairs import Repairs
+from nsqd.log.upkeep.rounds import MOST_LOGS, Rounds
+from nsqd.log.upkeep.topology_file import TopologyFile
 from nsqd.log.wakeups import Wakeups
+from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
-    from nsqd.log.carry import CarryJob
-    from nsqd.log.carrying import Carrying
-    from nsqd.log.cold import AnyLoad
+    from nsqd.log.carry.carrying import Carrying
+    from nsqd.log.carry.job import CarryJob
     from nsqd.log.damage import Damage
-    from nsqd.log.round import Round
+    from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.settings import LogSettings
+    from nsqd.log.upkeep.round import Round
 
 log = logging.getLogger(__name__)
 

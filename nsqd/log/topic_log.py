@@ -18,28 +18,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack import Ack
-from nsqd.log.carrying import Carrying, CarryingHost
+from nsqd.log.carry.carrying import Carrying, CarryingHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import error_text
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
 from nsqd.log.proof import prove_segments
+from nsqd.log.reading.tail_cache import TailCache, find_batch
 from nsqd.log.segment import Segment, Stretch, segment_name
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.segment_writer import SegmentWriter
-from nsqd.log.tail_cache import TailCache, find_batch
-from nsqd.log.unsynced import Unsynced
-from nsqd.log.write_buffer import WriteBuffer, record_size
+from nsqd.log.writing.segment_writer import SegmentWriter
+from nsqd.log.writing.unsynced import Unsynced
+from nsqd.log.writing.write_buffer import WriteBuffer, record_size
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch, Receipt
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
     from nsqd.log.log_state import LogState
-    from nsqd.log.segment_writer import WriterHost
     from nsqd.log.settings import LogSettings
     from nsqd.log.space import Space
-    from nsqd.log.sync_job import SyncJob
+    from nsqd.log.writing.segment_writer import WriterHost
+    from nsqd.log.writing.sync_job import SyncJob
 
 BUFFER_BYTES: Final = 1 << 20  # what acknowledged messages may wait for in memory, for at most 100 ms
 

@@ -20,7 +20,7 @@ from nsqd.broker.snapshot import ClientSnapshot
 from nsqd.broker.topic import Refused
 from nsqd.log.data_path import DataPathError, is_journal
 from nsqd.log.faults import Fault
-from nsqd.log.store_recovery import Recovered
+from nsqd.log.recovery.store import Recovered
 from nsqd.log.topic_log import DiskLog
 from nsqd.options import Options
 from tests.faults.disk import Crash, SimulatedDisk, Stopped
@@ -46,7 +46,7 @@ def small_journal() -> Iterator[None]:
     """Rotates after some kilobytes, and writes snapshots in small pieces."""
     with ExitStack() as stack:
         for name, value in SMALL_JOURNAL.items():
-            stack.enter_context(mock.patch(f"nsqd.log.{name}", value))
+            stack.enter_context(mock.patch(f"nsqd.log.journal.{name}", value))
         yield
 
 

@@ -14,9 +14,8 @@ from random import Random
 from typing import Final
 
 from common.wakeup import Wakeup
-from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
+from nsqd.log.carry.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark
-from nsqd.log.cold import AnyLoad
 from nsqd.log.committer import (
     FLUSH_INTERVAL,
     IDLE_AFTER,
@@ -26,6 +25,7 @@ from nsqd.log.committer import (
 )
 from nsqd.log.data_path import DataPathError
 from nsqd.log.faults import Fault
+from nsqd.log.reading.cold import AnyLoad
 from nsqd.log.settings import LogSettings
 from nsqd.log.store import Store
 from nsqd.options import Options

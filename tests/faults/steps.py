@@ -72,7 +72,7 @@ def new_life(ack: str, stop_at: int | None = None, torn: float = 0.0) -> Life:
 @contextmanager
 def tiny_journal() -> Iterator[None]:
     """Rotates within the little that the script has to tell."""
-    with small_journal(), mock.patch("nsqd.log.rotation.ROTATE_AT", 1500):
+    with small_journal(), mock.patch("nsqd.log.journal.rotation.ROTATE_AT", 1500):
         yield
 
 

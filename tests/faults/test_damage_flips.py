@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.carried import number_of_name, scan_carried
+from nsqd.log.carry.carried import number_of_name, scan_carried
 from nsqd.log.record import decode_header
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.faults.data_paths import BODIES, WAITING, FastFiles, make_carried, run_fsck, snapshot

@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.changes import replay
 from nsqd.log.segment import segment_name
-from nsqd.log.sync_job import CommonFolders
+from nsqd.log.writing.sync_job import CommonFolders
 from tests.faults.disk import DATA_PATH, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore, texts
 

@@ -20,7 +20,7 @@ from nsqd.fsck.finding import Severity
 from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
 from nsqd.log.data_path import as_json, read_log_id
 from nsqd.log.files import Files
-from nsqd.log.packed_changes import PackedChanges
+from nsqd.log.journal.packed_changes import PackedChanges
 from nsqd.log.segment import INDEX_SUFFIX
 from tests.faults.data_paths import (
     BODIES,

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from nsqd.ack import Ack
-from nsqd.log.reading import READ_PATIENCE
+from nsqd.log.reading.refusals import READ_PATIENCE
 from tests.faults.disk import DATA_PATH, Call, Crash, SimulatedDisk
 from tests.integration.log.harness import OpenStore
 

@@ -6,7 +6,7 @@ from random import Random
 
 from common.wire.history import RecordCutter
 from common.wire.log_record import find_header, follow
-from nsqd.log.journal_reader import walk_frames
+from nsqd.log.journal.reader import walk_frames
 from nsqd.log.record import scan, walk_record
 
 

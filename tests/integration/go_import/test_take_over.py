@@ -12,7 +12,7 @@ import pytest
 from common.startup import StartupError
 from nsqd.go_import.marker import MARKER, Step, read_marker, write_marker
 from nsqd.log.files import Files
-from nsqd.log.own_changes import Checkpoint, checkpoint_change
+from nsqd.log.journal.own_changes import Checkpoint, checkpoint_change
 from nsqd.log.record import Header
 from nsqd.log.store import Store
 from tests.integration.go_import.harness import Queues, import_, some, write

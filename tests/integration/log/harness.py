@@ -14,15 +14,15 @@ import trio
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
-from nsqd.log.carry import CarryJob
-from nsqd.log.carrying import carry_forward
-from nsqd.log.cold import Load
+from nsqd.log.carry.carrying import carry_forward
+from nsqd.log.carry.job import CarryJob
 from nsqd.log.committer import LOAD_INTERVAL, Committer
 from nsqd.log.files import Buffers, Files
-from nsqd.log.reading import READ_PATIENCE
+from nsqd.log.reading.cold import Load
+from nsqd.log.reading.refusals import READ_PATIENCE
 from nsqd.log.record import Header
+from nsqd.log.recovery.store import Recovered
 from nsqd.log.store import Store
-from nsqd.log.store_recovery import Recovered
 from nsqd.log.topic_log import DiskLog
 from tests.support.log_settings import log_settings
 from tests.unit.log.batches import bodies_of, make_batch

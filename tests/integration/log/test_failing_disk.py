@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.sync_job import CommonFolders
+from nsqd.log.writing.sync_job import CommonFolders
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened, texts
 from tests.unit.log.batches import make_batch
 

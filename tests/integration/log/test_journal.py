@@ -9,7 +9,8 @@ import pytest
 
 from nsqd.broker.changes import replay
 from nsqd.broker.store import Entry
-from nsqd.log import journal, journal_format, rotation
+from nsqd.log.journal import format as journal_format
+from nsqd.log.journal import journal, rotation
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nsqd.broker.batch import Batch, Receipt
-from nsqd.log.keys import keys_in
+from nsqd.log.recovery.keys import keys_in
 from nsqd.log.retention import Retention
 from tests.integration.log.harness import OpenStore, opened
 

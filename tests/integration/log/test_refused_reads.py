@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from common.wire.history import Gap
-from nsqd.log.cold import Load, Start
 from nsqd.log.data_path import DataPathError
 from nsqd.log.history import History
 from nsqd.log.log_fault import RETRY_AFTER
-from nsqd.log.reading import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
+from nsqd.log.reading.cold import Load, Start
+from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, ReadRefused
 from nsqd.log.retention import NOTHING_KEPT, Retention
 from nsqd.log.segment import BLOCK_SIZE, Segment
 from tests.integration.log.harness import START, OpenStore, TroubledFiles, contents, opened, texts

@@ -17,8 +17,8 @@ import trio.testing
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import NotSynced
-from nsqd.log import rotation
 from nsqd.log.files import Files
+from nsqd.log.journal import rotation
 from tests.integration.log.harness import OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import make_batch
 

@@ -9,7 +9,7 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.log.files import Files
-from nsqd.log.survey import Point
+from nsqd.log.reading.survey import Point
 from tests.integration.log.harness import OpenStore, opened
 from tests.integration.log.test_history import past
 from tests.unit.log.batches import make_batch

@@ -10,7 +10,7 @@ import pytest
 
 from nsqd.broker.batch import Receipt
 from nsqd.broker.store import TopicLog
-from nsqd.log.cold import COLD_BYTES
+from nsqd.log.reading.cold import COLD_BYTES
 from nsqd.log.topic_log import DiskLog
 from tests.integration.log.harness import TroubledFiles, opened
 from tests.unit.log.batches import facts, make_batch

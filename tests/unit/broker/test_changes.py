@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 from nsqd.broker.changes import ChannelState, TopicState, replay
-from nsqd.log.packed_changes import PackedChanges
+from nsqd.log.journal.packed_changes import PackedChanges
 
 BEGIN: list[tuple[object, ...]] = [("topic", "t"), ("channel", "t", "c", 0), ("flow", "t")]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.carry import CarryJob, CarryPlan
-from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SHARE, LONGEST_CARRY_INTERVAL, Carrying, carry_forward
+from nsqd.log.carry.carrying import CARRY_INTERVAL, CARRY_SHARE, LONGEST_CARRY_INTERVAL, Carrying, carry_forward
+from nsqd.log.carry.job import CarryJob, CarryPlan
 from nsqd.log.expiry import Expiry
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader
@@ -15,7 +15,7 @@ from nsqd.log.log_state import LogState
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.store import Store
-from nsqd.log.unsynced import Unsynced
+from nsqd.log.writing.unsynced import Unsynced
 from tests.support.log_settings import log_settings
 
 

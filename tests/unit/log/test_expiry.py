@@ -10,7 +10,7 @@ from nsqd.log.retention import Retention
 from nsqd.log.segment import Segment
 from nsqd.log.segment_list import SegmentList
 from nsqd.log.store import Store
-from nsqd.log.unsynced import Unsynced
+from nsqd.log.writing.unsynced import Unsynced
 from tests.support.log_settings import log_settings
 from tests.unit.log.batches import make_batch
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsqd.log import journal_format
-from nsqd.log.journal_reader import BadBytes, walk_frames
+from nsqd.log.journal import format as journal_format
+from nsqd.log.journal.reader import BadBytes, walk_frames
 from nsqd.log.segment import BLOCK_SIZE
 
 PLAIN = st.one_of(st.text(), st.booleans(), st.integers(-(2**63), 2**64 - 1), st.none())

@@ -10,8 +10,8 @@ import pytest
 
 from nsqd.log.faults import Faults
 from nsqd.log.files import Files
-from nsqd.log.journal import Journal
-from nsqd.log.journal_keeper import JournalKeeper
+from nsqd.log.journal.journal import Journal
+from nsqd.log.journal.keeper import JournalKeeper
 from nsqd.log.log_fault import RETRY_AFTER
 from nsqd.log.wakeups import Wakeups
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nsqd.log.log_fault import RETRY_AFTER, LogFault
-from nsqd.log.reading import READ_PATIENCE
+from nsqd.log.reading.refusals import READ_PATIENCE
 
 
 class Clock:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from common.wakeup import Wakeup
 from nsqd.log.files import Files
-from nsqd.log.open_writers import MOST_DESCRIPTORS, OpenWriters
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.segment_writer import SegmentWriter
+from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
+from nsqd.log.writing.segment_writer import SegmentWriter
 from tests.unit.log.batches import make_batch
 
 

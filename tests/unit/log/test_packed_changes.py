@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nsqd.log.packed_changes import PackedChanges
+from nsqd.log.journal.packed_changes import PackedChanges
 
 
 def test_gives_back_what_was_added_in_its_order_as_often_as_asked() -> None:

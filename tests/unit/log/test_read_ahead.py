@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nsqd.log.files import Files
-from nsqd.log.read_ahead import AHEAD_BYTES, MOST_STREAMS, ReadAhead, Streams
+from nsqd.log.reading.read_ahead import AHEAD_BYTES, MOST_STREAMS, ReadAhead, Streams
 from nsqd.log.segment import Segment
 
 STEP = 100_000  # bytes that are read at a time

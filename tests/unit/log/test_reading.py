@@ -6,8 +6,8 @@ import errno
 
 import pytest
 
-from nsqd.log import reading
-from nsqd.log.reading import READ_PATIENCE, RETRY_INTERVAL, patiently
+from nsqd.log.reading import refusals as reading
+from nsqd.log.reading.refusals import READ_PATIENCE, RETRY_INTERVAL, patiently
 
 
 class SickDisk:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nsqd.broker.store import Entry
-from nsqd.log import rotation
-from nsqd.log.rotation import ROTATE_AT, Rotation, lacking_snapshots
+from nsqd.log.journal import rotation
+from nsqd.log.journal.rotation import ROTATE_AT, Rotation, lacking_snapshots
 
 OLD = Path("journal.000001")
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsqd.broker.batch import Batch
-from nsqd.log.tail_cache import BATCH_OVERHEAD, TailCache
+from nsqd.log.reading.tail_cache import BATCH_OVERHEAD, TailCache
 from tests.unit.log.batches import batch_runs, make_batch
 
 

@@ -10,7 +10,7 @@ import pytest
 from nsqd.log.data_path import DataPath, Topology
 from nsqd.log.faults import Fault, Faults
 from nsqd.log.files import Files
-from nsqd.log.topology_file import TopologyFile
+from nsqd.log.upkeep.topology_file import TopologyFile
 from nsqd.log.wakeups import Wakeups
 
 

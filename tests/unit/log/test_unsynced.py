@@ -8,7 +8,7 @@ from nsqd.broker.batch import Receipt
 from nsqd.log.log_state import LogState
 from nsqd.log.segment import Index, Segment
 from nsqd.log.segment_list import SegmentList
-from nsqd.log.unsynced import Unsynced
+from nsqd.log.writing.unsynced import Unsynced
 from tests.unit.log.batches import make_batch
 
 FOLDER = Path("/data/topics/t")

@@ -7,14 +7,14 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from nsqd.log.carry import MOST_MARKED, CarryJob, CarryPlan, Ended
+from nsqd.log.carry.job import MOST_MARKED, CarryJob, CarryPlan, Ended
 
 if TYPE_CHECKING:
     from nsqd.log.expiry import Expiry
     from nsqd.log.log_fault import LogFault
     from nsqd.log.log_reader import LogReader
     from nsqd.log.segment_list import SegmentList
-    from nsqd.log.unsynced import Unsynced
+    from nsqd.log.writing.unsynced import Unsynced
 
 CARRY_INTERVAL: Final = 1.0  # seconds between two looks for what can be carried forward, while there is something
 LONGEST_CARRY_INTERVAL: Final = 60.0  # when there was nothing for a while

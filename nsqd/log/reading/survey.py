@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from common.wire.log_record import Header, decode_header
-from nsqd.log.reading import opened_to_read
+from nsqd.log.reading.refusals import opened_to_read
 from nsqd.log.segment import Index, ReadAt, Stretch, header_at, index_of, proven_entry
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from common.wakeup import Wakeup
     from nsqd.log.files import Files
-    from nsqd.log.segment_writer import SegmentWriter
+    from nsqd.log.writing.segment_writer import SegmentWriter
 
 MOST_DESCRIPTORS: Final = 256  # for writing, and as many for reading
 

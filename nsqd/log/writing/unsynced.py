@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nsqd.log.data_path import LOG_JSON
 from nsqd.log.files import error_text
 from nsqd.log.segment import LOG_SUFFIX
-from nsqd.log.sync_job import SyncJob
+from nsqd.log.writing.sync_job import SyncJob
 
 if TYPE_CHECKING:
     from pathlib import Path

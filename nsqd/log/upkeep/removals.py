@@ -18,7 +18,7 @@ from nsqd.log.files import Files, error_text
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
     from nsqd.log.faults import Faults
-    from nsqd.log.round import Round
+    from nsqd.log.upkeep.round import Round
 
 
 class Removals:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from nsqd.log.files import Files, error_text, remove_file
-from nsqd.log.sync_job import CommonFolders
+from nsqd.log.writing.sync_job import CommonFolders
 
 if TYPE_CHECKING:
-    from nsqd.log.journal import JournalSync
-    from nsqd.log.sync_job import SyncJob
+    from nsqd.log.journal.journal import JournalSync
     from nsqd.log.topic_log import DiskLog
+    from nsqd.log.writing.sync_job import SyncJob
 
 SYNCING_THREADS: Final = 4
 MANY_LOGS: Final = 32  # in a round, from which on it uses several threads

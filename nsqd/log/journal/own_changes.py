@@ -26,9 +26,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from nsqd.log.journal_reader import LOST
-from nsqd.log.packed_changes import PackedChanges
-from nsqd.log.rotation import ROTATION
+from nsqd.log.journal.packed_changes import PackedChanges
+from nsqd.log.journal.reader import LOST
+from nsqd.log.journal.rotation import ROTATION
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from nsqd.log.cold import (
+from nsqd.log.reading.cold import (
     NO_CACHED_READS,
     AnyLoad,
     ColdBlock,
@@ -17,8 +17,8 @@ from nsqd.log.cold import (
     Start,
     read_block,
 )
-from nsqd.log.read_ahead import ReadAhead, Streams
-from nsqd.log.reading import Refusals, opened_to_read
+from nsqd.log.reading.read_ahead import ReadAhead, Streams
+from nsqd.log.reading.refusals import Refusals, opened_to_read
 from nsqd.log.record import HEADER_SIZE, Header, decode_header
 from nsqd.log.segment import Hole, ReadAt, Segment, Walk
 

@@ -9,7 +9,7 @@ from nsqd.log.log_fault import RETRY_AFTER
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
-    from nsqd.log.journal import Journal
+    from nsqd.log.journal.journal import Journal
     from nsqd.log.wakeups import Wakeups
 
 

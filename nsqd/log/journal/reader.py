@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from nsqd.log import journal_format
-from nsqd.log.journal_format import FRAME_HEADER, MAGIC, Frame
+from nsqd.log.journal import format as journal_format
+from nsqd.log.journal.format import FRAME_HEADER, MAGIC, Frame
 from nsqd.log.segment import BLOCK_SIZE, ReadAt
 
 # What the reader yields in the place of changes that cannot be read.

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from nsqd.log.damage import Damage, report
 from nsqd.log.data_path import NODE_JSON, TOPOLOGY_JSON, Condition, keep_small_file_aside
-from nsqd.log.journal_recovery import JournalContents
-from nsqd.log.keys import keys_in
-from nsqd.log.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of, node_change, split_changes
-from nsqd.log.reading import patiently
-from nsqd.log.recovery import recover_log
+from nsqd.log.journal.own_changes import RESERVED_AHEAD, RecoveredChanges, checkpoint_of, node_change, split_changes
+from nsqd.log.journal.recovery import JournalContents
+from nsqd.log.reading.refusals import patiently
+from nsqd.log.recovery.keys import keys_in
+from nsqd.log.recovery.topic_log import recover_log
 from nsqd.log.segment import newest_in
 from nsqd.log.topic_log import DiskLog, LogHost
 
 if TYPE_CHECKING:
     from nsqd.log.data_path import DataPath
-    from nsqd.log.journal import Journal
+    from nsqd.log.journal.journal import Journal
+    from nsqd.log.journal.packed_changes import PackedChanges
     from nsqd.log.log_state import LogState
     from nsqd.log.memory_log import MemoryLog
-    from nsqd.log.packed_changes import PackedChanges
-    from nsqd.log.removals import Removals
+    from nsqd.log.upkeep.removals import Removals
 
 T = TypeVar("T")
 

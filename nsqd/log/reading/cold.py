@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from nsqd.log.files import close_quietly, remove_file
-from nsqd.log.reading import Salvage, is_refusal, opened_to_read
+from nsqd.log.reading.refusals import Salvage, is_refusal, opened_to_read
 from nsqd.log.record import HEADER_SIZE, Header, Stop, decode_batch, scan
 from nsqd.log.segment import (
     BLOCK_SIZE,

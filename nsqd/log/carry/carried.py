@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.cold import NO_CACHED_READS, is_missing, keep_aside
-from nsqd.log.reading import ReadRefused, Refusals, is_refusal, opened_to_read
+from nsqd.log.reading.cold import NO_CACHED_READS, is_missing, keep_aside
+from nsqd.log.reading.refusals import ReadRefused, Refusals, is_refusal, opened_to_read
 from nsqd.log.record import Header, decode_batch, decode_header, find_header, walk_record
 from nsqd.log.segment import BLOCK_SIZE, Hole, ReadAt
 
 if TYPE_CHECKING:
     from nsqd.broker.batch import Batch
-    from nsqd.log.cold_reader import ReadingHost
     from nsqd.log.files import Files
+    from nsqd.log.reading.cold_reader import ReadingHost
 
 _PREFIX: Final = "carried."
 _READ_SIZE: Final = 128 * 1024

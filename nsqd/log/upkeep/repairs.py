@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from nsqd.log.faults import Fault
-from nsqd.log.reading import Refusals
+from nsqd.log.reading.refusals import Refusals
 from nsqd.log.topic_log import DiskLog
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
-    from nsqd.log.journal_keeper import JournalKeeper
-    from nsqd.log.removals import Removals
+    from nsqd.log.journal.keeper import JournalKeeper
     from nsqd.log.space import Space
+    from nsqd.log.upkeep.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
 

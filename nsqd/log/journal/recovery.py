@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.cold import copy_aside
 from nsqd.log.damage import Damage
 from nsqd.log.data_path import JOURNAL_PREFIX, is_journal
-from nsqd.log.journal_format import Frame
-from nsqd.log.journal_reader import LOST, BadBytes, walk_frames
-from nsqd.log.reading import ReadRefused, opened_to_read
-from nsqd.log.rotation import note_rotation
+from nsqd.log.journal.format import Frame
+from nsqd.log.journal.reader import LOST, BadBytes, walk_frames
+from nsqd.log.journal.rotation import note_rotation
+from nsqd.log.reading.cold import copy_aside
+from nsqd.log.reading.refusals import ReadRefused, opened_to_read
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsqd.log.reading import opened_to_read
+from nsqd.log.reading.refusals import opened_to_read
 from nsqd.log.record import HEADER_SIZE
 from nsqd.log.segment import Segment, Walk
 

@@ -26,11 +26,11 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log import journal_format
 from nsqd.log.data_path import JournalEnd
 from nsqd.log.files import Files, close_quietly, error_text, remove_file
-from nsqd.log.journal_recovery import JournalContents, JournalRecovery, journal_path
-from nsqd.log.rotation import Rotation
+from nsqd.log.journal import format as journal_format
+from nsqd.log.journal.recovery import JournalContents, JournalRecovery, journal_path
+from nsqd.log.journal.rotation import Rotation
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry

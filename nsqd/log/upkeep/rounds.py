@@ -6,13 +6,13 @@ from collections.abc import Callable
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from nsqd.log.round import Round, RoundResult
 from nsqd.log.topic_log import DiskLog
+from nsqd.log.upkeep.round import Round, RoundResult
 
 if TYPE_CHECKING:
     from nsqd.log.faults import Faults
-    from nsqd.log.journal_keeper import JournalKeeper
-    from nsqd.log.removals import Removals
+    from nsqd.log.journal.keeper import JournalKeeper
+    from nsqd.log.upkeep.removals import Removals
     from nsqd.log.wakeups import Wakeups
 
 MOST_LOGS: Final = 1000  # in one round: the loop spends some microseconds on each when it begins, and when it ends

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from nsqd.broker.batch import Batch
-from nsqd.log.carried import CarriedFile
-from nsqd.log.cold import Damaged, Load, Start
+from nsqd.log.carry.carried import CarriedFile
 from nsqd.log.files import Files, error_text, remove_file
-from nsqd.log.reading import ReadRefused, opened_to_read
+from nsqd.log.reading.cold import Damaged, Load, Start
+from nsqd.log.reading.refusals import ReadRefused, opened_to_read
 from nsqd.log.record import decode_batch, decode_header, encode
 from nsqd.log.segment import Segment, load_index
 

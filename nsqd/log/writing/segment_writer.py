@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from nsqd.log.files import MOST_BUFFERS, close_quietly
 from nsqd.log.record import INDEX_INTERVAL
 from nsqd.log.segment import Index, Segment, segment_name
-from nsqd.log.write_buffer import record_size
+from nsqd.log.writing.write_buffer import record_size
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,16 +7,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from nsqd.log.cold import AnyLoad, ReadDescriptors
 from nsqd.log.damage import Damage, report
 from nsqd.log.files import error_text
+from nsqd.log.reading.cold import AnyLoad, ReadDescriptors
 from nsqd.log.segment import segment_name
 
 if TYPE_CHECKING:
-    from nsqd.log.cold_reader import HoldsBlocks
     from nsqd.log.faults import Faults
     from nsqd.log.files import Files
-    from nsqd.log.reading import Refusals
+    from nsqd.log.reading.cold_reader import HoldsBlocks
+    from nsqd.log.reading.refusals import Refusals
     from nsqd.log.wakeups import Wakeups
 
 log = logging.getLogger(__name__)

@@ -13,12 +13,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nsqd.log.carried import number_of_name, scan_carried
-from nsqd.log.cold import copy_aside, keep_aside
+from nsqd.log.carry.carried import number_of_name, scan_carried
 from nsqd.log.damage import Damage
 from nsqd.log.data_path import LOG_JSON, DataPath, keep_small_file_aside, write_log_json
 from nsqd.log.log_state import LogState
-from nsqd.log.reading import ReadRefused, opened_to_read, strictly
+from nsqd.log.reading.cold import copy_aside, keep_aside
+from nsqd.log.reading.refusals import ReadRefused, opened_to_read, strictly
 from nsqd.log.record import HEADER_SIZE, decode_header
 from nsqd.log.segment import (
     BLOCK_SIZE,
@@ -37,7 +37,7 @@ from nsqd.log.segment import (
 
 if TYPE_CHECKING:
     from nsqd.log.files import Files
-    from nsqd.log.own_changes import Checkpoint
+    from nsqd.log.journal.own_changes import Checkpoint
 
 
 def recover_log(

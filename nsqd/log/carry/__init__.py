@@ -1,0 +1,1 @@
+"""Carrying messages forward out of segments of which little is needed."""
