@@ -193,7 +193,7 @@ class Hole(NamedTuple):
 
     Bad bytes with nothing sound behind them are no hole if they are at the end of the active segment: that is a write
     that was never finished, about which nobody was told, and its sequences are given again. What the disk refuses to
-    read is no hole either, as it may be readable later (see reading.py).
+    read is no hole either, as it may be readable later (see reading/refusals.py).
     """
 
     first: int

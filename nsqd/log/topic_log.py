@@ -2,7 +2,7 @@
 
     append ──> buffer ──write()──> segment file ──committer──> synced
                  │
-                 └──> tail cache (newest messages)      cold blocks (see cold.py) <── segment files
+                 └──> tail cache (newest messages)      cold blocks (see reading/cold.py) <── segment files
 
 The log itself never waits. Everything here runs on the loop, between two awaits; what blocks is handed to the store as
 a job (`begin_sync`, `Load`, files to remove) and its result taken back.

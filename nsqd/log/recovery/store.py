@@ -1,6 +1,6 @@
 """A start: the store's logs and its journal are what is found in the data path, and what is wrong there is told.
 
-Of each single log see recovery.py.
+Of each single log see topic_log.py.
 """
 
 from __future__ import annotations
