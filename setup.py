@@ -29,6 +29,7 @@ COMPILED: Final = (
     *(f"nsqd/client/{part}.py" for part in ("authorization", "keepalive", "outbox", "profile", "protocol")),
     *(f"nsqd/client/{part}.py" for part in ("publisher", "states", "stretch", "subscription")),
     # Each batch, on its way to the disk and back.
+    "nsqd/log/carrying.py",
     "nsqd/log/expiry.py",
     "nsqd/log/faults.py",
     "nsqd/log/log_fault.py",
@@ -38,7 +39,6 @@ COMPILED: Final = (
     "nsqd/log/segment_list.py",
     "nsqd/log/space.py",
     "nsqd/log/topic_log.py",
-    "nsqd/log/carry/carrying.py",
     "nsqd/log/journal/keeper.py",
     "nsqd/log/reading/reads.py",
     "nsqd/log/reading/tail_cache.py",

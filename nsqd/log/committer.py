@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
-from nsqd.log.carry.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
+from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SLICE, Carrying, carry_forward
 from nsqd.log.data_path import Topology
 from nsqd.log.files import remove_file
 from nsqd.log.reading.refusals import is_refusal

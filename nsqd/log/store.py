@@ -45,8 +45,8 @@ from nsqd.log.writing.open_writers import MOST_DESCRIPTORS, OpenWriters
 
 if TYPE_CHECKING:
     from nsqd.broker.store import Entry, Names
-    from nsqd.log.carry.carrying import Carrying
     from nsqd.log.carry.job import CarryJob
+    from nsqd.log.carrying import Carrying
     from nsqd.log.damage import Damage
     from nsqd.log.reading.cold import AnyLoad
     from nsqd.log.settings import LogSettings

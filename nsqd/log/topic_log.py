@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 from nsqd.ack import Ack
-from nsqd.log.carry.carrying import Carrying, CarryingHost
+from nsqd.log.carrying import Carrying, CarryingHost
 from nsqd.log.expiry import Expiry, ExpiryHost
 from nsqd.log.files import error_text
 from nsqd.log.log_fault import LogFault

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from common.wire.unfinished import UnfinishedBodies
 from nsqd.fsck import cli as fsck
-from nsqd.log.carry.carrying import carry_forward
+from nsqd.log.carrying import carry_forward
 from nsqd.log.damage import Damage
 from nsqd.log.files import Files
 from nsqd.log.record import decode_header

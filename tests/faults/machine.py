@@ -14,7 +14,7 @@ from random import Random
 from typing import Final
 
 from common.wakeup import Wakeup
-from nsqd.log.carry.carrying import CARRY_INTERVAL, Carrying, carry_forward
+from nsqd.log.carrying import CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.clock_mark import ClockMark
 from nsqd.log.committer import (
     FLUSH_INTERVAL,

@@ -19,7 +19,7 @@ from common.wire.unfinished import UnfinishedBodies
 from nsqd.broker.broker import Broker
 from nsqd.broker.changes import complete, replay
 from nsqd.broker.message_id import IdSource
-from nsqd.log.carry.carrying import carry_forward
+from nsqd.log.carrying import carry_forward
 from nsqd.log.store import Store
 from tests.integration.log.harness import headers_of
 from tests.support.fake_store import finish_turn

@@ -14,8 +14,8 @@ import trio
 
 from nsqd.broker.batch import Batch, Receipt
 from nsqd.broker.store import Entry
-from nsqd.log.carry.carrying import carry_forward
 from nsqd.log.carry.job import CarryJob
+from nsqd.log.carrying import carry_forward
 from nsqd.log.committer import LOAD_INTERVAL, Committer
 from nsqd.log.files import Buffers, Files
 from nsqd.log.reading.cold import Load

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nsqd.broker.batch import Receipt
-from nsqd.log.carry.carrying import LONGEST_CARRY_INTERVAL
+from nsqd.log.carrying import LONGEST_CARRY_INTERVAL
 from nsqd.log.retention import Retention
 from tests.integration.log.harness import Crash, CrashingFiles, OpenStore, TroubledFiles, opened
 from tests.unit.log.batches import facts, make_batch

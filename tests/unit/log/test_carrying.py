@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nsqd.log.carry.carrying import CARRY_INTERVAL, CARRY_SHARE, LONGEST_CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.carry.job import CarryJob, CarryPlan
+from nsqd.log.carrying import CARRY_INTERVAL, CARRY_SHARE, LONGEST_CARRY_INTERVAL, Carrying, carry_forward
 from nsqd.log.expiry import Expiry
 from nsqd.log.log_fault import LogFault
 from nsqd.log.log_reader import LogReader

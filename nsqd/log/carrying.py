@@ -1,4 +1,4 @@
-"""When a log carries messages forward, and what becomes of the result. What is worth carrying: see job.py."""
+"""When a log carries messages forward, and what becomes of the result. What is worth carrying: see carry/job.py."""
 
 from __future__ import annotations
 
