@@ -46,6 +46,8 @@ class ReadAhead:
 class Streams:
     """Who reads on and on in a segment, and how far was read ahead for them."""
 
+    __slots__ = ("_streams",)
+
     def __init__(self) -> None:
         self._streams: list[tuple[int, int]] = []  # (base of the segment, offset), the last used at the end
 

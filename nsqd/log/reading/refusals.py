@@ -173,6 +173,8 @@ class Refusals:
     to time. The first read of it that succeeds ends the stretch; if more of it is refused, that makes a new one.
     """
 
+    __slots__ = ("_now", "_since", "_stretches")
+
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._since: dict[int, float] = {}  # sequences whose reads are refused and tried again

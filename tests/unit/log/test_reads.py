@@ -1,0 +1,61 @@
+"""Reading for all logs: what is given back, and what the disk refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nsqd.log.damage import Damage
+from nsqd.log.faults import Faults
+from nsqd.log.files import Files
+from nsqd.log.reading.reads import Reads
+from nsqd.log.reading.refusals import Refusals
+from nsqd.log.wakeups import Wakeups
+
+
+class Node:
+    def __init__(self) -> None:
+        self.wakeups = Wakeups()
+        self.faults = Faults(self.wakeups.repair)
+        self.damage: list[Damage] = []
+        self.reads = Reads(Files(), self.faults, self.wakeups, lambda: 0.0, self.damage, most_descriptors=2)
+
+
+class Reader:
+    """Holds blocks until it was idle so many times."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def forget_idle(self) -> bool:
+        self.looks -= 1
+        return self.looks <= 0
+
+
+def test_readers_are_asked_until_they_hold_nothing() -> None:
+    node = Node()
+    node.reads.reads_cold(Reader(1))
+    node.reads.reads_cold(Reader(2))
+    assert node.wakeups.idle.is_set
+    assert [node.reads.give_back_what_is_idle() for _ in range(2)] == [False, True]
+
+
+def test_a_refusal_is_a_fault_until_no_stretch_is_bypassed() -> None:
+    node = Node()
+    refusals = Refusals(lambda: 0.0)
+    node.faults.broken(refusals, "read: no")
+    refusals.bypass(3, 5)
+    node.reads.read_again(refusals)
+    assert refusals in node.faults
+    refusals.was_read(3, 5)
+    node.reads.read_again(refusals)
+    assert refusals not in node.faults
+
+
+def test_a_front_that_is_missing_is_damage() -> None:
+    node = Node()
+    node.reads.lacks_front("t", 3, 10)
+    assert [(it.topic, it.file, it.first, it.end) for it in node.damage] == [("t", f"{3:020}.log", 3, 10)]
+
+
+def test_nothing_is_open_in_the_beginning(tmp_path: Path) -> None:
+    assert Node().reads.give_back_what_is_idle()

@@ -1,0 +1,71 @@
+"""Files and folders on their way out: what a round takes, holds back, and brings back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nsqd.log.data_path import DataPath
+from nsqd.log.faults import Fault, Faults
+from nsqd.log.files import Files
+from nsqd.log.upkeep.removals import Removals
+from nsqd.log.upkeep.round import Round, RoundResult
+from nsqd.log.wakeups import Wakeups
+
+A, B = Path("/data/topics/a/1.log"), Path("/data/topics/b/1.log")
+
+
+class Node:
+    def __init__(self, folder: Path) -> None:
+        self.wakeups = Wakeups()
+        self.faults = Faults(self.wakeups.repair)
+        data_path = DataPath(folder, Files(), new_id=lambda: "0" * 32)
+        self.removals = Removals(data_path, Files(), self.faults, self.wakeups.sync.set)
+
+    def begin(self, *, files_may_go: bool = True, doubtful: tuple[Path, ...] = ()) -> Round:
+        round_ = Round(RoundResult())
+        self.removals.begin_round(round_, files_may_go=files_may_go, doubtful=doubtful)
+        return round_
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_what_is_to_be_removed_wakes_the_rounds(node: Node) -> None:
+    node.removals.remove([A])
+    assert node.wakeups.sync.is_set
+    assert node.begin().files == [A]
+
+
+def test_nothing_goes_before_the_journal_says_why(node: Node) -> None:
+    node.removals.remove([A])
+    assert node.begin(files_may_go=False).files == []
+    assert node.begin().files == [A]
+
+
+def test_files_of_doubtful_folders_are_held_back(node: Node) -> None:
+    node.removals.remove([A, B])
+    round_ = node.begin(doubtful=(A.parent,))
+    assert (round_.files, round_.held) == ([B], [A])
+
+
+def test_a_folder_made_anew_keeps_its_files(node: Node) -> None:
+    node.removals.remove([A, B])
+    node.removals.spare(A.parent)
+    assert node.begin().files == [B]
+
+
+def test_what_could_not_be_removed_is_a_fault_until_it_is(node: Node) -> None:
+    node.removals.remove([A])
+    round_ = node.begin()
+    round_.error = "remove: no"
+    node.removals.end_round(round_)
+    assert node.faults.text_of(Fault.REMOVAL) == "remove: no"
+    again = node.begin()
+    assert again.files == [A]
+    again.files.clear()
+    node.removals.end_round(again)
+    assert Fault.REMOVAL not in node.faults
