@@ -43,10 +43,10 @@ class Topics(Protocol):
     """What only the broker knows of topics, and the upkeep of their files asks for."""
 
     def snapshot_topic(self, name: str) -> Iterable[Entry]:
-        """All that a new journal has to be told of the topic: as it is now, whenever it is looked at."""
+        """Return all that a new journal has to be told of the topic: as it is now, whenever it is looked at."""
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """The sequences that channels of the topic need besides what lies ahead of their cursors, in pieces, as of now."""
+        """Return the sequences that channels of the topic need now, besides what lies ahead of their cursors, in pieces."""
 
 
 class Committer:

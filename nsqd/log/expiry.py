@@ -68,7 +68,7 @@ class Expiry:
         return self._segments.unwanted_before(self.retention, timestamp, keyed_since=timestamp - self._key_window)
 
     def is_active_unwanted(self, timestamp: int) -> bool:
-        """Whether to drop the active segment once everything in it is finished."""
+        """Return whether to drop the active segment once everything in it is finished."""
         active = self._segments.active
         if active is None or not active.size:
             return False

@@ -45,7 +45,7 @@ class SegmentList:
         return self._segments[self._place_of(sequence)]
 
     def starting_with(self, sequence: int) -> list[Segment]:
-        """The one that holds the sequence, and all later ones."""
+        """Return the one that holds the sequence, and all later ones."""
         return self._segments[self._place_of(sequence) :]
 
     def end_of(self, segment: Segment) -> int:
@@ -54,7 +54,7 @@ class SegmentList:
         return self._segments[place].base if place < len(self._segments) else self.tail
 
     def take_before(self, sequence: int) -> list[Segment]:
-        """Takes those out that end at or before the sequence; never the active one."""
+        """Take out those that end at or before the sequence; never the active one."""
         place = self._place_of(sequence)
         gone = self._segments[:place]
         del self._segments[:place]
@@ -64,15 +64,15 @@ class SegmentList:
         return gone
 
     def ends_before(self, sequence: int) -> bool:
-        """Whether the oldest one is sealed and ends at or before the sequence."""
+        """Return whether the oldest one is sealed and ends at or before the sequence."""
         return len(self._segments) > 1 and self._segments[1].base <= sequence
 
     def ended_before(self, sequence: int) -> list[tuple[Segment, int]]:
-        """The sealed ones that end at or before the sequence, each with where it ends."""
+        """Return the sealed ones that end at or before the sequence, each with where it ends."""
         return [(one, following.base) for one, following in pairwise(self._segments) if following.base <= sequence]
 
     def unwanted_before(self, retention: Retention, timestamp: int, *, keyed_since: int) -> int:
-        """Where the first segment begins that retention wants, or that has keys since then, or the active one."""
+        """Return the base of the first segment that retention wants, that has keys since then, or that is active."""
         active = self.active
         if active is None:
             return 0

@@ -131,14 +131,14 @@ class Store:
         pause: Callable[[float], None] = time.sleep,
         clock_mark: Callable[[], ClockMark] = clock_mark,
     ) -> Store:
-        """Locks the folder and makes what is missing in it. Raises DataPathError."""
+        """Lock the folder and make what is missing in it. Raises DataPathError."""
         files = files or Files()
         data_path = DataPath(Path(path or "."), files, new_id=new_id, pause=pause, clock=clock_mark)
         data_path.open()
         return cls(data_path, settings, files, clock, wall)
 
     def recover(self) -> Recovered:
-        """Reads what is there. Call it once, before anything else. Raises DataPathError."""
+        """Read what is there. Call this once, before anything else. Raises DataPathError."""
         try:
             recovered = StoreRecovery(self, _new_id).run()
         except OSError as error:
@@ -153,7 +153,7 @@ class Store:
         return recovered
 
     def close(self) -> None:
-        """Writes and syncs everything, so that the next start has nothing to scan. Blocks on the disk."""
+        """Write and sync everything, so that the next start has nothing to scan. Blocks on the disk."""
         for topic_log in self.disk_logs():
             topic_log.write()
         self.dirty.clear()
@@ -184,7 +184,7 @@ class Store:
             log.warning("cannot note the journal's end error=%s", error)
 
     def abandon(self) -> None:
-        """Gives back descriptors and the lock without writing anything, as the end of the process would."""
+        """Give back descriptors and the lock without writing anything, as the end of the process would."""
         for topic_log in self.disk_logs():
             topic_log.close()
         self.reads.descriptors.close()
@@ -269,7 +269,7 @@ class Store:
     # The steps of a turn
 
     def write_logs(self) -> None:
-        """One write for each log that something was appended to; receipts are settled as the ack policy says."""
+        """Write each log that something was appended to, once; receipts are settled as the ack policy says."""
         dirty = self.dirty
         if dirty:
             self.dirty = []
@@ -277,7 +277,7 @@ class Store:
                 topic_log.write()
 
     def write_journal(self, *, force: bool = False) -> bool:
-        """Writes the changes that wait if one of them is urgent; False: the disk does not take them now."""
+        """Write the changes that wait if one of them is urgent. Return whether the disk has taken them."""
         if not (self.journal.urgent or force):
             return True
         return self.journal_keeper.write()
@@ -289,13 +289,16 @@ class Store:
 
     @property
     def publishing_error(self) -> str | None:
-        """Why publishing is refused. The reservation of ids has to be durable, too: a reused id would merge two messages in flight."""
+        """Why publishing is refused.
+
+        The reservation of ids has to be durable, too: a reused id would merge two messages in flight.
+        """
         return self.faults.text_of(Fault.PLACE) or self.journal.error or self.faults.text_of(Fault.IDS)
 
     # Durability
 
     async def sync(self, *topics: str) -> None:
-        """Returns when everything recorded before the call, and appended to these topics, is on disk. Raises NotSynced.
+        """Return when everything recorded before the call, and appended to these topics, is on disk. Raises NotSynced.
 
         The logs of other topics are synced as well, but whether that succeeds is no business of the caller's.
         """

@@ -59,16 +59,16 @@ class LogHost(ExpiryHost, CarryingHost, Protocol):
     def now(self) -> float: ...
 
     def log_buffered(self, log: DiskLog) -> None:
-        """Acknowledged messages wait in memory, and are to be written soon."""
+        """Write the log soon: acknowledged messages wait in memory."""
 
     def log_written(self, log: DiskLog, messages: int) -> None:
-        """There is something to sync."""
+        """Sync the log, to which so many messages were written."""
 
     def make_folder(self, log: DiskLog) -> None:
-        """Makes the folder of a new log, and what says whose it is. Raises OSError."""
+        """Make the folder of a new log, and what says whose it is. Raises OSError."""
 
     def save_identity(self, log: DiskLog) -> None:
-        """Says in the folder, durably, which log it is. Raises OSError."""
+        """Say in the folder, durably, which log it is. Raises OSError."""
 
 
 class DiskLog:
@@ -132,7 +132,7 @@ class DiskLog:
     # Publishing
 
     def has_room(self, count: int, size: int) -> bool:
-        """Always: what does not fit into memory is on disk."""
+        """Return True: what does not fit into memory is on disk."""
         return True
 
     def refusal(self) -> str | None:
@@ -179,7 +179,7 @@ class DiskLog:
         return self._buffer.size
 
     def write(self) -> None:
-        """Moves the buffer to the file, with one system call unless a segment ends in between."""
+        """Move the buffer to the file, with one system call unless a segment ends in between."""
         self._is_dirty = False
         self._refusal = None
         buffer = self._buffer
@@ -282,7 +282,7 @@ class DiskLog:
         return self.reader.refused + self.carrying.is_refused
 
     def stretches(self, *, synced: bool) -> list[Stretch]:
-        """The segments, as far as they are synced or written."""
+        """Return the segments, as far as they are synced or written."""
         active = self._segments.active
         if active is None:
             return []
@@ -299,7 +299,7 @@ class DiskLog:
         return found
 
     def unwritten_times(self) -> list[tuple[int, int]]:
-        """(sequence, timestamp) of the batches that still wait in memory."""
+        """Return (sequence, timestamp) of the batches that still wait in memory."""
         return [(batch.base_sequence, batch.timestamp) for batch in self._buffer.batches]
 
     # Syncing
@@ -429,13 +429,13 @@ class DiskLog:
     # The end
 
     def close(self) -> None:
-        """Gives back descriptors; what was not written is gone."""
+        """Give back descriptors; what was not written is gone."""
         self.writer.close()
         for path in [*(segment.path for segment in self._segments), *(file.path for file in self.reader.carried.files)]:
             self._host.reads.descriptors.forget(path)
 
     def drop(self, reason: str) -> None:
-        """The topic is deleted. Publishers that still wait are told."""
+        """Let go of everything, as the topic is deleted. Publishers that still wait receive the reason as an error."""
         self.dropped = True
         self.carrying.dropped = True
         _, receipts = self._buffer.take_all()

@@ -76,17 +76,17 @@ class CarriedFile:
         return self._firsts[place]
 
     def extent(self, place: int) -> tuple[int, int]:
-        """(offset, size) of a record, and of damage that may lie behind it."""
+        """Return (offset, size) of a record, and of damage that may lie behind it."""
         end = self._offsets[place + 1] if place + 1 < len(self._offsets) else self.size
         return self._offsets[place], end - self._offsets[place]
 
     def place_of(self, sequence: int) -> int:
-        """Which record holds the sequence; -1: none."""
+        """Return the number of the record that holds the sequence; -1: none does."""
         place = bisect_right(self._firsts, sequence) - 1
         return place if place >= 0 and sequence < self._firsts[place] + self.count(place) else -1
 
     def message_of(self, sequence: int) -> int:
-        """The how-manieth message the sequence is; -1: it is not here."""
+        """Return how many messages come before that of this sequence; -1: it is not here."""
         place = self.place_of(sequence)
         return self._starts[place] + sequence - self._firsts[place] if place >= 0 else -1
 
@@ -231,7 +231,7 @@ class Carried:
         self._next_number = file.number + 1
 
     def take_out(self, files: list[CarriedFile]) -> list[Path]:
-        """Forgets these files, and says which are to be removed."""
+        """Forget these files, and return their paths for them to be removed."""
         self.files = [file for file in self.files if file not in files]
         for file in files:
             self._host.descriptors.forget(file.path)
@@ -245,7 +245,7 @@ class Carried:
     # Reading
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """What is in memory or in the page cache; otherwise None, and a thread is asked."""
+        """Return what is in memory or in the page cache; otherwise None, and a thread is asked."""
         file, place = self._find(sequence)
         offset, size = file.extent(place)
         batch = self._in_blocks(file, offset)
@@ -329,7 +329,7 @@ class Carried:
             self._host.refused(self._topic, refusals, load)
 
     def forget_idle(self) -> bool:
-        """Drops what was read if it is not being read any more; says whether nothing is left."""
+        """Drop what was read if it is not being read any more. Return whether nothing is left."""
         if self._used:
             self._used = False
             return False
@@ -337,7 +337,7 @@ class Carried:
         return True
 
     def headers(self) -> Iterator[Header]:
-        """Of all records. Blocks on the disk."""
+        """Yield the headers of all records. Blocks on the disk."""
         for file in self.files:
             with opened_to_read(self._host.files, file.path) as read:
                 for place in range(len(file)):

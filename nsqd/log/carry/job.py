@@ -81,7 +81,7 @@ class CarryPlan:
                 return
 
     def decide(self, number: int, folder: Path) -> CarryJob | None:
-        """What is worth doing; None: nothing is."""
+        """Return what is worth doing; None: nothing is."""
         segments, needed = self._choose_segments()
         files = self._choose_files(needed)
         if not segments and not files:
@@ -289,7 +289,7 @@ def _needed_runs(file: CarriedFile, marks: bytearray) -> Iterator[tuple[int, int
 
 
 def part_of(batch: Batch, first: int, end: int) -> Batch:
-    """The messages [first, end) of it, as a batch of their own."""
+    """Return the messages [first, end) of it, as a batch of their own."""
     if first == batch.base_sequence and end == batch.end_sequence:
         return batch
     place = first - batch.base_sequence

@@ -122,7 +122,7 @@ class Journal:
         self._changes.append(change)
 
     def record_quietly(self, changes: Iterable[Entry]) -> None:
-        """Changes that are worth writing, but not worth a sync."""
+        """Record changes that are worth writing, but not worth a sync."""
         self._changes += changes
 
     @property
@@ -131,7 +131,7 @@ class Journal:
         return len(self._changes)
 
     def write(self) -> bool:
-        """Writes all changes that wait, in one go. After a failure they wait for the next call."""
+        """Write all changes that wait, in one go. After a failure they wait for the next call."""
         changes = self._changes
         if not changes:
             self.urgent = False
@@ -147,7 +147,7 @@ class Journal:
         return True
 
     def bound_waiting(self) -> None:
-        """Lets go of what waits if it is too much; the next snapshots will tell."""
+        """Drop what waits if it is too much; the next snapshots will tell it."""
         if len(self._changes) > MOST_UNWRITTEN:
             self._changes.clear()
             self._rotation.need()
@@ -181,7 +181,7 @@ class Journal:
             self.error = None
 
     def distrust(self, error: str) -> None:
-        """It stays until all that waits now is written and synced."""
+        """Take this for the journal's error until all that waits now is written and synced."""
         self.error = error
         self._is_unproven = True
         if self._number:
@@ -226,7 +226,7 @@ class Journal:
     # Recovery
 
     def recover(self, contents: JournalContents) -> Iterator[Entry]:
-        """Reads everything, cuts off a torn tail, and goes on writing where the last file ends.
+        """Read everything, cut off a torn tail, and go on writing where the last file ends.
 
         All that is done, and `contents` complete, when the last change was taken.
         """
@@ -263,7 +263,7 @@ class Journal:
         return self._rotation.lacks_snapshots
 
     def start_rotation(self, topics: Iterable[str]) -> bool:
-        """Begins a new file; the snapshots of these topics are still to come. False: the disk does not let us."""
+        """Begin a new file, with the snapshots of these topics still to come. Return False if the disk does not let us."""
         self.write()
         old, old_descriptor, old_size = self._number, self._descriptor, self.size
         self._descriptor = -1
@@ -298,7 +298,7 @@ class Journal:
         return self._rotation.next_topic
 
     def write_next_snapshot(self, snapshot: Callable[[str], Iterable[Entry]]) -> bool:
-        """Writes one topic's state, or a piece of it, behind the changes that led to it. False: the disk does not let us.
+        """Write one topic's state, or a piece of it, behind the changes that led to it. Return False if that failed.
 
         `snapshot` gives the state of the moment at which it is asked for the first change, whatever happens afterwards.
         """
@@ -334,7 +334,10 @@ class Journal:
         return sync
 
     def end_sync(self, sync: JournalSync) -> None:
-        """After a failed sync nothing in the file can be relied on: everything is written anew, to another file."""
+        """Take back what was synced.
+
+        After a failed sync nothing in the file can be relied on: everything is written anew, to another file.
+        """
         if sync.error is not None:
             self.error = sync.error
             self.has_lost = True

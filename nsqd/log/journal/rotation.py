@@ -36,7 +36,7 @@ class Rotation:
         self._parts = 0  # of the snapshot that were given
 
     def recovered(self, size: int, replaced: list[Path], *, is_due: bool) -> None:
-        """Go on where another process has ended: with a last file of this size, and files before it."""
+        """Continue where another process has ended: with a last file of this size, and files before it."""
         self._size_after = size
         self.replaced = replaced
         self._is_due = is_due

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 class HoldsBlocks(Protocol):
     def forget_idle(self) -> bool:
-        """Drops what was read if it is not being read any more; says whether nothing is left."""
+        """Drop what was read if it is not being read any more. Return whether nothing is left."""
 
 
 class ReadingHost(Protocol):
@@ -43,10 +43,10 @@ class ReadingHost(Protocol):
     def now(self) -> float: ...
 
     def load(self, load: AnyLoad) -> None:
-        """Has a thread perform it, and then the log take it back with `loaded`."""
+        """Have a thread perform it, and then the log take it back with `loaded`."""
 
     def reads_cold(self, reader: HoldsBlocks) -> None:
-        """The reader holds blocks, until `forget_idle` says that it does not any more."""
+        """Hear that the reader holds blocks, until `forget_idle` returns True."""
 
     def damaged(self, topic: str, load: AnyLoad) -> None: ...
 
@@ -95,7 +95,7 @@ class ColdReader:
         return sequence
 
     def batch_at(self, sequence: int) -> Batch | None:
-        """From what was read last or the page cache; otherwise None, and a thread is asked."""
+        """Return what was read last or is in the page cache; otherwise None, and a thread is asked."""
         segment = self._segments.holding(sequence)
         start: Start | None = None
         try:
@@ -165,7 +165,7 @@ class ColdReader:
         return block
 
     def loaded(self, load: Load) -> None:
-        """Takes what a thread has read; the asker may come again."""
+        """Take what a thread has read; the asker may come again."""
         self._loading.pop(load.sequence, None)
         self.learn(load)
 
@@ -201,7 +201,7 @@ class ColdReader:
             self._host.refused(self._topic, refusals, load)
 
     def forget_idle(self) -> bool:
-        """Drops what was read if it is not being read any more; says whether nothing is left."""
+        """Drop what was read if it is not being read any more. Return whether nothing is left."""
         if self._blocks is not None and self._blocks.used:
             self._blocks.used = False
             return False
@@ -220,7 +220,7 @@ class ColdReader:
         self._behind_holes = {end: place for end, place in self._behind_holes.items() if end > sequence}
 
     def headers_from(self, sequence: int) -> Iterator[Header]:
-        """The headers of the records on disk from the one on that holds the sequence. Blocks on the disk."""
+        """Yield the headers of the records on disk, from the one on that holds the sequence. Blocks on the disk."""
         files = self._host.files
         for segment in self._segments.starting_with(sequence):
             with opened_to_read(files, segment.path) as read:

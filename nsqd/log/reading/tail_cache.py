@@ -85,7 +85,7 @@ class TailCache:
         self.messages, self.bytes, self.start = messages, size, start
 
     def forget_before(self, sequence: int) -> None:
-        """Lets go of batches that end at or before `sequence`."""
+        """Let go of batches that end at or before `sequence`."""
         if self._recent and self._recent[-1].end_sequence <= sequence:
             self._recent = []
         batches = self._batches
@@ -93,7 +93,7 @@ class TailCache:
             self._forget_oldest()
 
     def forget_from(self, sequence: int) -> None:
-        """Takes back batches that start at or after `sequence`, which is the tail again."""
+        """Take back batches that start at or after `sequence`, which is the tail again."""
         batches = self._batches
         while batches and batches[-1].base_sequence >= sequence:
             batch = batches.pop()
@@ -112,7 +112,7 @@ class TailCache:
 
 
 def find_batch(batches: Sequence[Batch] | deque[Batch], sequence: int) -> Batch | None:
-    """The one of consecutive batches that holds the sequence; None: it lies before the first or after the last."""
+    """Return the one of consecutive batches that holds the sequence; None: it lies before the first or after the last."""
     if not batches or sequence < batches[0].base_sequence or sequence >= batches[-1].end_sequence:
         return None
     return batches[bisect_right(batches, sequence, key=_base_of) - 1]

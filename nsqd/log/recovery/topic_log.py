@@ -120,7 +120,7 @@ class _Recovery:
         state.unsynced_folders = [self._folder, self._folder.parent]
 
     def restore_identity(self, *, has_segments: bool) -> None:
-        """log.json does not tell which log this is."""
+        """Name the log anew, as log.json does not tell which one this is."""
         kept = keep_small_file_aside(self._files, self._folder / LOG_JSON)
         self.save_identity()
         # Without segments it is new: a power cut may have come before the file was synced.
@@ -135,7 +135,10 @@ class _Recovery:
         self._note(LOG_JSON, 0, 0, 0, kept, f"{why}: it gets a new id, and its channels read it from its beginning")
 
     def save_identity(self) -> None:
-        """A disk that is full is no reason not to start: the log is read, and takes nothing until it is named."""
+        """Say in log.json which log this is, if the disk takes it.
+
+        A disk that is full is no reason not to start: the log is read, and takes nothing until it is named.
+        """
         try:
             write_log_json(self._files, self._folder, self._topic, self._state.log_id, durable=True)
         except OSError as error:

@@ -43,11 +43,14 @@ class Removals:
         self._wake_rounds()
 
     def adopt(self, folders: list[Path]) -> None:
-        """All that an earlier process has left."""
+        """Take over the folders that an earlier process has left to be removed."""
         self._folders = folders
 
     def let_go(self, topic: str, log_id: str) -> None:
-        """The journal knows that this log is gone, so it does not come back, be its folder renamed now or later."""
+        """Remove the folder of a deleted log.
+
+        The journal knows that the log is gone, so it does not come back, be its folder renamed now or later.
+        """
         self.gone[log_id] = topic
         self._rename(topic, log_id)
         self._tell_faults()
@@ -64,7 +67,7 @@ class Removals:
             self._rename_error = error_text("rename", folder, error)
 
     def move_away(self, folder: Path) -> None:
-        """The folder's files follow in the background. Raises OSError."""
+        """Rename the folder; its files are removed in the background. Raises OSError."""
         self._data_path.check_place()
         target = self._data_path.new_dropped_folder()
         self._disk.rename(folder, target)
@@ -97,13 +100,13 @@ class Removals:
                 self._faults.broken(source, error)
 
     def spare(self, folder: Path) -> None:
-        """A topic of the same name gets files of the same names: what was to be removed goes with the folder."""
+        """Remove no single files of this folder, as all of it goes: a topic of its name gets files of the same names."""
         self._files = [path for path in self._files if path.parent != folder]
 
     # What a round takes, and brings back
 
     def begin_round(self, round_: Round, *, files_may_go: bool, doubtful: Collection[Path]) -> None:
-        """`doubtful`: folders whose newest files may have no lasting names."""
+        """Give the round what may go. `doubtful`: folders whose newest files may have no lasting names."""
         if files_may_go:
             round_.files = [path for path in self._files if path.parent not in doubtful]
             round_.held = [path for path in self._files if path.parent in doubtful]

@@ -140,7 +140,7 @@ class Round:
             return True
 
     def spare(self, folder: Path) -> None:
-        """Has nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
+        """Have nothing removed in this folder from now on. Called on the loop, which waits for one removal at most."""
         with self._removing:
             self.files = [path for path in self.files if path.parent != folder]
             self.held = [path for path in self.held if path.parent != folder]

@@ -46,7 +46,7 @@ class Unsynced:
         return bool(self._receipts)
 
     def add_new_folder(self) -> None:
-        """The log's folder was made just now; a round may have come by when there was nothing to sync yet."""
+        """Sync the folder, which was made just now: a round may have come by when there was nothing to sync yet."""
         self.files = [self._folder / LOG_JSON]
         self.folders = [self._folder, self._folder.parent]
 
