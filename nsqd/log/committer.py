@@ -46,7 +46,7 @@ class Topics(Protocol):
         """Return all that a new journal has to be told of the topic: as it is now, whenever it is looked at."""
 
     def exceptions(self, name: str) -> Iterable[Iterable[int]]:
-        """Return the sequences that channels of the topic need now, besides what lies ahead of their cursors, in pieces."""
+        """Return, in pieces, the sequences that channels of the topic need besides what lies ahead of their cursors."""
 
 
 class Committer:

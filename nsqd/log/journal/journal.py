@@ -263,7 +263,7 @@ class Journal:
         return self._rotation.lacks_snapshots
 
     def start_rotation(self, topics: Iterable[str]) -> bool:
-        """Begin a new file, with the snapshots of these topics still to come. Return False if the disk does not let us."""
+        """Begin a new file, with the snapshots of these topics still to come. Return False if that failed."""
         self.write()
         old, old_descriptor, old_size = self._number, self._descriptor, self.size
         self._descriptor = -1

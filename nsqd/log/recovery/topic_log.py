@@ -2,7 +2,8 @@
 
 Only what the last checkpoint does not vouch for is read, and the side files. Bad bytes at the very end are a torn write:
 they are cut off and kept aside. Bad bytes with something sound behind are damage: kept aside, reported, and read around.
-What the disk refuses to read is neither: ReadRefused is raised, and nothing is changed because of it (see reading/refusals.py).
+What the disk refuses to read is neither: ReadRefused is raised, and nothing is changed because of it (see
+reading/refusals.py).
 """
 
 from __future__ import annotations

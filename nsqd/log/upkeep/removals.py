@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class Removals:
-    """Lets files and folders go, step by step. May touch the file system, the faults of its own, and its part of a round."""
+    """Lets files and folders go, step by step.
+
+    May touch the file system, the faults of its own, and its part of a round.
+    """
 
     def __init__(self, data_path: DataPath, files: Files, faults: Faults, wake_rounds: Callable[[], object]) -> None:
         """`wake_rounds`: there is something for the next round."""

@@ -111,7 +111,7 @@ class Round:
                 future.result()
 
     def _keep_files_of_unsynced_folders(self, files: Files) -> None:
-        """Keep older files of folders that are not synced: a power cut may lose the newest name, and they tell how far the log got."""
+        """Hold back the files of folders that are not synced, as the newest name in them may still be lost."""
         errors = {job.folder: job.error for job in self.jobs if job.error is not None and job.folders}
         for folder in {path.parent for path in self.held}:
             try:  # it needs no space, so a full disk can always be emptied
