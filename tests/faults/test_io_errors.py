@@ -81,7 +81,7 @@ CASES = [
 @asynccontextmanager
 async def running(disk: SimulatedDisk, ack: Ack, **settings: object) -> AsyncIterator[OpenStore]:
     opened = OpenStore(DATA_PATH, disk, ack=ack, max_bytes_per_file=SEGMENT, **settings)
-    opened.store.now = trio.current_time
+    opened.clock.follows = trio.current_time
     opened.state_of = lambda name: [("topic", name)]
     try:
         async with trio.open_nursery() as nursery:

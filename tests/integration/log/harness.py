@@ -32,11 +32,14 @@ WALL = 1_700_000_000_000_000_000  # wall clock at the start, in nanoseconds
 
 
 class Clock:
+    """Stands still until a test moves it or lets it follow another one."""
+
     def __init__(self) -> None:
         self.now = START
+        self.follows: Callable[[], float] | None = None
 
     def __call__(self) -> float:
-        return self.now
+        return self.now if self.follows is None else self.follows()
 
 
 class OpenStore:

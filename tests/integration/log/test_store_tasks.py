@@ -27,7 +27,7 @@ from tests.unit.log.batches import make_batch
 async def running(path: Path, files: Files | None = None, **settings: object) -> AsyncIterator[OpenStore]:
     opened = OpenStore(path, files or TroubledFiles(), **settings)
     opened.clock.now = trio.current_time()
-    opened.store.now = trio.current_time
+    opened.clock.follows = trio.current_time
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(opened.run)
