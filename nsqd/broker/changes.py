@@ -188,7 +188,8 @@ class TopicState:
 def replay(changes: Iterable[Sequence[object]]) -> dict[str, TopicState]:
     """The state that a journal amounts to. Changes of unknown topics and channels are leftovers and mean nothing."""
     topics: dict[str, TopicState] = {}
-    unended: dict[object, tuple[list[list[Any]], list[Change]]] = {}  # parts of a snapshot, and changes since it began
+    # Parts of a snapshot, and changes since it began. Compiled, a part is what it was read as, and not a list.
+    unended: dict[object, tuple[list[Sequence[Any]], list[Change]]] = {}
     for change in changes:
         match change:
             case ["begin", name]:
