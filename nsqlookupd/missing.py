@@ -1,4 +1,7 @@
-"""Nodes that were here, and are not: for those who must not take what is registered for all that there is."""
+"""Nodes that were registered once and are not now, until they come back or their time here has passed.
+
+This is for clients that have to know whether the registered nodes are all the nodes that exist.
+"""
 
 from __future__ import annotations
 
@@ -9,31 +12,31 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from common.wire.lookup import Identity
 
-_MOST_MISSING: Final = 1000  # nodes that are remembered; the oldest go first
+_MOST_MISSING: Final = 1000  # missing nodes that are remembered; the oldest are forgotten first
 
-_Address = tuple[str, int, int]  # where a node can be reached: the host, its ports for TCP and HTTP
+_Address = tuple[str, int, int]  # where a node can be reached: its host, its TCP port and its HTTP port
 
 
 class Missing(NamedTuple):
-    """A node that was here, and is not; `topics` are those that it had, None: too many to remember."""
+    """A node that was registered and is not now."""
 
     identity: Identity
-    topics: tuple[str, ...] | None
-    timestamp: int  # when it was heard of for the last time
-    has_drained: bool  # it said goodbye
-    is_retired: bool  # and that it is not meant to come back
+    topics: tuple[str, ...] | None  # those that it had; None: too many to remember
+    timestamp: int  # when it was last heard of
+    has_drained: bool  # it announced that it was shutting down
+    is_retired: bool  # it announced that it would not come back
 
 
 class MissingNodes:
-    """Remembers nodes from their last connection's end until they are back or `lifetime` is over.
+    """Remembers a node from the end of its last connection until it is back or `lifetime` has passed.
 
-    Knows addresses, and neither peers nor topics: the registry says who comes and goes, and what is to be remembered.
+    Knows addresses, but neither peers nor topics: the registry tells it which nodes come and go, and what to remember.
     """
 
     def __init__(self, lifetime: float) -> None:
         self._lifetime = lifetime  # seconds; 0: nothing is remembered
         self._connected: Counter[_Address] = Counter()  # connections of each node
-        self._missing: OrderedDict[_Address, tuple[float, Missing]] = OrderedDict()  # since when, the oldest first
+        self._missing: OrderedDict[_Address, tuple[float, Missing]] = OrderedDict()  # the float: missing since; the oldest first
 
     @property
     def remembers(self) -> bool:
@@ -42,20 +45,20 @@ class MissingNodes:
 
     @property
     def next_deadline(self) -> float:
-        """When the next one is forgotten if nothing happens before."""
+        """When the next node is forgotten, if it does not come back before."""
         return next(iter(self._missing.values()))[0] + self._lifetime if self._missing else inf
 
     def expire(self, now: float) -> None:
-        """Forget those whose time is over."""
+        """Forget the nodes whose lifetime here has passed."""
         while now >= self.next_deadline:
             self._missing.popitem(last=False)
 
     def come(self, identity: Identity) -> None:
-        """Note that a connection of this node has begun: it is not missing, also where it was known at another address."""
+        """Note that a connection of this node has begun. It is no longer missing, not even at an earlier address."""
         self._connected[_address(identity)] += 1
         self._missing.pop(_address(identity), None)
         for address in [at for at, (_, it) in self._missing.items() if it.identity.node == identity.node != ""]:
-            del self._missing[address]  # it has moved
+            del self._missing[address]  # the same node, which has moved
 
     def leave(self, identity: Identity) -> bool:
         """Note that a connection of this node has ended. Return whether `add` is to be called: it was the last one."""
@@ -75,7 +78,7 @@ class MissingNodes:
             self._missing.popitem(last=False)
 
     def forget(self, topic_name: str, node: str) -> None:
-        """Do not wait for the node at this `host:port` any more, as far as this topic goes."""
+        """Stop expecting the node at this `host:port` back for this topic."""
         for address, (since, it) in [*self._missing.items()]:
             if it.topics and topic_name in it.topics and is_at(it.identity, node):
                 left = tuple(name for name in it.topics if name != topic_name)
@@ -85,12 +88,15 @@ class MissingNodes:
                     del self._missing[address]
 
     def nodes(self) -> list[Missing]:
-        """Return them all, those that have been missing for longest first."""
+        """Return all missing nodes, those that have been missing for longest first."""
         return [it for _, it in self._missing.values()]
 
 
 def is_at(identity: Identity, node: str) -> bool:
-    """Return whether `node` is its `host:port` for HTTP; an IPv6 host with brackets or, as NSQ compares it, without."""
+    """Return whether `node` is the node's `host:port` for HTTP.
+
+    An IPv6 host may stand in brackets, or without them, as NSQ compares it.
+    """
     address, port = identity.broadcast_address, identity.http_port
     return node == f"{address}:{port}" or (":" in address and node == f"[{address}]:{port}")
 

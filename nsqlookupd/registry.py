@@ -1,15 +1,17 @@
-"""The directory: who produces which topic, who has which channel, who is alive, and what is hidden for a while.
+"""The directory: which nsqd has which topic and channel, which one is alive, and which one is hidden by a tombstone.
 
-    Registry ──► Topic ──► Channel          by name; a topic or channel stays when its last producer has gone
-        ├──────► Peer ──► its topics, its channels      so that a peer's end costs what the peer had, not what there is
-        └──────► MissingNodes                           who was here and is not any more
+    Registry ──► Topic ──► Channel              by name; a topic or channel stays when its last producer has left
+        ├──────► Peer ──► topics and channels   so that removing a peer costs what it had, not what the directory has
+        └──────► MissingNodes                   nodes that were registered once and are not now
 
-Everything here is as of the last `advance(now=...)`: it takes the time, and lets end what has come to its end. All peers
-have the same patience and all tombstones the same lifetime, so two queues in the order of time are all that this needs.
+The registry has no clock. `advance(now=...)` tells it the time and ends whatever has expired by then; everything else
+answers as of the last `advance`. All peers share one inactivity timeout and all tombstones one lifetime, so a queue in
+the order of time is enough for each.
 
-The producers of a topic have an *index*, which is new whenever they change as `/lookup` sees it; `on_change` is then called with
-the topic's name. Indexes come from one counter for all topics and never come twice, also when a topic is deleted and made
-again; a topic that is not there has `no_index`. Who starts the counter at the clock has indexes that differ between runs, too.
+Every topic has an *index*, which changes whenever its producers change as `/lookup` sees them; `on_change` is then
+called with the topic's name. All topics draw their indexes from one counter, so no index is ever used twice, not even
+when a topic is deleted and created again. A topic that does not exist has the index `no_index`. A counter that starts
+at the clock keeps the indexes of two runs apart as well.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from nsqlookupd.missing import Missing, MissingNodes, is_at
 if TYPE_CHECKING:
     from common.wire.lookup import Identity
 
-_SORTED_AT_ONCE: Final = 2000  # names: less than a millisecond
-_CLEARED_AT_ONCE: Final = 100  # registrations: a fraction of a millisecond
-_MOST_TOPICS: Final = 2000  # of a missing node that are remembered by name
-NEVER: Final = 0  # `tombstoned_at` of what never was
+_SORTED_AT_ONCE: Final = 2000  # names; sorting them takes less than a millisecond
+_CLEARED_AT_ONCE: Final = 100  # registrations; clearing them takes a fraction of a millisecond
+_MOST_TOPICS: Final = 2000  # a missing node with more topics than this is remembered without their names
+NEVER: Final = 0  # the `tombstoned_at` of a producer that has no tombstone
 
 
 class Registration(NamedTuple):
@@ -69,33 +71,33 @@ class Peer:
         self.last_seen = now
         self.last_update = timestamp
         self.is_active = True
-        self.is_leaving = False  # with a goodbye
-        self.is_retired = False  # for good
-        self.has_left = False  # counts nowhere any more, though it may still stand in topics and channels
+        self.is_leaving = False  # it has announced that it is shutting down
+        self.is_retired = False  # it has announced that it will not come back
+        self.has_left = False  # disconnected; topics and channels may still name it until `clear_some` gets to them
         self.topics: set[Topic] = set()
         self.channels: set[Channel] = set()
-        # For whoever renders answers: this peer's part of /lookup, and of /nodes until its topics change.
+        # Rendered by `nsqlookupd.answers`: this peer's part of /lookup, and of /nodes until its topics change.
         self.lookup_entry = b""
         self.node_entry = b""
 
     @property
     def order(self) -> tuple[str, int, str]:
-        """Where it stands in answers."""
+        """The key by which answers sort their peers."""
         return self.identity.broadcast_address, self.identity.tcp_port, self.id
 
     def node(self) -> Node:
-        """Return what `/nodes` tells of it."""
+        """Return the peer's entry in `/nodes`."""
         topics = sorted(self.topics, key=_name)
         return Node(self, tuple(topic.name for topic in topics), tuple(topic.is_hidden(self) for topic in topics))
 
     def topics_in_order(self) -> Iterator[Topic | None]:
-        """Yield its topics by name. None: see `in_order`."""
+        """Yield the peer's topics, sorted by name. See `in_order` for the Nones."""
         return in_order(list(self.topics), key=_name)
 
     def as_missing(self) -> Missing:
-        """Return what is remembered of it when it has gone.
+        """Return what the directory remembers of the peer once it has left.
 
-        Topics at which a tombstone hides it are left out: somebody has said that it is not coming back there.
+        Topics where a tombstone hides the peer are left out: an operator has said that it will not be back there.
         """
         names: tuple[str, ...] | None = None
         if len(self.topics) <= _MOST_TOPICS:
@@ -104,14 +106,14 @@ class Peer:
 
 
 class Tombstone:
-    """What hides a producer of one topic."""
+    """A mark that hides one producer of one topic from `/lookup`."""
 
     __slots__ = ("is_over", "since", "timestamp")
 
     def __init__(self, *, since: float, timestamp: int) -> None:
         self.since = since
         self.timestamp = timestamp
-        self.is_over = False  # it stays to be seen in /debug, as in NSQ
+        self.is_over = False  # an expired tombstone is kept, as /debug shows it: NSQ's does the same
 
 
 class Topic:
@@ -119,7 +121,7 @@ class Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.is_registered = False  # channels of a topic may be known when the topic itself is not
+        self.is_registered = False  # a channel may be registered although its topic is not
         self.index = 0
         self.producers: set[Peer] = set()
         self.channels: dict[str, Channel] = {}
@@ -127,7 +129,7 @@ class Topic:
         self.answer: Lookup | None = None
 
     def is_hidden(self, peer: Peer) -> bool:
-        """By a tombstone that still counts."""
+        """Return whether a tombstone that has not expired hides this producer."""
         tombstone = self.tombstones.get(peer) if self.tombstones else None
         return tombstone is not None and not tombstone.is_over
 
@@ -142,7 +144,7 @@ class Channel:
 
 
 class Lookup:
-    """What `/lookup` tells of a topic; the same object until something of it changes. The channels are in no order."""
+    """The answer of `/lookup` for one topic. It is the same object until the answer changes. `channels` is unsorted."""
 
     __slots__ = ("channels", "index", "producers", "rendered")
 
@@ -150,11 +152,11 @@ class Lookup:
         self.channels = channels
         self.producers = producers
         self.index = index
-        self.rendered: bytes | None = None  # for whoever makes bytes of it, to be kept as long as it is true
+        self.rendered: bytes | None = None  # as JSON, once `nsqlookupd.answers` has rendered it
 
 
 class Node(NamedTuple):
-    """What `/nodes` tells of a peer: its topics, and for each whether the peer is hidden there."""
+    """The entry of one peer in `/nodes`: its topics, and for each of them whether a tombstone hides the peer there."""
 
     peer: Peer
     topics: tuple[str, ...]
@@ -162,15 +164,15 @@ class Node(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Figures for people and for /metrics."""
+    """The figures for /metrics."""
 
     peers: int
     active_peers: int
     topics: int
     channels: int
-    producers: int  # of all topics
-    tombstones: int  # that still count
-    changes: int  # of any topic's producers, since the start
+    producers: int  # summed over all topics
+    tombstones: int  # those that have not expired
+    changes: int  # of the producers of any topic, since the start
 
 
 class Registry:
@@ -192,20 +194,21 @@ class Registry:
         self._tombstone_lifetime = tombstone_lifetime
         self._topics: dict[str, Topic] = {}
         self._peers: set[Peer] = set()
-        # Both in the order of time, the oldest first.
+        # Each of these queues has its oldest entry first.
         self._active: OrderedDict[Peer, None] = OrderedDict()
         self._tombstones: OrderedDict[tuple[Topic, Peer], Tombstone] = OrderedDict()
         self._missing = MissingNodes(missing_lifetime)
         self._names: tuple[str, ...] | None = None
-        self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, and something still names them
+        self._departed: OrderedDict[Peer, None] = OrderedDict()  # have left, but topics or channels still name them
+        # Counts for `snapshot`.
         self._registered = 0  # topics
         self._channels = 0
-        self._producers = 0  # of all topics, without those that have left
+        self._producers = 0  # summed over all topics, without peers that have left
 
     # Time
 
     def advance(self, *, now: float, timestamp: int) -> None:
-        """It is `now` on the monotonic clock, in seconds, and `timestamp` on the wall, in nanoseconds."""
+        """Set the time and expire what is due. `now` is monotonic, in seconds; `timestamp` is Unix time in ns."""
         self.now = now
         self.timestamp = timestamp
         if now >= self.next_deadline:
@@ -213,7 +216,7 @@ class Registry:
 
     @property
     def next_deadline(self) -> float:
-        """When something ends if nothing happens before."""
+        """When the next thing expires, unless something else happens first."""
         deadline = inf
         if self._active:
             deadline = next(iter(self._active)).last_seen + self._inactive_timeout
@@ -238,6 +241,7 @@ class Registry:
     # Peers
 
     def connect(self, id: str, identity: Identity) -> Peer:
+        """Add a peer. A missing node that is back, perhaps at another address, is no longer missing."""
         peer = Peer(id, identity, now=self.now, timestamp=self.timestamp)
         self._peers.add(peer)
         self._active[peer] = None
@@ -245,7 +249,7 @@ class Registry:
         return peer
 
     def ping(self, peer: Peer) -> float:
-        """It is alive. Returns for how long it was not heard of, in seconds."""
+        """Note that the peer is alive. Return for how many seconds it had been silent."""
         silence = self.now - peer.last_seen
         peer.last_seen = self.now
         peer.last_update = self.timestamp
@@ -256,10 +260,11 @@ class Registry:
         return silence
 
     def disconnect(self, peer: Peer) -> int:
-        """Remove the peer, at once and from every answer. Return how many registrations it had.
+        """Remove the peer from every answer at once. Return how many registrations it had.
 
-        What names it is cleared by `clear_some`: a little of it here, and the rest, where there is much, in later turns.
-        A topic that somebody asks for, or changes, is cleared before, so nobody can tell the difference.
+        A peer may stand in very many topics and channels, so clearing these is spread over several turns: a few are
+        cleared here, and the others by `clear_some`. A topic that is asked for or changed in between is cleared first
+        (`_find`), so callers cannot tell the difference.
         """
         if self._missing.leave(peer.identity):
             self._missing.add(peer.as_missing(), self.now)
@@ -274,11 +279,11 @@ class Registry:
 
     @property
     def has_departed(self) -> bool:
-        """Whether `clear_some` has something to do."""
+        """Whether `clear_some` has something left to clear."""
         return bool(self._departed)
 
     def clear_some(self) -> None:
-        """Clear a little of what departed peers have left behind."""
+        """Clear some of the registrations that departed peers have left behind."""
         if self._departed:
             self._clear(next(iter(self._departed)))
 
@@ -293,9 +298,9 @@ class Registry:
                 return
 
     def _find(self, name: str) -> Topic | None:
-        """Return the topic of this name, without those that are gone."""
+        """Return the topic of this name, having cleared departed peers from it."""
         topic = self._topics.get(name)
-        # Whoever is in a channel is among the producers of its topic.
+        # Looking at the topic's producers is enough: every peer of a channel is a producer of its topic.
         if topic is None or topic.producers.isdisjoint(self._departed):
             return topic
         for channel in tuple(topic.channels.values()):
@@ -313,7 +318,7 @@ class Registry:
     # What peers announce
 
     def register(self, peer: Peer, topic_name: str, channel_name: str = "") -> list[Registration]:
-        """Returns what is new by this. A producer that is there already stays as it is, with its tombstone."""
+        """Return the rows that this has added. A producer that is registered already keeps its tombstone."""
         added: list[Registration] = []
         topic = self._find(topic_name) or self._new_topic(topic_name)
         if channel_name:
@@ -333,7 +338,7 @@ class Registry:
         return added
 
     def unregister_channel(self, peer: Peer, topic_name: str, name: str) -> list[Registration]:
-        """Return what this has removed: at most the channel."""
+        """Return the rows that this has removed: the channel's, or none."""
         topic = self._find(topic_name)
         channel = topic.channels.get(name) if topic is not None else None
         if channel is None or peer not in channel.peers:
@@ -342,9 +347,9 @@ class Registry:
         return [Registration("channel", topic_name, name)]
 
     def unregister_topic(self, peer: Peer, topic_name: str) -> Iterator[Registration | None]:
-        """Remove the peer from the topic's channels and then from the topic, one in each step, as there may be very many.
+        """Remove the peer from the topic's channels and then from the topic, one in each step, as they may be very many.
 
-        Yields what a step has removed; None if that was nothing. Others may change the topic between two steps.
+        Yield the row that a step has removed, or None if it removed nothing. The topic may change between two steps.
         """
         topic = self._find(topic_name)
         if topic is None:
@@ -386,7 +391,7 @@ class Registry:
             self._changed(topic)
 
     def delete_topic(self, name: str) -> None:
-        """With all its channels and producers, who are not told. An unknown topic is fine."""
+        """Delete the topic with its channels and registrations. nsqd is not told. An unknown topic is no error."""
         topic = self._find(name)
         if topic is None:
             return
@@ -403,7 +408,7 @@ class Registry:
             self._new_channel(topic, name)
 
     def delete_channel(self, topic_name: str, name: str) -> bool:
-        """False: there is none."""
+        """Return whether the channel existed."""
         topic = self._find(topic_name)
         channel = topic.channels.get(name) if topic is not None else None
         if topic is None or channel is None:
@@ -413,9 +418,10 @@ class Registry:
         return True
 
     def tombstone(self, topic_name: str, node: str) -> None:
-        """Hides the producers at `node` (`host:port` of their HTTP side) from `/lookup` of this topic for the lifetime.
+        """Hide the producers at `node` from `/lookup` of this topic for the lifetime of a tombstone.
 
-        One that is missing is not waited for any more, as far as this topic goes.
+        `node` is `host:port` of their HTTP listener. A missing node at that address loses this topic, so that clients
+        no longer expect it to come back with it.
         """
         self._missing.forget(topic_name, node)
         topic = self._find(topic_name)
@@ -436,14 +442,14 @@ class Registry:
                 self._expire()
 
     def _bury(self, topic: Topic, peer: Peer) -> None:
-        """No tombstone is left of this producer."""
+        """Remove the tombstone of this producer, if it has one."""
         if topic.tombstones and topic.tombstones.pop(peer, None) is not None:
             self._tombstones.pop((topic, peer), None)
 
     # What is asked
 
     def lookup(self, name: str) -> Lookup | None:
-        """None: there is no such topic."""
+        """Return the answer of `/lookup`, or None if the topic is not registered."""
         topic = self._find(name)
         if topic is None or not topic.is_registered:
             return None
@@ -457,7 +463,7 @@ class Registry:
         return topic.answer
 
     def index_of(self, name: str) -> int:
-        """The index of the topic's producers now."""
+        """Return the current index of the topic's producers; `no_index` if the topic is not registered."""
         topic = self._find(name)
         return topic.index if topic is not None and topic.is_registered else self.no_index
 
@@ -467,13 +473,13 @@ class Registry:
         return self._names
 
     def names_in_order(self) -> Iterator[str | None]:
-        """Yield the names of `topics`, in steps when there are very many. None: see `in_order`."""
+        """Yield the names of `topics`, sorting in steps when there are very many. See `in_order` for the Nones."""
         if self._names is None and self._registered > _SORTED_AT_ONCE:
             return in_order([topic.name for topic in self._topics.values() if topic.is_registered], key=str)
         return iter(self.topics())
 
     def channels(self, name: str) -> list[str]:
-        """Return them in no order; none at all for an unknown topic."""
+        """Return the names of the topic's channels, unsorted; an unknown topic has none."""
         topic = self._find(name)
         return list(topic.channels) if topic is not None else []
 
@@ -481,16 +487,16 @@ class Registry:
         return sorted(self._active, key=_order)
 
     def missing(self) -> list[Missing]:
-        """Return who was here lately: those whose connection has ended, and those who have one and are silent."""
+        """Return the missing nodes: those whose connection has ended, then those that are connected but inactive."""
         if not self._missing.remembers:
             return []
         silent = [peer.as_missing() for peer in sorted(self._peers - self._active.keys(), key=_order)]
         return self._missing.nodes() + silent
 
     def registrations(self) -> Iterator[tuple[Registration, list[tuple[Peer, Tombstone | None]]] | None]:
-        """Every row that has producers, sorted, each producer with its tombstone, also one that is over.
+        """Yield every row that has producers, sorted, with each producer's tombstone, expired or not.
 
-        Whoever takes a row after things have changed gets it as it is then. None: there is more to look at.
+        Yield None in between, so that the caller can serve others. A row is as of the moment when it is yielded.
         """
         topics: list[Topic] = []
         for topic in in_order(list(self._topics.values()), key=_place_in_debug):
@@ -498,7 +504,7 @@ class Registry:
                 yield None
                 continue
             topics.append(topic)
-            yield None  # most topics have no row of channels
+            yield None  # as most topics have no row of channels
             for channel in in_order(list(topic.channels.values()), key=_name):
                 if channel is None:
                     yield None
@@ -531,7 +537,7 @@ class Registry:
         return topic
 
     def _set_registered(self, topic: Topic) -> bool:
-        """Returns whether this is news."""
+        """Register the topic. Return whether it was not registered before."""
         if topic.is_registered:
             return False
         topic.is_registered = True
@@ -576,7 +582,11 @@ class Registry:
 
 
 def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | None]:
-    """Yield the items in order. Sorting very many takes long: it is done in steps, with a None after each."""
+    """Yield the items, sorted by `key`.
+
+    Sorting very many takes long, so it is done in steps: a None is yielded between two of them for the caller to serve
+    others. The items come when all steps are done.
+    """
     runs: list[list[T]] = []
     for start in range(0, len(items), _SORTED_AT_ONCE):
         if runs:
@@ -586,7 +596,7 @@ def in_order(items: Sequence[T], *, key: Callable[[T], Any]) -> Iterator[T | Non
 
 
 def _in_place(peers: Iterable[Peer]) -> list[Peer]:
-    """Return those that have not left, in the order of answers."""
+    """Return the peers that have not left, sorted as answers sort them."""
     return sorted((peer for peer in peers if not peer.has_left), key=_order)
 
 
@@ -599,4 +609,5 @@ def _name(it: Topic | Channel) -> str:
 
 
 def _place_in_debug(topic: Topic) -> str:
-    return f"{topic.name}:"  # a name is followed by a colon there, which some of its letters come before
+    # /debug sorts whole rows, where a colon follows the name. Some characters of names sort before a colon.
+    return f"{topic.name}:"
