@@ -1,7 +1,10 @@
-"""What the HTTP API says, as JSON: the registry's picture in NSQ's words.
+"""The answers of the HTTP API as JSON, with NSQ's keys.
 
-Parts are kept where they stay true for long: a peer's entry for ever, its node's until its topics change, a topic's answer
-until its producers or channels do. So an answer with 500 producers is a join of bytes.
+Rendered parts are kept for as long as they are true: a peer's entry in /lookup for ever, its entry in /nodes until its
+topics change, the answer for a topic until its producers or channels change. So most of an answer with 500 producers
+is a join of bytes.
+
+Functions that return an iterator yield an answer in pieces, some of them empty: `in_slices` lets others run in between.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ if TYPE_CHECKING:
     from nsqlookupd.missing import Missing
     from nsqlookupd.registry import Lookup, Peer, Registry, Tombstone, Topic
 
-_MOST_KEPT: Final = 2000  # names in a node's part of /nodes or a topic's channels that are written in one step
-_IN_PIECE: Final = 1000  # elements
+_MOST_KEPT: Final = 2000  # topics of a node, or channels of a topic, that are rendered in one piece
+_IN_PIECE: Final = 1000  # elements of an array; longer ones are rendered in pieces
 
 
 def lookup_json(answer: Lookup) -> Iterator[bytes]:
-    """In pieces where there are very many channels, of which all but the last are empty: it is kept whole."""
+    """Render the answer to /lookup. All pieces but the last are empty, as the answer is kept in one."""
     if answer.rendered is None:
         names: list[bytes] = []
         for piece in _names_in_order(answer.channels):
@@ -35,14 +38,17 @@ def lookup_json(answer: Lookup) -> Iterator[bytes]:
 
 
 def channels_json(names: Sequence[str]) -> Iterator[bytes]:
-    """In pieces where there are very many."""
+    """Render the answer to /channels."""
     yield b'{"channels":['
     yield from _names_in_order(names)
     yield b"]}"
 
 
 def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[bytes]:
-    """In pieces, as after a change of all it takes a while; each node as it is when its piece is taken."""
+    """Render the answer to /nodes, each node as of the moment when its piece is taken.
+
+    When all nodes have changed, as after a restart, this takes a while.
+    """
     yield b'{"producers":['
     comma = b""
     for peer in registry.active_peers():
@@ -55,13 +61,16 @@ def nodes_json(registry: Registry, *, with_missing: bool = False) -> Iterator[by
     yield b"]"
     if with_missing:
         yield b',"missing":['
-        yield from _in_pieces([_missing_entry(it) for it in registry.missing()])
+        yield from _in_pieces([_missing_entry(missing) for missing in registry.missing()])
         yield b"]"
     yield b"}"
 
 
 def debug_json(registry: Registry) -> Iterator[bytes]:
-    """In pieces, for there can be hundreds of thousands of entries; each row as it is when its piece is taken."""
+    """Render the answer to /debug, each row as of the moment when its piece is taken.
+
+    There can be hundreds of thousands of entries, so each peer's is rendered once.
+    """
     entries: dict[Peer, bytes] = {}
 
     def entry(peer: Peer, tombstone: Tombstone | None) -> bytes:
@@ -78,25 +87,25 @@ def debug_json(registry: Registry) -> Iterator[bytes]:
             yield b""
             continue
         row, peers = found
-        yield b"%b%b:[%b]" % (comma, dumps(":".join(row)), b",".join([entry(*it) for it in peers]))
+        yield b"%b%b:[%b]" % (comma, dumps(":".join(row)), b",".join([entry(*producer) for producer in peers]))
         comma = b","
     yield b"}"
 
 
 def _lookup_entry(peer: Peer) -> bytes:
-    """Without its braces, as /nodes says more."""
+    """Render without braces, as /nodes adds more keys."""
     if not peer.lookup_entry:
-        it = peer.identity
+        identity = peer.identity
         entry = dumps(
             {
                 "remote_address": peer.id,
-                "hostname": it.hostname,
-                "broadcast_address": it.broadcast_address,
-                "tcp_port": it.tcp_port,
-                "http_port": it.http_port,
-                "version": it.version,
-                "topology_zone": it.topology_zone,
-                "topology_region": it.topology_region,
+                "hostname": identity.hostname,
+                "broadcast_address": identity.broadcast_address,
+                "tcp_port": identity.tcp_port,
+                "http_port": identity.http_port,
+                "version": identity.version,
+                "topology_zone": identity.topology_zone,
+                "topology_region": identity.topology_region,
             }
         )
         peer.lookup_entry = entry[1:-1]
@@ -115,7 +124,7 @@ def _node_entry(peer: Peer) -> bytes:
 
 
 def _large_node_entry(peer: Peer) -> Iterator[bytes]:
-    """Yield the entry of a node with very many topics, in pieces: the topics that it has when the entry is begun."""
+    """Render the entry of a node with very many topics: those that it has when the first piece is taken."""
     topics: list[Topic] = []
     for topic in peer.topics_in_order():
         if topic is not None:
@@ -129,14 +138,14 @@ def _large_node_entry(peer: Peer) -> Iterator[bytes]:
 
 
 def _missing_entry(missing: Missing) -> dict[str, object]:
-    it = missing.identity
+    identity = missing.identity
     return {
-        "broadcast_address": it.broadcast_address,
-        "hostname": it.hostname,
-        "tcp_port": it.tcp_port,
-        "http_port": it.http_port,
-        "version": it.version,
-        "node": it.node,
+        "broadcast_address": identity.broadcast_address,
+        "hostname": identity.hostname,
+        "tcp_port": identity.tcp_port,
+        "http_port": identity.http_port,
+        "version": identity.version,
+        "node": identity.node,
         "since": missing.timestamp,
         "drained": missing.has_drained,
         "retired": missing.is_retired,
@@ -145,7 +154,7 @@ def _missing_entry(missing: Missing) -> dict[str, object]:
 
 
 def topics_json(registry: Registry) -> Iterator[bytes]:
-    """Yield the names of all topics, in pieces."""
+    """Render the answer to /topics."""
     names: list[str] = []
     for name in registry.names_in_order():
         if name is not None:
@@ -176,17 +185,17 @@ def _in_pieces(values: Sequence[object]) -> Iterator[bytes]:
 
 
 def _debug_entry(peer: Peer, tombstone: Tombstone | None) -> dict[str, object]:
-    it = peer.identity
+    identity = peer.identity
     return {
-        "broadcast_address": it.broadcast_address,
-        "hostname": it.hostname,
-        "http_port": it.http_port,
+        "broadcast_address": identity.broadcast_address,
+        "hostname": identity.hostname,
+        "http_port": identity.http_port,
         "id": peer.id,
         "last_update": peer.last_update,
-        "tcp_port": it.tcp_port,
+        "tcp_port": identity.tcp_port,
         "tombstoned": tombstone is not None,
         "tombstoned_at": tombstone.timestamp if tombstone is not None else NEVER,
-        "topology_region": it.topology_region,
-        "topology_zone": it.topology_zone,
-        "version": it.version,
+        "topology_region": identity.topology_region,
+        "topology_zone": identity.topology_zone,
+        "version": identity.version,
     }

@@ -1,4 +1,4 @@
-"""nsqlookupd as one tree of tasks: what it is made of, in which order it starts, and how it stops."""
+"""nsqlookupd as one tree of tasks: its parts, the order in which they start, and how they stop."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_FOR_HTTP: Final = 4096  # descriptors; half of them where there are few
-_OWN: Final = 32  # of these, for the daemon's own files; a quarter where there are few
-_SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd says who it is at once, people and probes may be slower
+_FOR_HTTP: Final = 4096  # descriptors, or half of the process's limit if that is fewer
+_OWN: Final = 32  # of these, descriptors for the daemon's own files, or a quarter of them if that is fewer
+_SHORTEST_SILENCE: Final = 60.0  # seconds; nsqd identifies itself at once, but people and probes may be slower
 
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The sockets that were really opened; with port 0 the options do not say which."""
+    """The sockets that were opened. With port 0 the options do not tell their addresses."""
 
     tcp: socket.socket
     http: socket.socket
@@ -57,7 +57,7 @@ async def run(
     wait_for_shutdown: Callable[[], Awaitable[object]] = wait_for_signal,
     task_status: trio.TaskStatus[Listening] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until `wait_for_shutdown` returns. StartupError when something keeps it from starting."""
+    """Serve until `wait_for_shutdown` returns. Raise StartupError if an address or a TLS file cannot be used."""
     context = server_context(options)
     with _listening(options) as listening:
         log.info("%s", version_line("nsqlookupd"))
@@ -75,7 +75,7 @@ async def run(
             is_ready=lambda: is_ready,
             linger=web.linger,
         )
-        # Connections of nsqd outlive the answers over HTTP: the last ones must not say that nobody is there.
+        # nsqd's connections are closed after HTTP is: otherwise the last answers over HTTP would name no producers.
         async with trio.open_nursery() as connections:
             connections.start_soon(turn.keep_time)
             connections.start_soon(turn.clear_departed)
@@ -120,7 +120,8 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
         inactive_timeout=seconds(options.inactive_producer_timeout),
         tombstone_lifetime=seconds(options.tombstone_lifetime),
         missing_lifetime=seconds(options.missing_lifetime),
-        # Who asks with an index from before our restart must not be taken to know what is there now.
+        # Indexes start at the clock, so that one from before a restart never equals one of this run: a client that
+        # asks with such an index must get an answer at once and not wait for the next change.
         first_index=time_ns() // MILLISECOND * 1000,
         on_change=waiting.wake,
     )
@@ -129,7 +130,7 @@ def _registry(options: Options, waiting: Waiting) -> Registry:
 def _clients(options: Options, registry: Registry, address: PeerAddress, context: ssl.SSLContext | None) -> Clients:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = Limits(
-        # What is left is for HTTP, for consumers must find the nodes however many connections somebody opens here.
+        # The rest is for HTTP: consumers must find their nodes however many TCP connections are opened here.
         most=int(descriptors) - _descriptors_for_http(),
         silence=max(_SHORTEST_SILENCE, 2 * seconds(options.inactive_producer_timeout)),
     )
@@ -141,7 +142,7 @@ def _clients(options: Options, registry: Registry, address: PeerAddress, context
 
 
 def _http_budget() -> Budget:
-    """Return the budget of descriptors for HTTP: connections over TCP never get these, nor HTTP theirs."""
+    """Return the descriptors that are set aside for HTTP. nsqd's connections have a budget of their own."""
     most = _descriptors_for_http()
     return Budget(most - min(_OWN, most // 4), "HTTP")
 

@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP API: NSQ's endpoints, waiting for changes, and what monitoring asks."""
+"""nsqlookupd's HTTP API: NSQ's endpoints, lookups that wait for a change, and endpoints for monitoring."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_EVERYTHING: Final = "*"  # NSQ's own sign for "any"; in a deletion it would empty the directory
+_EVERYTHING: Final = "*"  # NSQ's wildcard; in a deletion it would empty the directory
 _is_index: Final = re.compile(r"[0-9]{1,19}", re.ASCII).fullmatch
 _NO_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND").response
 
@@ -39,7 +39,11 @@ def make_app(
     is_ready: Callable[[], bool],
     linger: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]] | None = None,
 ) -> HttpApi[Route]:
-    """The ASGI application. `connections` counts those of TCP; `max_wait` bounds `wait=`, in seconds."""
+    """Return the ASGI application.
+
+    `connections` returns how many TCP connections are open. `max_wait` is the upper bound of `wait=`, in seconds.
+    `linger` bounds how long the rest of a refused request is read; None: not at all. See `common.web.linger`.
+    """
     questions = _Questions(registry, turn, waiting, max_wait)
     changes = _Changes(registry, turn)
     monitoring = _Monitoring(registry, turn, waiting, connections, is_ready)
@@ -82,7 +86,10 @@ class _Questions:
         return replace(response, headers=(*response.headers, index))
 
     async def _wait(self, request: Request, topic: str, arguments: dict[str, str]) -> None:
-        """Until the producers are others than those that `index` stood for, without it: until the topic is there."""
+        """Wait until the index of the topic's producers differs from the client's, or the time is over.
+
+        A client that sends no `index` is taken to know no producers, so it waits until the topic is registered.
+        """
         known = _index(arguments, self._registry.no_index)
         left = min(wait_argument(arguments), self._max_wait)
         self._begin_and_finish()
@@ -100,14 +107,15 @@ class _Questions:
 
     async def nodes(self, request: Request) -> Response:
         self._begin_and_finish()
-        with_missing = b"missing=true" in request.query_string.split(b"&")  # NSQ answers whatever the query is
+        # Parsing refuses a malformed query, and NSQ's /nodes accepts any.
+        with_missing = b"missing=true" in request.query_string.split(b"&")
         return _json(await in_slices(nodes_json(self._registry, with_missing=with_missing)))
 
     async def debug(self, request: Request) -> Response:
         return _json(await in_slices(debug_json(self._registry)))
 
     def _begin_and_finish(self) -> None:
-        """A turn in which nothing happens but time."""
+        """Take an otherwise empty turn, so that whatever has expired by now is gone from the answer."""
         with in_turn(self._turn):
             pass
 
@@ -193,16 +201,16 @@ class _Monitoring:
         now = self._registry.snapshot()
         build = {"version": NSQ_VERSION, "release": suite_version()}
         return [
-            gauge("nsqlookupd_build_info", "Always 1; the labels say what runs.", 1, build),
+            gauge("nsqlookupd_build_info", "Always 1; the labels name the version.", 1, build),
             gauge("nsqlookupd_connections", "Open TCP connections.", self._connections()),
             gauge("nsqlookupd_peers", "Connections that have identified themselves.", now.peers),
-            gauge("nsqlookupd_active_peers", "Peers heard of within the inactivity time.", now.active_peers),
+            gauge("nsqlookupd_active_peers", "Peers heard from within the inactivity timeout.", now.active_peers),
             gauge("nsqlookupd_topics", "Registered topics.", now.topics),
             gauge("nsqlookupd_channels", "Registered channels.", now.channels),
-            gauge("nsqlookupd_producers", "Producers of all topics together.", now.producers),
-            gauge("nsqlookupd_tombstones", "Producers hidden by a tombstone now.", now.tombstones),
-            gauge("nsqlookupd_waiting_lookups", "Requests that wait for a change.", len(self._waiting)),
-            counter("nsqlookupd_changes_total", "Changes of any topic's producers.", now.changes),
+            gauge("nsqlookupd_producers", "Producers, summed over all topics.", now.producers),
+            gauge("nsqlookupd_tombstones", "Producers that a tombstone hides now.", now.tombstones),
+            gauge("nsqlookupd_waiting_lookups", "Requests waiting for a change.", len(self._waiting)),
+            counter("nsqlookupd_changes_total", "Changes of the producers of any topic.", now.changes),
         ]
 
 
@@ -221,7 +229,7 @@ def _argument(arguments: dict[str, str], name: str) -> str:
 
 
 def _name(arguments: dict[str, str], name: str) -> str:
-    """A topic's or a channel's, in NSQ's rule for both."""
+    """Return the name of a topic or a channel; NSQ has one rule for both."""
     value = _argument(arguments, name)
     if not is_valid_name(value):
         raise HttpError(400, f"INVALID_ARG_{name.upper()}")
@@ -229,7 +237,7 @@ def _name(arguments: dict[str, str], name: str) -> str:
 
 
 def _one_name(arguments: dict[str, str]) -> str:
-    """A topic in whatever spelling, as NSQ takes it here, but not all of them at once."""
+    """Return the topic, whose name need not be valid, as in NSQ. Refuse the wildcard, which NSQ would accept here."""
     topic = _argument(arguments, "topic")
     if topic == _EVERYTHING:
         raise HttpError(400, "INVALID_ARG_TOPIC")

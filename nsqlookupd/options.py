@@ -22,7 +22,7 @@ class Options(BaseOptions):
         "0.0.0.0:4161", "address to listen on for HTTP clients: host:port, or the path of a unix socket"
     )
     broadcast_address: str = computed_option(
-        platform.node, "the hostname", "address that nsqd is told, under which it asks for channels over HTTP"
+        platform.node, "the hostname", "address announced to nsqd, where it asks for channels over HTTP"
     )
 
     # producers
@@ -34,25 +34,25 @@ class Options(BaseOptions):
     )
     missing_lifetime: Nanoseconds = option(
         24 * HOUR,
-        "how long a producer that has gone is named by /nodes?missing=true; 0: it is forgotten at once",
+        "how long /nodes?missing=true lists a producer that has gone; 0: not at all",
         kind=DURATION,
         at_least=0,
     )
     max_lookup_wait: Nanoseconds = option(
-        5 * MINUTE, "longest time that /lookup with wait= waits for a change", kind=DURATION, at_least=0
+        5 * MINUTE, "longest time that a /lookup with wait= waits for a change", kind=DURATION, at_least=0
     )
 
     # TLS
-    tls_cert: str = option("", "path to the certificate file; with it both listeners speak TLS and nothing else")
+    tls_cert: str = option("", "path to the certificate file; if given, both listeners accept TLS only")
     tls_key: str = option("", "path to the key file; empty: the key is in the certificate file")
     tls_client_auth_policy: str = option(
         "",
-        "require-verify: who connects needs a certificate that --tls-root-ca-file vouches for; empty: nobody does",
+        "require-verify: clients need a certificate from an authority in --tls-root-ca-file; empty: they need none",
         kind=CLIENT_AUTH,
     )
-    tls_root_ca_file: str = option("", "path to the certificates that vouch for others")
+    tls_root_ca_file: str = option("", "path to the certificates of the authorities that vouch for clients")
 
-    # accepted, without effect
+    # accepted, but without effect
     verbose: bool = option(False, "use --log-level=debug", deprecated=True)
 
     def checked(self) -> Options:

@@ -2,8 +2,8 @@
 
     MAGIC ──"  V1"──► COMMAND ◄──► BODY (of an IDENTIFY)        any error: answered, then CLOSED
 
-Every error is fatal. Commands are carried out one by one, by `step`, so that whoever has a thousand of them
-waiting can do something else in between. An UNREGISTER of a topic takes a step for each of its channels.
+Every error is fatal. `step` carries out one command at a time, so that the caller can serve others in between even when
+a peer has sent a thousand of them. An UNREGISTER of a topic takes a step for each of its channels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _OK: Final = encode_reply(OK)
 
-# Called with a level ("debug", "info", "warning", "error"), a text with %s, and what belongs there.
+# Called with a level ("debug", "info", "warning", "error"), a log line with %s in it, and the arguments for these.
 Note = Callable[..., None]
 
 
@@ -45,9 +45,8 @@ class State(Enum):
 
 
 class LookupProtocol:
-    """`id` is the peer's address as text; `address` is what IDENTIFY is answered with."""
-
     def __init__(self, registry: Registry, *, id: str, address: PeerAddress, note: Note) -> None:
+        """`id` is the peer's address as text. `address` is nsqlookupd's own, the answer to IDENTIFY."""
         self.id = id
         self.state = State.MAGIC
         self._registry = registry
@@ -64,16 +63,16 @@ class LookupProtocol:
 
     @property
     def unread(self) -> int:
-        """How many bytes have been received and not been used yet."""
+        """How many bytes have been received and not been read as commands yet."""
         return self._reader.unread
 
     def receive(self, data: bytes | bytearray) -> None:
-        """Only keeps them: see `step`."""
+        """Keep the bytes for `step`, which carries out their commands."""
         if self.state is not State.CLOSED:
             self._reader.receive(data)
 
     def step(self) -> bool:
-        """Carries out one command, or a part of a long one. False: there is none, as bytes are missing or all is over."""
+        """Carry out one command, or a part of a long one. Return False after an error, or if none is left."""
         try:
             match self.state:
                 case State.MAGIC:
@@ -93,7 +92,10 @@ class LookupProtocol:
         return outgoing
 
     def end(self) -> None:
-        """The peer sends nothing more, and `step` has nothing more to do. A last line that does not end is no command."""
+        """Close the connection of a peer that will send nothing more, once `step` has carried out its last command.
+
+        A last line without a line feed is not a command, and is dropped.
+        """
         if self.state is State.BODY:
             self._fail(self._reader.missing_body())
         elif self.state is State.MAGIC:
@@ -103,7 +105,7 @@ class LookupProtocol:
             self.close("EOF")
 
     def close(self, reason: str) -> None:
-        """The connection is over: what this peer had registered goes."""
+        """End the connection and remove the peer's registrations. Idempotent."""
         if self.state is State.CLOSED:
             return
         self.state = State.CLOSED
@@ -111,9 +113,9 @@ class LookupProtocol:
         self._note("info", "client(%s) - %s", self.id, reason)
         if self._peer is not None:
             peer, self._peer = self._peer, None
-            # NSQ has a line for each of these: hundreds of lines for one event that the line above tells.
+            # NSQ logs a line for each registration: hundreds of lines for the one event that is already in the log.
             count = self._registry.disconnect(peer)
-            self._note("info", "DB: client(%s) UNREGISTER of all that it had: %d", self.id, count)
+            self._note("info", "DB: client(%s) UNREGISTER all its registrations: %d", self.id, count)
 
     # Reading
 
@@ -194,7 +196,7 @@ class LookupProtocol:
             self._unregistering = self._registry.unregister_topic(peer, topic)
 
     def _unregister_more(self) -> bool:
-        """One of the channels that the topic still has, or the topic itself; others are served between two of them."""
+        """Remove the peer from the next channel of the topic, or from the topic itself when no channel is left."""
         assert self._unregistering is not None
         try:
             row = next(self._unregistering)
@@ -209,7 +211,7 @@ class LookupProtocol:
         return True
 
     def _names(self, words: list[bytes]) -> tuple[Peer, str, str]:
-        """The topic and the channel, which may be empty, of a peer that may name them."""
+        """Return the peer, the topic and the channel ("": none). Refuse bad names, and a peer without IDENTIFY."""
         if self._peer is None:
             raise ProtocolError(Fault.INVALID, "client must IDENTIFY")
         command = words[0]

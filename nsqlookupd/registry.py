@@ -347,7 +347,7 @@ class Registry:
         return [Registration("channel", topic_name, name)]
 
     def unregister_topic(self, peer: Peer, topic_name: str) -> Iterator[Registration | None]:
-        """Remove the peer from the topic's channels and then from the topic, one in each step, as they may be very many.
+        """Remove the peer from the topic's channels, which may be very many, and then from the topic, one in each step.
 
         Yield the row that a step has removed, or None if it removed nothing. The topic may change between two steps.
         """

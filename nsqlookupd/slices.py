@@ -1,4 +1,4 @@
-"""Long answers over HTTP, made while others are served."""
+"""Long answers over HTTP are built in slices, so that others are served meanwhile."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
-_SLICE: Final = 0.002  # seconds at a stretch
+_SLICE: Final = 0.002  # seconds before others get their turn
 
 
 async def in_slices(pieces: Iterable[bytes]) -> bytes:
-    """All of them joined, with others' turns in between."""
+    """Join the pieces, letting other tasks run after each slice of time."""
     taken: list[bytes] = []
     stop = monotonic() + _SLICE
     for piece in pieces:

@@ -1,8 +1,8 @@
-"""nsqd's connections: what ties a socket to its protocol.
+"""nsqd's connections: each ties a socket to its protocol.
 
-After a restart of nsqlookupd every nsqd registers all that it has, at once, and consumers ask meanwhile. So commands are
-carried out for a few milliseconds at a stretch; what is left then stands in a `Backlog`, from which connections are
-served in turn.
+After a restart of nsqlookupd all nsqds register all their topics and channels at once, while consumers go on asking. So
+commands are carried out in slices of a millisecond. Connections with commands left after a slice stand in a `Backlog`,
+which serves them in turn.
 """
 
 from __future__ import annotations
@@ -35,28 +35,27 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SLICE: Final = 0.001  # seconds at a stretch before others get their turn
-_ROUNDS: Final = 5  # of the loop for others between two stretches: an answer over HTTP takes that many
-_STEPS: Final = 4  # commands of one connection before the next one's
-_MOST_UNREAD: Final = 128 * 1024  # bytes of commands that wait before no more are read
-_WRITE_TIMEOUT: Final = 10.0  # a peer reads its answers within 1 s if it is an nsqd
+_SLICE: Final = 0.001  # seconds before others get their turn
+_ROUNDS: Final = 5  # of the event loop for others between two slices: an answer over HTTP takes that many
+_STEPS: Final = 4  # commands of one connection before the next connection's
+_MOST_UNREAD: Final = 128 * 1024  # bytes of waiting commands; with more, the socket is not read
+_WRITE_TIMEOUT: Final = 10.0  # seconds; nsqd reads its answers within one
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """More connections than `most` wait in the listener's backlog."""
-
-    most: int
-    silence: float  # seconds without a word that a connection has which has not said who it is
+    most: int  # connections; further ones wait in the listener's backlog
+    silence: float  # seconds; a connection that has not identified itself may be silent for this long
 
 
 def note(level: str, text: str, *arguments: object) -> None:
+    """Log for the protocol, which as a core has no logger: this is its `Note`."""
     log.log(_LEVELS[level], text, *arguments)
 
 
 class Backlog:
-    """Connections with commands that had to wait."""
+    """Connections with commands that did not fit into a slice of time. It is the poller's turn as well."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
@@ -66,10 +65,11 @@ class Backlog:
 
     @property
     def time_is_up(self) -> bool:
+        """Whether a new command has to wait: behind others, or because this slice is over."""
         return bool(self._waiting) or monotonic() >= self._stop
 
     def begin(self) -> float:
-        """As the turn's, and a new stretch of time begins."""
+        """Begin a turn of the registry and with it a new slice of time."""
         now = self.turn.begin()
         self._stop = now + _SLICE
         return now
@@ -85,6 +85,7 @@ class Backlog:
         self._is_filled.set()
 
     async def work_off(self) -> None:
+        """Carry out waiting commands, slice by slice, until cancelled."""
         while True:
             await self._is_filled.wait()
             for _ in range(_ROUNDS):
@@ -95,7 +96,7 @@ class Backlog:
                     try:
                         if client.work():
                             self._waiting.append(client)
-                    except Exception:  # our bug, and only this connection pays for it, as in common/poller.py
+                    except Exception:  # our bug, which costs this connection only, as in common/poller.py
                         log.exception("client(%s) - internal error, connection dropped", client.id)
                         client.drop()
                 if self._waiting:
@@ -103,7 +104,7 @@ class Backlog:
 
 
 class LookupClient:
-    """A handler for the poller."""
+    """One connection of nsqd: a handler for the poller."""
 
     def __init__(self, protocol: LookupProtocol, backlog: Backlog, wake: Callable[[], None], silence: float) -> None:
         self.id = protocol.id
@@ -113,7 +114,7 @@ class LookupClient:
         self._wake = wake
         self._silence = silence
         self._last_heard = monotonic()
-        self._is_waiting = False  # in the backlog
+        self._is_waiting = False  # whether it stands in the backlog
         self._has_ended = False
 
     write_timeout: Final = _WRITE_TIMEOUT
@@ -129,7 +130,7 @@ class LookupClient:
         self._work_or_wait()
 
     def work(self) -> bool:
-        """Carries out some of the commands that wait; True: there may be more."""
+        """Carry out some of the waiting commands. Return whether there may be more."""
         if self.aborted:
             self._protocol.close("connection lost")
             return False
@@ -144,10 +145,11 @@ class LookupClient:
     def abort(self) -> None:
         self.aborted = True
         if not self.finished and not self._is_waiting:
-            self._backlog.add(self)  # when a switch fails, hundreds go at once, each with all that it had
+            # When a switch fails, hundreds of peers go at once, each with all its registrations, so they queue up.
+            self._backlog.add(self)
 
     def tick(self, now: float) -> None:
-        log.info("client(%s) - has not said who it is, connection dropped", self.id)
+        log.info("client(%s) - no IDENTIFY received, connection dropped", self.id)
         self.drop()
 
     def drop(self) -> None:
@@ -157,7 +159,10 @@ class LookupClient:
 
     @property
     def next_deadline(self) -> float:
-        """Who has identified itself may be silent for ever: it counts as inactive then, and comes back with a ping."""
+        """When the connection is dropped unless something is heard from it.
+
+        A peer that has identified itself may be silent for ever: it becomes inactive, and its next ping reactivates it.
+        """
         return inf if self._protocol.is_identified or self.aborted else self._last_heard + self._silence
 
     @property
@@ -187,7 +192,7 @@ class LookupClient:
 
 
 class Clients:
-    """All connections of nsqd, on the poller; with `tls` they speak TLS and nothing else."""
+    """All connections of nsqd, on the poller. If `tls` is given, only TLS is accepted."""
 
     def __init__(self, registry: Registry, address: PeerAddress, limits: Limits, tls: TlsServer | None = None) -> None:
         self._registry = registry
@@ -203,11 +208,11 @@ class Clients:
         return self._budget.taken
 
     async def accept(self, listener: socket.socket) -> None:
-        """Takes connections until cancelled; `run` serves them."""
+        """Accept connections until cancelled; `run` serves them."""
         await self.poller.accept(listener, self._make_client, self._budget)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled, which closes them all."""
+        """Serve the connections until cancelled; then close them all."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.poller.run)

@@ -1,4 +1,4 @@
-"""What both listeners demand of who connects, once --tls-cert is given."""
+"""The TLS settings of both listeners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def server_context(options: Options) -> ssl.SSLContext | None:
-    """None: no TLS. StartupError when the files cannot be used."""
+    """Return the context of both listeners, or None without --tls-cert. Raise StartupError for unusable files."""
     if not options.tls_cert:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

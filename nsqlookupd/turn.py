@@ -1,4 +1,4 @@
-"""One turn of nsqlookupd: everything that enters the registry stands between `begin` and `finish`, which never overlap."""
+"""One turn of nsqlookupd: peers and operators change the registry between `begin` and `finish`. Turns never overlap."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from nsqlookupd.registry import Registry
 
 
-_SLICE: Final = 0.001  # seconds of clearing at a stretch
-_ROUNDS: Final = 5  # of the loop for others between two stretches: an answer over HTTP takes that many
+_SLICE: Final = 0.001  # seconds of clearing before others get their turn
+_ROUNDS: Final = 5  # of the event loop for others between two slices: an answer over HTTP takes that many
 
 
 class Turn:
     def __init__(self, registry: Registry, flush: Callable[[], None]) -> None:
-        """`flush` sends what clients are to get: it is the poller's."""
+        """`flush` is the poller's: it sends what is queued for clients."""
         self._registry = registry
         self._flush = flush
         self._sleeping_until = 0.0
@@ -32,6 +32,7 @@ class Turn:
         return self.take_time()
 
     def take_time(self) -> float:
+        """Tell the registry the time, and return it, in monotonic seconds."""
         now = monotonic()
         self._registry.advance(now=now, timestamp=time_ns())
         return now
@@ -44,7 +45,7 @@ class Turn:
             self._somebody_has_left.set()
 
     async def clear_departed(self) -> None:
-        """Clear what departed peers have left behind, while others are served."""
+        """Clear the registrations of departed peers, in slices, so that others are served meanwhile."""
         while True:
             await self._somebody_has_left.wait()
             with in_turn(self) as now:
@@ -54,11 +55,11 @@ class Turn:
                 await trio.lowlevel.checkpoint()
 
     async def keep_time(self) -> None:
-        """Lets peers become inactive and tombstones end when it is time, which wakes who waits for that."""
+        """Expire peers and tombstones on time: this is a change that a waiting `/lookup` has to be woken for."""
         while True:
             self._deadline_came_closer.clear()
             self._sleeping_until = self._registry.next_deadline
-            # trio's clock has an offset of its own, so only the distance means the same to both.
+            # trio's clock has an offset of its own, so only the difference of two times means the same on both.
             with trio.move_on_after(max(0.0, self._sleeping_until - monotonic())):
                 await self._deadline_came_closer.wait()
             with in_turn(self):

@@ -14,11 +14,12 @@ import pytest
 
 from tests.support.process import ROOT
 
-# Those that have been gone through.
-PACKAGES: tuple[str, ...] = (
+PACKAGES = (
     "bench",
     "common",
+    "nsqadmin",
     "nsqclient",
+    "nsqlookupd",
     "nsqpipe",
     "nsqtools",
     "pyspark_nsq",

@@ -166,7 +166,7 @@ def test_log_lines_are_those_of_nsq(nsqd: Nsqd) -> None:
         f"error: [{peer}] - E_INVALID invalid command NOP",
         f"info: PROTOCOL(V1): [{peer}] exiting ioloop",
         f"info: client({peer}) - protocol error",
-        f"info: DB: client({peer}) UNREGISTER of all that it had: 1",
+        f"info: DB: client({peer}) UNREGISTER all its registrations: 1",
     ]
 
 
