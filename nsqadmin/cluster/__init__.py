@@ -1,1 +1,1 @@
-"""The cluster as it is shown: what nodes have said, joined, and how it went over time."""
+"""The cluster as nsqadmin shows it: the answers of all nodes merged into one picture, and its history."""

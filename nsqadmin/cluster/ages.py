@@ -1,8 +1,9 @@
-"""How long a channel's next message has waited, told from counters that every nsqd has.
+"""Estimates how long a channel's next message has waited, from counters that every nsqd has.
 
-A channel counts what comes in. With a depth of d and a count of n, the next message is about the (n - d)th, and it came
-when the count passed that number: we have seen the count at each sample, so we know between which two.
-Requeued messages make it look older than it is by as much as they are many; a lag in time is worth that.
+A channel counts the messages that come in. With a depth of d and a count of n, the next message is about the (n - d)th,
+and it came when the count passed that number. As we see the count at each sample, we know between which two samples
+that was. Requeued messages make the next message look older than it is, the more of them there are: a small price for
+knowing the lag as time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Container
 from typing import Final
 
-_MOST: Final = 600  # points of one channel; then every second one goes
+_MOST: Final = 600  # points of one channel; with more, every second one is dropped
 
 _Points = deque[tuple[float, int]]
 
@@ -22,16 +23,16 @@ class Ages:
         self._now = self._before = 0.0
 
     def begin(self, now: float) -> None:
-        """Another sample. A channel of which nothing is said in it is as it was."""
+        """Start another sample. Channels that it does not mention count as unchanged."""
         self._before, self._now = self._now, now
 
     def age(self, topic: str, channel: str, *, depth: int, message_count: int) -> tuple[float | None, bool]:
-        """The age, and whether it is only a lower bound; None where nothing waits."""
+        """Return the age of the next message, None if nothing waits, and whether the age is only a lower bound."""
         now = self._now
         points = self._points.setdefault((topic, channel), deque())
         if points and points[-1][0] < self._before:
             points.append((self._before, points[-1][1]))
-        if points and points[-1][1] > message_count:  # a node has restarted, or is not there now
+        if points and points[-1][1] > message_count:  # a node has restarted, or is missing now
             points.clear()
         if not depth:
             points.clear()
@@ -39,15 +40,16 @@ class Ages:
             return None, False
         if not points or points[-1][0] < now:
             points.append((now, message_count))
-        taken = message_count - depth  # so many have been taken out
+        taken = message_count - depth  # how many messages have been taken out
         while len(points) > 1 and points[1][1] <= taken:
             points.popleft()
         if len(points) > _MOST:
             self._points[topic, channel] = points = _thinned(points)
-        # It came after the last point at which the count was not above what is taken.
+        # The next message came after the last point whose count was not above `taken`.
         return now - points[0][0], points[0][1] > taken
 
-    def forget_but(self, topics: Container[str]) -> None:
+    def keep_only(self, topics: Container[str]) -> None:
+        """Forget all topics but these."""
         for key in [key for key in self._points if key[0] not in topics]:
             del self._points[key]
 

@@ -1,4 +1,4 @@
-"""What has happened between two pictures."""
+"""Finds what has happened between two pictures."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from nsqadmin.cluster.model import TAIL_PREFIX, Activity, Channel, Paused, Snaps
 
 
 def events_between(before: Snapshot, now: Snapshot, *, restarted: frozenset[str] = frozenset()) -> list[Activity]:
-    """In order of time, which is all one. Nothing happened before the first picture."""
+    """Return the events between two pictures, all with the later one's time; none before the first picture."""
     if not before.index:
         return []
     events = [*_nodes(before, now, restarted), *_lookupds(before, now)]
-    # When a node comes or goes, so do its topics: that is one event and not thousands.
+    # Topics come and go with their node. That is one event and not thousands.
     if _reachable(before) == _reachable(now):
         events += _topics(before, now)
     return events
@@ -30,7 +30,7 @@ def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterat
         if old is None:
             yield Activity(at=at, what="node_appeared", text=f"nsqd {node.address} has appeared", nodes=(node.address,))
         elif old.is_reachable and not node.is_reachable:
-            text = f"nsqd {node.address} does not answer any more: {node.error or node.health}"
+            text = f"nsqd {node.address} no longer answers: {node.error or node.health}"
             yield Activity(at=at, what="node_down", text=text, nodes=(node.address,))
         elif node.is_reachable and not old.is_reachable:
             yield Activity(at=at, what="node_up", text=f"nsqd {node.address} answers again", nodes=(node.address,))
@@ -42,14 +42,12 @@ def _nodes(before: Snapshot, now: Snapshot, restarted: frozenset[str]) -> Iterat
 
 
 def _lookupds(before: Snapshot, now: Snapshot) -> Iterator[Activity]:
-    known = {it.address: it for it in before.lookupds}
+    known = {lookupd.address: lookupd for lookupd in before.lookupds}
     for lookupd in now.lookupds:
         old = known.get(lookupd.address)
         if old is None or old.is_reachable == lookupd.is_reachable:
             continue
-        word, text = (
-            ("lookupd_up", "answers again") if lookupd.is_reachable else ("lookupd_down", "does not answer any more")
-        )
+        word, text = ("lookupd_up", "answers again") if lookupd.is_reachable else ("lookupd_down", "no longer answers")
         yield Activity(
             at=now.taken_at, what=word, text=f"nsqlookupd {lookupd.address} {text}", nodes=(lookupd.address,)
         )
@@ -103,5 +101,5 @@ def _channel(before: Channel, now: Channel, at: float, what: str) -> Iterator[Ac
 
 def _paused(at: float, what: str, state: Paused, *, topic: str, channel: str = "") -> Activity:
     words = {Paused.YES: ("paused", "is paused"), Paused.PARTLY: ("paused", "is paused on some nodes")}
-    word, text = words.get(state, ("unpaused", "is not paused any more"))
+    word, text = words.get(state, ("unpaused", "is no longer paused"))
     return Activity(at=at, what=word, text=f"{what} {text}", topic=topic, channel=channel)

@@ -1,4 +1,4 @@
-"""Many nodes' answers, made into one picture."""
+"""Merges the answers of all nodes into one picture."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from nsqadmin.cluster.model import (
 if TYPE_CHECKING:
     from nsqadmin.cluster.node_stats import ChannelPart, NodeAnswer, TopicPart
 
-_STANDSTILL: Final = 0.01  # messages a second below which nothing is foretold
+_STANDSTILL: Final = 0.01  # messages a second; a channel that shrinks more slowly gets no drain time
 
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """What the nsqlookupds know: topics with those that know them, and the channels of inactive ones."""
+    """What the nsqlookupds know."""
 
-    topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    topics: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the nsqlookupds that know a topic, by name
+    channels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # the channels of inactive topics
     tombstones: frozenset[tuple[str, str]] = frozenset()  # (topic, node)
 
 
@@ -42,22 +42,22 @@ class _Merged:
 
 
 class Merger:
-    """Keeps what it has merged: a topic of which no node has said anything new is the same object as before."""
+    """Merges sweep after sweep. A topic about which no node has said anything new is the same object as before."""
 
     def __init__(self) -> None:
         self._before: dict[str, _Merged] = {}
         self._ages = Ages()
 
     def merge(self, answers: Sequence[NodeAnswer], directory: Directory, *, now: float) -> tuple[Topic, ...]:
-        """`answers` in the order in which nodes are shown. `now` is the clock of their `at`."""
+        """Return all topics. `answers` have the order in which nodes are shown; `now` is on the clock of their `at`."""
         self._ages.begin(now)
         names = set(directory.topics)
         for answer in answers:
             names.update(answer.topics)
         merged = {name: self._topic(name, answers, directory) for name in sorted(names)}
         self._before = merged
-        self._ages.forget_but(merged)
-        return tuple(it.topic for it in merged.values())
+        self._ages.keep_only(merged)
+        return tuple(entry.topic for entry in merged.values())
 
     def _topic(self, name: str, answers: Sequence[NodeAnswer], directory: Directory) -> _Merged:
         parts = tuple(part for answer in answers if (part := answer.topics.get(name)) is not None)
@@ -68,12 +68,12 @@ class Merger:
             before is not None
             and before.registered == registered
             and _same(before.parts, parts)
-            and not any(channel.depth for channel in before.topic.channels)  # what waits grows older
+            and not any(channel.depth for channel in before.topic.channels)  # waiting messages grow older
         ):
             return before
-        return _Merged(parts, registered, self._made(name, parts, registered))
+        return _Merged(parts, registered, self._build_topic(name, parts, registered))
 
-    def _made(
+    def _build_topic(
         self,
         name: str,
         parts: tuple[TopicPart, ...],
@@ -91,7 +91,7 @@ class Merger:
         return Topic(
             name=name,
             nodes=rows,
-            channels=tuple(self._channel(name, channel, by_name[channel]) for channel in sorted(by_name)),
+            channels=tuple(self._build_channel(name, channel, by_name[channel]) for channel in sorted(by_name)),
             depth=sum(row.depth for row in rows),
             backend_depth=sum(row.backend_depth for row in rows),
             message_count=sum(row.message_count for row in rows),
@@ -103,7 +103,7 @@ class Merger:
             registered_channels=registered_channels if not rows else (),
         )
 
-    def _channel(self, topic: str, name: str, parts: Sequence[ChannelPart]) -> Channel:
+    def _build_channel(self, topic: str, name: str, parts: Sequence[ChannelPart]) -> Channel:
         rows = tuple(part.row for part in parts)
         rates = summed_rates([part.rates for part in parts])
         depth = sum(row.depth for row in rows)
@@ -147,7 +147,7 @@ def _paused(states: Sequence[bool]) -> Paused:
 
 
 def drain_time(depth: int, rates: Rates) -> float | None:
-    """Until it is empty, if it goes on like this; None: not known, or it does not shrink."""
+    """Return the seconds until a channel is empty at these rates; None: not known, or it does not shrink."""
     if not depth:
         return 0.0
     if rates.incoming is None or rates.finished is None:
@@ -157,17 +157,17 @@ def drain_time(depth: int, rates: Rates) -> float | None:
 
 
 def summed_rates(parts: Sequence[Rates]) -> Rates:
-    """Of the nodes whose rates are known; unknown where none is."""
+    """Add up the rates of the nodes where they are known; the sum is unknown if no node's rate is."""
     if len(parts) == 1:
         return parts[0]
     if not parts:
         return UNKNOWN_RATES
     return Rates(
-        incoming=_summed([it.incoming for it in parts]),
-        finished=_summed([it.finished for it in parts]),
-        requeued=_summed([it.requeued for it in parts]),
-        timed_out=_summed([it.timed_out for it in parts]),
-        bytes=_summed([it.bytes for it in parts]),
+        incoming=_summed([rates.incoming for rates in parts]),
+        finished=_summed([rates.finished for rates in parts]),
+        requeued=_summed([rates.requeued for rates in parts]),
+        timed_out=_summed([rates.timed_out for rates in parts]),
+        bytes=_summed([rates.bytes for rates in parts]),
     )
 
 
@@ -177,7 +177,10 @@ def _summed(values: Iterable[float | None]) -> float | None:
 
 
 def merged_latency(parts: Iterable[Latency | None]) -> Latency | None:
-    """NSQ's way: means weighted by count, which are no percentiles of the whole. So the highest stands beside them."""
+    """Merge percentiles as NSQ does: by their means, weighted by count.
+
+    Such a mean is not a percentile of the whole, so the minimum and the maximum are kept beside it.
+    """
     known = [part for part in parts if part is not None]
     if not known:
         return None
@@ -186,43 +189,46 @@ def merged_latency(parts: Iterable[Latency | None]) -> Latency | None:
     merged: dict[float, Percentile] = {}
     counts: dict[float, int] = {}
     for part in known:
-        for it in part.percentiles:
-            before = merged.get(it.quantile)
-            count = counts.get(it.quantile, 0) + part.count
-            counts[it.quantile] = count
-            merged[it.quantile] = it if before is None else _joined(before, it, part.count / count if count else 0.0)
+        for added in part.percentiles:
+            quantile = added.quantile
+            before = merged.get(quantile)
+            count = counts.get(quantile, 0) + part.count
+            counts[quantile] = count
+            share = part.count / count if count else 0.0
+            merged[quantile] = added if before is None else _joined(before, added, share)
     return Latency(count=sum(part.count for part in known), percentiles=tuple(merged.values()))
 
 
-def _joined(before: Percentile, it: Percentile, share: float) -> Percentile:
+def _joined(before: Percentile, added: Percentile, share: float) -> Percentile:
+    """Merge two percentiles; `share` is the weight of the added one."""
     return Percentile(
-        quantile=it.quantile,
-        average=before.average + (it.average - before.average) * share,
-        minimum=min(before.minimum, it.minimum),
-        maximum=max(before.maximum, it.maximum),
+        quantile=added.quantile,
+        average=before.average + (added.average - before.average) * share,
+        minimum=min(before.minimum, added.minimum),
+        maximum=max(before.maximum, added.maximum),
     )
 
 
-# The whole
+# Totals and nodes
 
 
 def totals_of(topics: Iterable[Topic]) -> Totals:
-    """In: what is published. Out, requeued and timed out: what channels do."""
+    """Add up the whole cluster: incoming rates and bytes over topics, all other rates over channels."""
     topics = tuple(topics)
     channels = [channel for topic in topics for channel in topic.channels]
     return Totals(
         topic_count=len(topics),
         channel_count=len(channels),
-        client_count=sum(it.client_count for it in channels),
-        depth=sum(it.depth for it in topics) + sum(it.depth for it in channels),
-        in_flight_count=sum(it.in_flight_count for it in channels),
-        deferred_count=sum(it.deferred_count for it in channels),
+        client_count=sum(channel.client_count for channel in channels),
+        depth=sum(topic.depth for topic in topics) + sum(channel.depth for channel in channels),
+        in_flight_count=sum(channel.in_flight_count for channel in channels),
+        deferred_count=sum(channel.deferred_count for channel in channels),
         rates=Rates(
-            incoming=_summed(it.rates.incoming for it in topics),
-            finished=_summed(it.rates.finished for it in channels),
-            requeued=_summed(it.rates.requeued for it in channels),
-            timed_out=_summed(it.rates.timed_out for it in channels),
-            bytes=_summed(it.rates.bytes for it in topics),
+            incoming=_summed(topic.rates.incoming for topic in topics),
+            finished=_summed(channel.rates.finished for channel in channels),
+            requeued=_summed(channel.rates.requeued for channel in channels),
+            timed_out=_summed(channel.rates.timed_out for channel in channels),
+            bytes=_summed(topic.rates.bytes for topic in topics),
         ),
     )
 
@@ -236,10 +242,10 @@ def is_out_of_date(version: str, newest: tuple[int, int, int]) -> bool:
 
 
 def version_key(version: str) -> tuple[int, int, int]:
-    """By semantic versioning; what cannot be read is 0.0.0. A pre-release counts as its release."""
+    """Return the version as numbers to compare. A pre-release counts as its release, an unreadable version as 0.0.0."""
     core = version.removeprefix("v").partition("-")[0].partition("+")[0].split(".")
     try:
-        major, minor, patch = (int(it) for it in core)
+        major, minor, patch = (int(number) for number in core)
     except ValueError:
         return 0, 0, 0
     return major, minor, patch

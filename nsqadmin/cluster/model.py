@@ -1,15 +1,15 @@
-"""The cluster at one moment, as everybody here sees it: pages, both APIs, diagnosis, metrics and the snapshot file.
+"""The cluster at one moment: the model that pages, both APIs, diagnosis, metrics and the snapshot file share.
 
-    Recording                       what a snapshot file holds, and what the sampler offers live
+    Recording                       the content of a snapshot file, which the sampler offers live as well
       ├─ Snapshot                   replaced as a whole by each sweep, never changed
-      │    ├─ Node, Lookupd         who was asked, how it is, what it said of itself
+      │    ├─ Node, Lookupd         a process that was asked: its health, and what it said about itself
       │    ├─ Topic ─ TopicNode     sums over the nodes, and each node's own numbers
-      │    │    ├─ Reader ─ ReaderNode   who reads its log without a channel, and how far behind
+      │    │    ├─ Reader ─ ReaderNode   a program that reads its log without a channel, and how far behind it is
       │    │    └─ Channel ─ ChannelNode ─ Client
-      │    ├─ Producer              who publishes, as the nodes tell it
-      │    ├─ Finding               what is wrong, or worth knowing, in words and with its evidence
-      │    └─ Unanswered            what could not be asked
-      ├─ Series                     how numbers went
+      │    ├─ Producer              a connection that publishes
+      │    ├─ Finding               something wrong or worth knowing, in words and with its evidence
+      │    └─ Unanswered            something that could not be asked, so that the picture lacks it
+      ├─ Series                     the history of some numbers
       └─ Activity                   what people did here, and what happened by itself
 
 Times are seconds since 1970, durations are seconds, rates are per second. `None` means unknown, never zero.
@@ -24,11 +24,11 @@ from typing import Final
 
 from common.wire.names import is_ephemeral
 
-TAIL_PREFIX: Final = "nsqadmin_tail_"  # of channels of our own, through which somebody here watches a topic
+TAIL_PREFIX: Final = "nsqadmin_tail_"  # of the names of nsqadmin's own channels, through which viewers tail a topic
 
 
 class Health(StrEnum):
-    """How the last question to a node went."""
+    """The outcome of the last request to a node."""
 
     OK = "ok"
     SLOW = "slow"
@@ -52,7 +52,10 @@ class Paused(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentile:
-    """Of the time from publishing to finishing, in nanoseconds. Over several nodes `average` is only their mean."""
+    """A percentile of the time from publishing to finishing, in nanoseconds.
+
+    Over several nodes `average` is only the mean of their percentiles.
+    """
 
     quantile: float
     average: float
@@ -68,9 +71,9 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What happened each second between the last two samples.
+    """Events per second between the last two samples.
 
-    What is finished is not counted by nsqd: it is what came in and is neither waiting, in flight nor deferred.
+    nsqd does not count what is finished: it is what came in and is neither waiting, in flight nor deferred.
     """
 
     incoming: float | None = None  # published, for a topic; handed over, for a channel
@@ -83,23 +86,23 @@ class Rates:
 UNKNOWN_RATES = Rates()
 
 
-# Who was asked
+# Nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What a node says about its own memory; bytes, but for the number of objects and collections."""
+    """What a node reports about its own memory."""
 
-    heap_in_use: int
+    heap_in_use: int  # bytes
     heap_objects: int
-    collections: int
+    collections: int  # runs of its garbage collector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One nsqd. `address` (broadcast address and HTTP port) is its name everywhere, also under /nodes/."""
+    """One nsqd."""
 
-    address: str
+    address: str  # broadcast address and HTTP port: the node's name everywhere, also under /nodes/
     hostname: str
     broadcast_address: str
     tcp_port: int
@@ -109,18 +112,18 @@ class Node:
     zone: str = ""
     health: Health = Health.NEVER
     since: float = 0.0  # when its health became this
-    answered_in: float | None = None  # the last time that it did
-    error: str = ""  # as it came
-    explanation: str = ""  # what that means, and what to try
-    not_read: str = ""  # why its answer was not read, although it answers
-    token_withheld: str = ""  # why it is asked without the token; empty if it is shown the token or there is none
-    own_health: str = ""  # what it says about itself: "OK", or why not
+    answered_in: float | None = None  # how long its last answer took
+    error: str = ""  # the text of the error as it came
+    explanation: str = ""  # what the error means, and what to try
+    not_read: str = ""  # why its answer could not be used, although it answers
+    token_withheld: str = ""  # why the token is not sent to it; empty if the token is sent, or there is none
+    own_health: str = ""  # what it reports about itself: "OK", or what is wrong
     start_time: float | None = None
     memory: Memory | None = None
-    has_history: bool = False  # it can be asked for what was published: peek, browse, seek, replay
-    lookupds: tuple[str, ...] = ()  # those that know it, as they are configured
+    has_history: bool = False  # its history can be read: peek, browse, seek, replay
+    lookupds: tuple[str, ...] = ()  # the nsqlookupds that list it, by their configured addresses
     remote_addresses: tuple[str, ...] = ()  # NSQ's spelling: "<nsqlookupd>/<address it connects from>"
-    tombstones: tuple[str, ...] = ()  # topics that some nsqlookupd hides for this node just now
+    tombstones: tuple[str, ...] = ()  # topics for which some nsqlookupd hides this node now
     out_of_date: bool = False
     clock_skew: float | None = None  # how far its clock is ahead of ours
     topic_count: int = 0
@@ -136,23 +139,23 @@ class Node:
         return self.health in (Health.OK, Health.SLOW)
 
     def seen_by(self, sees: Callable[[str], bool]) -> Node:
-        """Return the node without the topics that somebody may not see."""
+        """Return the node without the topics that a viewer may not see."""
         return replace(self, tombstones=tuple(topic for topic in self.tombstones if sees(topic)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookupd:
-    """One nsqlookupd, under the address that nsqadmin was given."""
+    """One nsqlookupd."""
 
-    address: str
+    address: str  # as it is configured
     health: Health = Health.NEVER
     since: float = 0.0
     answered_in: float | None = None
     error: str = ""
     explanation: str = ""
-    not_read: str = ""  # why its answer was not read, although it answers
-    nodes_left_out: int = 0  # nodes that it lists beyond --max-nodes; they are not asked
-    topics_left_out: int = 0  # topics that it lists beyond the bound; they are not shown
+    not_read: str = ""  # why its answer could not be used, although it answers
+    nodes_left_out: int = 0  # how many nodes it lists beyond --max-nodes; they are not asked
+    topics_left_out: int = 0  # how many topics it lists beyond the bound; they are not shown
     version: str = ""
     topics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -162,7 +165,7 @@ class Lookupd:
         return self.health in (Health.OK, Health.SLOW)
 
 
-# What they have
+# Topics, channels and connections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +204,7 @@ class Client:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Producer:
-    """A connection that publishes, on one node: `counts` is (topic, messages, rate)."""
+    """A connection to one node that publishes."""
 
     node: str
     client_id: str
@@ -209,7 +212,7 @@ class Producer:
     remote_address: str
     user_agent: str = ""
     connect_time: float = 0.0
-    counts: tuple[tuple[str, int, float | None], ...] = ()
+    counts: tuple[tuple[str, int, float | None], ...] = ()  # (topic, messages, rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,10 +258,10 @@ class Channel:
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
-    ready_count: int | None = None  # what its consumers ask for; None where clients were not asked for
-    oldest_age: float | None = None  # how long the next message has waited: lag, as time. Told from our samples
-    oldest_is_older: bool = False  # we have not watched for long enough: it is at least that
-    drain_time: float | None = None  # until it is empty, if it goes on like this; None: not known, or it grows
+    ready_count: int | None = None  # the sum of its consumers' ready counts; None where clients were not asked for
+    oldest_age: float | None = None  # lag as time: how long the next message has waited, estimated from our samples
+    oldest_is_older: bool = False  # `oldest_age` is a lower bound, as we have not watched for long enough
+    drain_time: float | None = None  # until it is empty at the present rates; None: not known, or it does not shrink
 
     @property
     def memory_depth(self) -> int:
@@ -270,19 +273,19 @@ class Channel:
 
     @property
     def clients(self) -> tuple[Client, ...] | None:
-        """All of them, where they were asked for."""
+        """The clients on all nodes; None if some node was not asked for them."""
         if any(row.clients is None for row in self.nodes):
             return None
         return tuple(client for row in self.nodes for client in row.clients or ())
 
     @property
     def utilisation(self) -> float | None:
-        """How much of what its consumers ask for they have in their hands: 1 means that they are saturated."""
+        """The share of its consumers' ready count that is in flight: at 1 they are saturated."""
         return self.in_flight_count / self.ready_count if self.ready_count else None
 
     @property
     def net_rate(self) -> float | None:
-        """How fast it grows; below zero, how fast it empties."""
+        """By how many messages a second it grows; negative when it empties."""
         if self.rates.incoming is None or self.rates.finished is None:
             return None
         return self.rates.incoming - self.rates.finished
@@ -290,17 +293,17 @@ class Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicNode:
-    """A topic on one node; `depth` is what waits for a first channel, or for the topic's pause to end."""
+    """A topic on one node."""
 
     node: str
-    depth: int = 0
+    depth: int = 0  # messages that wait for a first channel, or for the end of the topic's pause
     backend_depth: int = 0
     message_count: int = 0
     message_bytes: int = 0
     paused: bool = False
     tombstoned: bool = False
     latency: Latency | None = None
-    has_log: bool = False  # this node keeps its history, and it can be read
+    has_log: bool = False  # this node keeps the topic's history, and it can be read
 
     @property
     def memory_depth(self) -> int:
@@ -309,33 +312,33 @@ class TopicNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderNode:
-    """How far a reader has committed the topic's log on one node, by its last report. `as_of` is when the node said so."""
+    """How far a reader has committed the topic's log on one node, by the reader's last report to that node."""
 
     node: str
-    as_of: float
-    heard: float  # when it last reported
-    committed: float  # when it last reported progress
-    behind: int = 0  # messages there that it has not committed
+    as_of: float  # when the node told us
+    heard: float  # when the reader last reported to the node
+    committed: float  # when the reader last reported progress
+    behind: int = 0  # messages on this node that the reader has not committed
     behind_bytes: int | None = None
-    behind_time: float | None = None  # how long ago the first of them was published
-    missed: int = 0  # messages that were removed before it had committed them
-    rate: float | None = None  # messages that it commits
-    is_new_log: bool = False  # what it reported was about a log that is gone
-    retention_time: float = 0.0  # how long the node keeps what its channels have finished; with both 0 not at all
-    retention_bytes: int = 0
-    reason: str = ""  # why the node does not say it now; then this is what it said last
+    behind_time: float | None = None  # how long ago the first of these messages was published
+    missed: int = 0  # messages that the node removed before the reader had committed them
+    rate: float | None = None  # messages that the reader commits
+    is_new_log: bool = False  # the reader's report was about an earlier log, which is gone
+    retention_time: float = 0.0  # how long the node keeps messages that all channels have finished
+    retention_bytes: int = 0  # how many bytes of these it keeps; with both 0 it keeps none
+    reason: str = ""  # why the node does not answer now; the other fields are then its last answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Who reads the topic's logs without a channel, and where that lands. Name and `into` tell readers apart."""
+    """A program that reads the topic's logs without a channel. `name` and `into` together identify it."""
 
     name: str
-    into: str
+    into: str  # where it puts the messages
     format: str = ""
     hosts: tuple[str, ...] = ()
     nodes: tuple[ReaderNode, ...] = ()
-    unheard: tuple[str, ...] = ()  # nodes that have the topic's log, and to which it has reported nothing
+    unheard: tuple[str, ...] = ()  # nodes that have the topic's log but no report from this reader
 
     @property
     def behind(self) -> int:
@@ -343,9 +346,9 @@ class Reader:
 
     @property
     def behind_time(self) -> float | None:
-        """Of the node where it is furthest behind; None: some node cannot tell."""
+        """The time on the node where it is furthest behind; None if some node cannot tell."""
         times = [row.behind_time if row.behind else 0.0 for row in self.nodes]
-        return None if None in times else max(it for it in times if it is not None)
+        return None if None in times else max(time for time in times if time is not None)
 
     @property
     def missed(self) -> int:
@@ -353,7 +356,7 @@ class Reader:
 
     @property
     def heard(self) -> float:
-        """The last time, by any node."""
+        """When it last reported to any node."""
         return max(row.heard for row in self.nodes)
 
     @property
@@ -363,7 +366,7 @@ class Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Untold:
-    """A node that does not say who reads its log of the topic."""
+    """A node that does not tell who reads its log of the topic."""
 
     node: str
     reason: str
@@ -383,9 +386,9 @@ class Topic:
     paused: Paused = Paused.NO
     latency: Latency | None = None
     rates: Rates = UNKNOWN_RATES
-    lookupds: tuple[str, ...] = ()  # those that know the name
-    registered_channels: tuple[str, ...] = ()  # names that an nsqlookupd keeps; asked for inactive topics only
-    readers: tuple[Reader, ...] | None = None  # None: not asked for; asked for topics only that somebody looks at
+    lookupds: tuple[str, ...] = ()  # the nsqlookupds that know its name
+    registered_channels: tuple[str, ...] = ()  # channels that an nsqlookupd lists; asked for inactive topics only
+    readers: tuple[Reader, ...] | None = None  # asked for only while a viewer looks at the topic; None: not asked for
     readers_untold: tuple[Untold, ...] = ()
 
     @property
@@ -398,12 +401,12 @@ class Topic:
 
     @property
     def is_inactive(self) -> bool:
-        """Known to an nsqlookupd, but on no node that we see."""
+        """Whether an nsqlookupd knows it, but no node that we reach has it."""
         return not self.nodes
 
     @property
     def total_depth(self) -> int:
-        """Everything that waits, each channel's copies counted."""
+        """The messages that wait in the topic and in all of its channels; each channel has its own copies."""
         return self.depth + sum(channel.depth for channel in self.channels)
 
     @property
@@ -414,20 +417,20 @@ class Topic:
         return next((channel for channel in self.channels if channel.name == name), None)
 
 
-# What it means
+# Diagnosis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """One number behind a finding, ready to be read: `ready count` is the label, `0` the value."""
+    """One number behind a finding, as text to show."""
 
-    label: str
-    value: str
+    label: str  # for example `ready count`
+    value: str  # for example `0`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a rule has found about a channel, a topic, a node or an nsqlookupd. What it is about is what is not empty."""
+    """What a rule has found. Those of `topic`, `channel` and `node` that are not empty say what it is about."""
 
     rule: str  # "D1" to "D16"
     severity: Severity
@@ -435,28 +438,28 @@ class Finding:
     advice: str  # what to do about it
     topic: str = ""
     channel: str = ""
-    node: str = ""  # an nsqd's or an nsqlookupd's address
+    node: str = ""  # the address of an nsqd or an nsqlookupd
     evidence: tuple[Evidence, ...] = ()
-    window: float = 0.0  # over how long it was looked at; 0: only at this moment
+    window: float = 0.0  # the time that the rule looked back; 0: it looked at this moment only
     since: float = 0.0  # when it was first found
     is_inferred: bool = False  # likely, not certain
-    action: str = ""  # the kind of an action that may help
-    weight: float = 0.0  # orders findings of one severity: the bigger the worse
+    action: str = ""  # the kind of action that may help
+    weight: float = 0.0  # orders findings of one severity, the heaviest first
 
     @property
     def key(self) -> str:
-        """The same from one sample to the next."""
+        """Identifies the finding from one sample to the next."""
         return "/".join((self.rule, self.topic, self.channel, self.node))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unanswered:
-    """What the picture lacks: what failed, whom it concerns, what to try, and the error as it came."""
+    """Something that the picture lacks, because a request has failed or a bound was reached."""
 
-    what: str
-    where: str
-    advice: str
-    raw: str
+    what: str  # what has failed or was left out
+    where: str  # the address of the nsqd or nsqlookupd
+    advice: str  # what to try
+    raw: str  # the text of the error as it came
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -464,7 +467,7 @@ class Totals:
     topic_count: int = 0
     channel_count: int = 0
     client_count: int = 0
-    depth: int = 0  # of topics and channels: everything that waits
+    depth: int = 0  # messages that wait in topics and in channels
     in_flight_count: int = 0
     deferred_count: int = 0
     rates: Rates = UNKNOWN_RATES
@@ -472,12 +475,15 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The whole picture. Everything is in a fixed order: by name, nodes by hostname and address, the worst finding first."""
+    """The whole picture.
+
+    Its order is fixed: everything by name, except nodes by hostname and address, and findings with the worst first.
+    """
 
     index: int  # goes up with each sweep; 0: nothing has been asked yet
     taken_at: float
-    interval: float  # until the next one
-    has_lookupds: bool  # False: a fixed list of nsqd
+    interval: float  # until the next sweep
+    has_lookupds: bool  # False: nsqadmin was given a fixed list of nsqd
     took: float = 0.0
     nodes: tuple[Node, ...] = ()
     lookupds: tuple[Lookupd, ...] = ()
@@ -486,7 +492,7 @@ class Snapshot:
     findings: tuple[Finding, ...] = ()
     unanswered: tuple[Unanswered, ...] = ()
     totals: Totals = Totals()
-    # Otherwise clients are known of topics only that somebody looks at, or that are in trouble.
+    # False: clients are known only for topics that a viewer looks at, or that are in trouble.
     has_all_clients: bool = True
     _by_name: dict[str, Topic] = field(default_factory=dict, repr=False, compare=False)
     _by_address: dict[str, Node] = field(default_factory=dict, repr=False, compare=False)
@@ -506,19 +512,19 @@ class Snapshot:
         return self._by_address.get(address)
 
     def findings_about(self, *, topic: str = "", channel: str = "", node: str = "") -> tuple[Finding, ...]:
-        """Of this very channel, topic or node."""
+        """Return the findings about exactly this; those about a topic leave out those about its channels."""
         about = (topic, channel, node)
-        return tuple(it for it in self.findings if (it.topic, it.channel, it.node) == about)
+        return tuple(found for found in self.findings if (found.topic, found.channel, found.node) == about)
 
 
 NOTHING_YET = Snapshot(index=0, taken_at=0.0, interval=0.0, has_lookupds=False)
 
 
-# How it went
+# History
 
 
 class Metric(StrEnum):
-    """What a series may be of. A rate is named after what happens."""
+    """What a series shows. A rate is named after what happens."""
 
     DEPTH = "depth"
     BACKEND_DEPTH = "backend_depth"
@@ -530,11 +536,11 @@ class Metric(StrEnum):
     REQUEUED = "requeued"
     TIMED_OUT = "timed_out"
     BYTES = "bytes"
-    FINDINGS = "findings"  # of the cluster: problems and warnings
+    FINDINGS = "findings"  # of the cluster only: the number of problems and warnings
 
 
 class Span(StrEnum):
-    """How far a series looks back, and with that how fine it is."""
+    """How far a series looks back, which also sets its resolution."""
 
     MINUTES = "12m"  # a point for each sample
     HOURS = "6h"  # one a minute
@@ -543,11 +549,11 @@ class Span(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Equally spaced points, the newest last; `end` is the newest one's time. None: nobody was asked then."""
+    """Equally spaced points, the newest last."""
 
-    end: float
+    end: float  # the time of the newest point
     step: float
-    values: Mapping[str, tuple[float | None, ...]]  # by metric
+    values: Mapping[str, tuple[float | None, ...]]  # by metric; None: not known at that time
 
 
 CLUSTER_SERIES = "cluster"
@@ -565,17 +571,17 @@ def node_series(address: str) -> str:
     return f"node:{address}"
 
 
-# What happened
+# Activity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What somebody did with nsqadmin, or what the sampler saw happen."""
+    """What a user did with nsqadmin, or what the sampler saw happen."""
 
     at: float
-    what: str  # an action's word, or an event's: "node_down", "nsqd_restarted", "topic_appeared", ...
+    what: str  # the word for an action or an event: "node_down", "nsqd_restarted", "topic_appeared", ...
     text: str  # one sentence
-    user: str = ""  # empty: nobody, it happened
+    user: str = ""  # who did it; empty for events
     remote: str = ""
     topic: str = ""
     channel: str = ""
@@ -590,8 +596,8 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """A snapshot with all that is shown around it. Keys of `series` are `<key>@<span>`."""
+    """A snapshot with everything that is shown beside it."""
 
     snapshot: Snapshot
-    series: Mapping[str, Series] = field(default_factory=dict)
+    series: Mapping[str, Series] = field(default_factory=dict)  # by `<key>@<span>`
     activity: tuple[Activity, ...] = ()

@@ -1,7 +1,7 @@
-"""What one nsqd has answered to /stats and /info, read into the model, with rates against its answer before.
+"""Reads one nsqd's answer to /stats into the model, with rates since its answer before.
 
-Foreign and older nodes leave fields out or send null: what is not there is zero or empty. A topic whose part of the
-answer is the same as before is not read again, which makes idle topics cost next to nothing.
+Foreign and older nodes leave fields out or send null: such a field counts as zero or empty. A topic whose part of the
+answer has not changed is not read again, so that idle topics cost next to nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from nsqadmin.upstream.slices import Slices, at_once
 
 Json = Mapping[str, Any]
 
-_PLAIN: Final = 0  # marshal's format without references, in which equal values are equal bytes
-_MOST: Final = 1 << 64  # no count is as high
+_PLAIN: Final = 0  # the version of marshal's format without references: equal values give equal bytes
+_MOST: Final = 1 << 64  # every count is below this
 _END_OF_TIME: Final = 253_402_300_800  # the year 10000, in seconds since 1970
 # Bounds on one answer, several times what the largest node has. Each entry takes about a kilobyte while it is shown.
 _MOST_TOPICS: Final = 50_000
 _MOST_CHANNELS: Final = 200_000
 _MOST_CLIENTS: Final = 100_000  # also the bound on producers and their counts
-_LONGEST_NAME: Final = 4096  # characters; NSQ's own have 64
+_LONGEST_NAME: Final = 4096  # characters; NSQ allows 64
 _MOST_PERCENTILES: Final = 100
 _LOCALITIES: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
 _OF_CLIENTS: Final = (
@@ -51,11 +51,11 @@ _SILENT: Final = Rates(incoming=0.0, bytes=0.0)
 
 
 class NotUnderstood(ValueError):
-    """The answer is not what a node says."""
+    """The answer is not one that a node gives."""
 
 
 class TooMuch(NotUnderstood):
-    """The answer has more topics, channels, clients or producers than one node may have here."""
+    """The answer has more topics, channels, clients or producers than we take from one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,27 +66,27 @@ class ChannelPart:
 
 @dataclass(frozen=True, slots=True)
 class TopicPart:
-    """A topic on one node. `said` is its part of the answer, packed: it is only compared, and there are many."""
+    """A topic on one node."""
 
     row: TopicNode
     rates: Rates
     channels: Mapping[str, ChannelPart]
-    said: bytes
+    packed: bytes  # its part of the answer, kept only to be compared with the next one; packed to save memory
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """All that one node has said. `at` is our monotonic clock."""
+    """One node's answer."""
 
-    at: float
+    at: float  # when it came, on our monotonic clock
     topics: Mapping[str, TopicPart]
-    producers: tuple[Producer, ...] | None
-    has_clients: bool
+    producers: tuple[Producer, ...] | None  # None: not asked for
+    has_clients: bool  # clients and producers were asked for
     version: str = ""
     own_health: str = ""
     start_time: float | None = None
     memory: Memory | None = None
-    restarted: bool = False
+    restarted: bool = False  # since its answer before
 
 
 def read_stats(
@@ -98,7 +98,7 @@ def read_stats(
     has_clients: bool = True,
     has_history: bool = False,
 ) -> NodeAnswer:
-    """Raises NotUnderstood."""
+    """Read the answer in one go, as tests do; see `stats_in_slices`."""
     return at_once(
         stats_in_slices(node, document, at=at, before=before, has_clients=has_clients, has_history=has_history)
     )
@@ -113,7 +113,11 @@ def stats_in_slices(
     has_clients: bool = True,
     has_history: bool = False,
 ) -> Slices[NodeAnswer]:
-    """Read the answer, with a pause after each topic, channel and producer. Raises NotUnderstood."""
+    """Read the answer, with a pause after each topic, channel and producer. Raise NotUnderstood.
+
+    Rates are counted since `before`, the same node's previous answer. `has_clients` tells whether clients were asked
+    for, and `has_history` whether the node's history can be read.
+    """
     if not isinstance(document, dict):
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
     if isinstance(document.get("data"), dict) and "topics" not in document:
@@ -149,8 +153,8 @@ def stats_in_slices(
 @dataclass(slots=True)
 class _TopicReader:
     node: str
-    basis: NodeAnswer | None  # what rates are counted from
-    seconds: float  # since then
+    basis: NodeAnswer | None  # the answer since which rates are counted
+    seconds: float  # since that answer
     has_clients: bool
     has_history: bool
     _topics: int = 0
@@ -162,8 +166,8 @@ class _TopicReader:
         _check_count(self._topics, _MOST_TOPICS, "topics")
         yield
         before = self.basis.topics.get(raw["topic_name"]) if self.basis is not None else None
-        said = marshal.dumps(raw, _PLAIN)
-        if before is not None and before.said == said and before.row.has_log == self.has_history:
+        packed = marshal.dumps(raw, _PLAIN)
+        if before is not None and before.packed == packed and before.row.has_log == self.has_history:
             return _unchanged(before)
         row = TopicNode(
             node=self.node,
@@ -180,16 +184,16 @@ class _TopicReader:
             row.backend_depth,
             row.message_count,
             row.message_bytes,
-            *(raw.get(it) or 0 for it in _LOCALITIES),
+            *(raw.get(key) or 0 for key in _LOCALITIES),
         )
         known = before.channels if before is not None else {}
         channels = {}
-        for it in raw.get("channels") or ():
-            name = _name(it, "channel_name")
-            channels[name] = self._channel(it, known.get(name))
+        for raw_channel in raw.get("channels") or ():
+            name = _name(raw_channel, "channel_name")
+            channels[name] = self._channel(raw_channel, known.get(name))
             yield
         rates = _topic_rates(row, before.row if before is not None else None, self.seconds)
-        return TopicPart(row, rates, channels, said)
+        return TopicPart(row, rates, channels, packed)
 
     def _channel(self, raw: Json, before: ChannelPart | None) -> ChannelPart:
         self._channels += 1
@@ -198,7 +202,7 @@ class _TopicReader:
         _check_count(self._clients, _MOST_CLIENTS, "clients")
         old = before.row if before is not None else None
         count = raw.get("client_count")
-        # A node that was not asked for clients says null; where there are none there is nothing to ask for.
+        # A node that was not asked for clients sends null; without clients nobody needs to ask for them.
         is_told = self.has_clients or raw.get("clients") is not None or count == 0
         clients = _clients(self.node, raw.get("clients"), old, self.seconds) if is_told else None
         row = ChannelNode(
@@ -235,10 +239,10 @@ class _TopicReader:
 
 
 def _name(raw: Json, key: str) -> str:
-    """Whatever it is: what is no name of NSQ's is shown all the same."""
+    """Return the name, which need not be valid in NSQ: it is shown all the same."""
     name = raw[key]
     if not isinstance(name, str):
-        raise TypeError(f"{key} is no text")
+        raise TypeError(f"{key} is not text")
     if len(name) > _LONGEST_NAME:
         raise ValueError(f"a {key} of {len(name):,} characters")
     return name
@@ -254,39 +258,41 @@ def _text(value: Any) -> str:
 
 
 def _check_numbers(*counts: float) -> None:
-    """TypeError or ValueError for what cannot be counted with: better here, where it is one node's trouble,
-    than in the picture of all."""
+    """Raise TypeError or ValueError for what is not a sane number.
+
+    Here such a number fails one node's answer; in the merged picture it would fail all nodes.
+    """
     if not max(map(abs, counts)) < _MOST:
         raise ValueError("a number is too high")
 
 
 def _time(value: Any) -> float:
-    """Seconds since 1970; 0 for what is no time."""
+    """Return the value as seconds since 1970, or 0 if it is not a time."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _END_OF_TIME:
         return float(value)
     return 0.0
 
 
 def _unchanged(before: TopicPart) -> TopicPart:
-    """The very same object when it was still already: who compares by identity need not look inside."""
+    """Return the part with rates of zero: the very same object if they were zero before, as `Merger` tests identity."""
     channels = before.channels.values()
     if before.rates is _SILENT and all(part.rates is _STILL for part in channels):
         return before
     still = {name: ChannelPart(_at_rest(part.row), _STILL) for name, part in before.channels.items()}
-    return TopicPart(before.row, _SILENT, still, before.said)
+    return TopicPart(before.row, _SILENT, still, before.packed)
 
 
 def _at_rest(row: ChannelNode) -> ChannelNode:
     if not row.clients:
         return row
-    return replace(row, clients=tuple(replace(it, finish_rate=0.0, requeue_rate=0.0) for it in row.clients))
+    return replace(row, clients=tuple(replace(client, finish_rate=0.0, requeue_rate=0.0) for client in row.clients))
 
 
 def _topic_rates(now: TopicNode, before: TopicNode | None, seconds: float) -> Rates:
     if before is None or seconds <= 0:
         return UNKNOWN_RATES
     messages, size = now.message_count - before.message_count, now.message_bytes - before.message_bytes
-    if messages < 0 or size < 0:  # it was deleted and made again
+    if messages < 0 or size < 0:  # the topic was deleted and created again
         return UNKNOWN_RATES
     return Rates(incoming=messages / seconds, bytes=size / seconds) if messages else _SILENT
 
@@ -298,8 +304,8 @@ def _channel_rates(now: ChannelNode, before: ChannelNode | None, seconds: float)
     requeued, timed_out = now.requeue_count - before.requeue_count, now.timeout_count - before.timeout_count
     if incoming < 0 or requeued < 0 or timed_out < 0:
         return UNKNOWN_RATES
-    # What came in and is not there any more. Emptying looks like finishing; a message that moves while nsqd counts
-    # may be seen twice or not at all, so a little below zero is zero.
+    # Finished are the messages that came in and are not there any more; emptying a channel looks like finishing. nsqd
+    # may count a message that moves meanwhile twice or not at all, so the difference may fall a little below zero.
     finished = max(incoming + _held(before) - _held(now), 0)
     if not (incoming or finished or requeued or timed_out):
         return _STILL
@@ -315,7 +321,7 @@ def _held(row: ChannelNode) -> int:
     return row.depth + row.in_flight_count + row.deferred_count
 
 
-# Who is connected
+# Connections
 
 
 def _clients(node: str, raw: Any, before: ChannelNode | None, seconds: float) -> tuple[Client, ...]:
@@ -367,10 +373,10 @@ def read_client(node: str, raw: Json) -> Client:
 def _producers(node: str, raw: Any, basis: NodeAnswer | None, seconds: float) -> Slices[tuple[Producer, ...]]:
     known = {(it.remote_address, it.connect_time): it for it in (basis.producers if basis is not None else None) or ()}
     producers, counts = [], 0
-    for it in raw or ():
-        counts += 1 + len(it.get("pub_counts") or ())
+    for raw_producer in raw or ():
+        counts += 1 + len(raw_producer.get("pub_counts") or ())
         _check_count(counts, _MOST_CLIENTS, "producers")
-        producers.append(_producer(node, it, known, seconds))
+        producers.append(_producer(node, raw_producer, known, seconds))
         yield
     return tuple(producers)
 
@@ -380,8 +386,8 @@ def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer],
     before = known.get((remote, connected))
     counted = {topic: count for topic, count, _ in before.counts} if before is not None else {}
     counts = []
-    for it in raw.get("pub_counts") or ():
-        topic, count = str(it["topic"]), int(it["count"])
+    for entry in raw.get("pub_counts") or ():
+        topic, count = str(entry["topic"]), int(entry["count"])
         _check_numbers(count)
         rate = max(count - counted.get(topic, 0), 0) / seconds if before is not None and seconds > 0 else None
         counts.append((topic, count, rate))
@@ -400,15 +406,15 @@ def _producer(node: str, raw: Json, known: Mapping[tuple[str, float], Producer],
 
 
 def read_latency(raw: Any) -> Latency | None:
-    """Null where a foreign node sends null. A percentile that was merged already has its own average."""
+    """Read one node's percentiles; None where it sends none."""
     if not isinstance(raw, dict):
         return None
     count = raw.get("count") or 0
     _check_numbers(count)
     percentiles = []
     _check_count(len(raw.get("percentiles") or ()), _MOST_PERCENTILES, "percentiles")
-    for it in raw.get("percentiles") or ():
-        value, quantile = it.get("value") or 0, it["quantile"]
+    for entry in raw.get("percentiles") or ():
+        value, quantile = entry.get("value") or 0, entry["quantile"]
         _check_numbers(value, quantile)
         percentiles.append(
             Percentile(quantile=float(quantile), average=float(value), minimum=float(value), maximum=float(value))

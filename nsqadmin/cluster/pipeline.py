@@ -1,4 +1,4 @@
-"""What `nsqpipe aggregate --results` writes, as series for the pages of topics."""
+"""Turns the results file of `nsqpipe aggregate` into series for the pages of topics."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ LONGEST: Final = 1440  # windows in a chart
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
-    """One topic's windows."""
+class TopicWindows:
+    """The pipeline's windows for one topic."""
 
-    window: float  # seconds
-    updated: float  # since 1970
+    window: float  # the length of one, in seconds
+    updated: float  # when the file was written, in seconds since 1970
     series: Series
 
 
-def parse(text: str) -> dict[str, Counted]:
-    """Raises ValueError, KeyError, TypeError or AttributeError when it is not what nsqpipe writes."""
+def parse(text: str) -> dict[str, TopicWindows]:
+    """Read the file's windows by topic. Raise ValueError, KeyError, TypeError or AttributeError for any other text."""
     found = json.loads(text)
     if found["v"] != FORMAT:
         raise ValueError(f"expected results of version {FORMAT}, not {found['v']!r}")
@@ -34,25 +34,27 @@ def parse(text: str) -> dict[str, Counted]:
     if window <= 0:
         raise ValueError(f"a window of {window:g} seconds")
     return {
-        topic: Counted(window, updated, _series(windows, window))
+        topic: TopicWindows(window, updated, _series(windows, window))
         for topic, windows in found["topics"].items()
         if windows
     }
 
 
 def _series(windows: Iterable[Mapping[str, Any]], length: float) -> Series:
-    """Equally spaced: a window in which nothing came is not in the file."""
+    """Space the windows equally: the file leaves out those in which no message came."""
     by_start = {_moment(window["start"]): window for window in windows}
     last = max(by_start)
     first = max(min(by_start), last - (LONGEST - 1) * length)
     starts = [first + at * length for at in range(round((last - first) / length) + 1)]
-    there = [by_start.get(start) for start in starts]
+    found = [by_start.get(start) for start in starts]
     values: dict[str, tuple[float | None, ...]] = {
-        MESSAGES: tuple(0.0 if it is None else float(it["rate"]) for it in there),
-        BYTES: tuple(0.0 if it is None else float(it["bytes"]) / length for it in there),
+        MESSAGES: tuple(0.0 if window is None else float(window["rate"]) for window in found),
+        BYTES: tuple(0.0 if window is None else float(window["bytes"]) / length for window in found),
     }
     for name in SIZES:
-        values[name] = tuple(None if it is None or it.get(name) is None else float(it[name]) for it in there)
+        values[name] = tuple(
+            None if window is None or window.get(name) is None else float(window[name]) for window in found
+        )
     return Series(end=last + length, step=length, values=values)
 
 

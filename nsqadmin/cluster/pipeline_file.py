@@ -1,4 +1,4 @@
-"""The file that `nsqpipe aggregate --results` keeps up to date, read whenever it has changed."""
+"""Reads the file that `nsqpipe aggregate --results` writes, again whenever it has changed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from nsqadmin.cluster.pipeline import Counted, parse
+from nsqadmin.cluster.pipeline import TopicWindows, parse
 
 log = logging.getLogger(__name__)
 
@@ -17,10 +17,10 @@ class PipelineResults:
     def __init__(self, path: str) -> None:
         self._path = path
         self._stamp: _Stamp | None = None
-        self._topics: Mapping[str, Counted] = {}
+        self._topics: Mapping[str, TopicWindows] = {}
 
-    def of_topic(self, topic: str) -> Counted | None:
-        """What the file has about it now; nothing where there is no file, or one that we do not understand."""
+    def of_topic(self, topic: str) -> TopicWindows | None:
+        """Return what the file says about the topic now; None without a file, or if it cannot be read."""
         try:
             found = os.stat(self._path)
             stamp = found.st_ino, found.st_mtime_ns, found.st_size

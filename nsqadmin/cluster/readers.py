@@ -1,4 +1,4 @@
-"""Who reads a topic's logs without a channel: what nodes say of readers, joined, and whether retention will overtake them."""
+"""Readers read a topic's logs without a channel: here the nodes' reports on them are joined and held against retention."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 from nsqadmin.cluster.model import Reader, ReaderNode, Untold
 from nsqadmin.cluster.node_stats import NotUnderstood
 
-SILENT_AFTER: Final = 180.0  # seconds; a reader that runs reports at least each minute
-MOST: Final = 200  # readers of one answer that are shown; nsqd keeps 64 of a topic
+SILENT_AFTER: Final = 180.0  # seconds; a running reader reports at least once a minute
+MOST: Final = 200  # readers that we take from one answer; nsqd keeps 64 for a topic
 _LONGEST_TEXT: Final = 2048
-_SKEW: Final = 2.0  # seconds; nodes tell their time in whole ones
+_SKEW: Final = 2.0  # seconds; less cannot be told, as nodes send their time in whole seconds
 _NANOSECOND: Final = 1e-9
 _MOST_NUMBER: Final = 1 << 64
 
@@ -21,12 +21,12 @@ Key = tuple[str, str]  # name and `into`
 
 
 class TellsNoReaders(NotUnderstood):
-    """The node is older than readers are."""
+    """The node is of a release that does not know readers yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One reader, as one node says it."""
+class ReaderReport:
+    """What one node says about one reader."""
 
     key: Key
     format: str
@@ -36,16 +36,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class NodeReaders:
-    """What is known of one node: what it said last, and if it does not say it now, why."""
+    """What is known about the readers of one node."""
 
-    said: tuple[Said, ...] | None = None
-    reason: str = ""
+    reports: tuple[ReaderReport, ...] | None = None  # its last answer; None: it has never given one
+    reason: str = ""  # why it does not answer now; empty if it does
 
 
-def read_readers(node: str, document: Any, *, as_of: float, skew: float | None) -> tuple[Said, ...]:
-    """Read the answer to `/topic/log?readers=true`. Raises NotUnderstood.
+def read_readers(node: str, document: Any, *, as_of: float, skew: float | None) -> tuple[ReaderReport, ...]:
+    """Read the answer to `/topic/log?readers=true`. Raise NotUnderstood.
 
-    `skew` is by how much the node's clock is ahead; ages are by the node's clock.
+    `skew` is how many seconds the node's clock is ahead of ours: the times in the answer are by the node's clock.
     """
     if not isinstance(document, dict):
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
@@ -53,12 +53,12 @@ def read_readers(node: str, document: Any, *, as_of: float, skew: float | None) 
         raise TellsNoReaders("it is older than this nsqadmin, and does not know who reads its logs")
     now = as_of + (skew if skew is not None and abs(skew) >= _SKEW else 0.0)
     try:
-        return tuple(_said(node, it, document, as_of, now) for it in document["readers"][:MOST])
+        return tuple(_report(node, raw, document, as_of, now) for raw in document["readers"][:MOST])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise NotUnderstood(f"cannot be read: {error!r}") from error
 
 
-def _said(node: str, raw: Mapping[str, Any], log: Mapping[str, Any], as_of: float, now: float) -> Said:
+def _report(node: str, raw: Mapping[str, Any], log: Mapping[str, Any], as_of: float, now: float) -> ReaderReport:
     since = raw.get("behind_since")
     rate = raw.get("rate")
     row = ReaderNode(
@@ -75,7 +75,7 @@ def _said(node: str, raw: Mapping[str, Any], log: Mapping[str, Any], as_of: floa
         retention_time=_whole(log["retention_time"]) * _NANOSECOND,
         retention_bytes=_whole(log["retention_bytes"]),
     )
-    return Said((_text(raw["name"]), _text(raw["into"])), _text(raw["format"]), _text(raw["host"]), row)
+    return ReaderReport((_text(raw["name"]), _text(raw["into"])), _text(raw["format"]), _text(raw["host"]), row)
 
 
 def _age(nanoseconds: Any, now: float) -> float:
@@ -88,7 +88,7 @@ def _whole(value: Any) -> int:
 
 def _checked(value: Any) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_NUMBER:
-        raise ValueError(f"{value!r} is not such a number")
+        raise ValueError(f"{value!r} is not a number from 0 to 2^64")
     return value
 
 
@@ -99,29 +99,29 @@ def _text(value: Any) -> str:
 
 
 def joined(nodes: Mapping[str, NodeReaders]) -> tuple[tuple[Reader, ...], tuple[Untold, ...]]:
-    """Make one picture of what nodes say. What a node said last stands for it while it says nothing, and is marked so."""
-    found: dict[Key, list[Said]] = {}
+    """Join the nodes' reports by reader. A node that does not answer now has its last answer, marked with the reason."""
+    found: dict[Key, list[ReaderReport]] = {}
     telling = []
     for node in sorted(nodes):
         known = nodes[node]
-        if known.said is not None:
+        if known.reports is not None:
             telling.append(node)
-        for said in known.said or ():
-            row = replace(said.row, reason=known.reason) if known.reason else said.row
-            found.setdefault(said.key, []).append(replace(said, row=row))
+        for report in known.reports or ():
+            row = replace(report.row, reason=known.reason) if known.reason else report.row
+            found.setdefault(report.key, []).append(replace(report, row=row))
     readers = tuple(_reader(key, found[key], telling) for key in sorted(found))
-    return readers, tuple(Untold(node=it, reason=nodes[it].reason) for it in sorted(nodes) if nodes[it].reason)
+    return readers, tuple(Untold(node=node, reason=nodes[node].reason) for node in sorted(nodes) if nodes[node].reason)
 
 
-def _reader(key: Key, said: Sequence[Said], telling: Sequence[str]) -> Reader:
-    newest = max(said, key=lambda it: it.row.heard)
-    heard_by = {it.row.node for it in said}
+def _reader(key: Key, reports: Sequence[ReaderReport], telling: Sequence[str]) -> Reader:
+    newest = max(reports, key=lambda report: report.row.heard)
+    heard_by = {report.row.node for report in reports}
     return Reader(
         name=key[0],
         into=key[1],
         format=newest.format,
-        hosts=tuple(sorted({it.host for it in said if it.host})),
-        nodes=tuple(it.row for it in said),
+        hosts=tuple(sorted({report.host for report in reports if report.host})),
+        nodes=tuple(report.row for report in reports),
         unheard=tuple(node for node in telling if node not in heard_by),
     )
 
@@ -130,20 +130,22 @@ def _reader(key: Key, said: Sequence[Said], telling: Sequence[str]) -> Reader:
 
 
 class Danger(StrEnum):
+    """How likely it is that messages are removed before a reader has committed them, in rising order."""
+
     NONE = "none"
     UNKNOWN = "unknown"
-    UNKEPT = "unkept"  # nothing keeps what it has not committed, once channels have finished it
-    AHEAD = "ahead"  # retention overtakes it if things go on like this
-    NEAR = "near"  # the same, and more than half of the time is over
-    LOST = "lost"
+    UNKEPT = "unkept"  # without retention, messages go as soon as all channels have finished them
+    AHEAD = "ahead"  # retention will overtake the reader at the present rates
+    NEAR = "near"  # as AHEAD, and more than half of the time has passed
+    LOST = "lost"  # it has happened
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Whether retention overtakes a reader on a node, and when at the earliest; what channels still owe stays for longer."""
+    """Whether retention will overtake a reader on a node."""
 
     danger: Danger
-    seconds: float | None = None
+    seconds: float | None = None  # until then at the earliest; messages that a channel still needs stay for longer
 
 
 _ORDER: Final = tuple(Danger)
@@ -154,7 +156,10 @@ def is_silent(row: ReaderNode) -> bool:
 
 
 def outlook(row: ReaderNode, *, has_channels: bool) -> Outlook:
-    """A topic without channels keeps everything, unless retention is set."""
+    """Foretell whether retention will overtake the reader.
+
+    With no retention set, a topic without channels keeps everything.
+    """
     if row.missed:
         return Outlook(Danger.LOST)
     if not row.behind:
@@ -166,7 +171,7 @@ def outlook(row: ReaderNode, *, has_channels: bool) -> Outlook:
     growth = _growth(row, row.behind_time)
     shares = [
         (row.behind_time, row.retention_time),
-        # So long ago was published what may still be kept, if bytes came as fast as those that it is behind.
+        # How old the oldest kept message is under a limit in bytes, if bytes always came as fast as those behind.
         (row.behind_time, _time_of_bytes(row, row.behind_time)),
     ]
     found = [_overtaken(lag, kept, growth) for lag, kept in shares if kept]
@@ -180,7 +185,7 @@ def _time_of_bytes(row: ReaderNode, lag: float) -> float:
 
 
 def _growth(row: ReaderNode, lag: float) -> float:
-    """By how many seconds it falls behind each second: 1 when it stands, below 0 when it catches up."""
+    """Return by how many seconds the reader's lag grows each second: 1 if it has stopped, below 0 if it catches up."""
     if not row.rate or is_silent(row) or not lag:
         return 1.0
     return 1.0 - row.rate * lag / row.behind
@@ -191,7 +196,7 @@ def _overtaken(lag: float, kept: float, growth: float) -> Outlook:
     if growth <= 0 and left:
         return Outlook(Danger.NONE)
     seconds = left / growth if left else 0.0
-    if seconds >= kept:  # it falls behind by so little that this may as well be chance
+    if seconds >= kept:  # the lag grows so slowly that this may be chance
         return Outlook(Danger.NONE)
     return Outlook(Danger.NEAR if left < kept / 2 else Danger.AHEAD, seconds)
 

@@ -1,5 +1,7 @@
-"""The snapshot file: a `Recording` as JSON and back. Fields that are not given have their defaults, and unknown ones
-are passed over, so that a file of another release can be looked at."""
+"""The snapshot file: a `Recording` as JSON and back.
+
+Absent fields get their defaults and unknown ones are ignored, so that the file of another release can be opened.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ T = TypeVar("T")
 
 
 class NotASnapshot(ValueError):
-    """The text is none of ours; the message says why."""
+    """The text is not a snapshot file; the message says why."""
 
 
 def encode(recording: Recording) -> bytes:
@@ -27,7 +29,7 @@ def encode(recording: Recording) -> bytes:
 
 
 def decode(text: bytes) -> Recording:
-    """Raises NotASnapshot."""
+    """Read what `encode` has written. Raise NotASnapshot for anything else."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -38,7 +40,7 @@ def decode(text: bytes) -> Recording:
 
 
 def to_json(value: Any) -> Any:
-    """A value of the model as what JSON has; `api/v2` answers so, too."""
+    """Turn a value of the model into dicts, lists and plain values, for snapshot files and the answers of `api/v2`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: to_json(getattr(value, name)) for name in _shown(type(value))}
     if isinstance(value, Mapping):
@@ -49,7 +51,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(kind: type[T], value: object) -> T:
-    """Raises NotASnapshot where the value does not fit."""
+    """Turn a value that `to_json` has made back into a `kind`. Raise NotASnapshot if it does not fit."""
     decoded: T = _decoded(kind, value, kind.__name__)
     return decoded
 
@@ -69,7 +71,7 @@ def _decoded(kind: Any, value: object, where: str) -> Any:
     if origin in (Union, UnionType):
         if value is None and NoneType in get_args(kind):
             return None
-        return _decoded(next(it for it in get_args(kind) if it is not NoneType), value, where)
+        return _decoded(next(member for member in get_args(kind) if member is not NoneType), value, where)
     if origin is tuple:
         return _decoded_tuple(get_args(kind), value, where)
     if origin is not None:  # Mapping[str, ...]

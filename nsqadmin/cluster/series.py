@@ -1,11 +1,12 @@
-"""How numbers went: rings in memory, at three finenesses.
+"""The history of numbers, in rings in memory, at three resolutions.
 
-    MINUTES   a row for each sample, the last 144: of everything
-    HOURS     a row a minute, the last six hours     ┐ of the cluster, of nodes, and of so many
-    DAYS      a row every ten minutes, the last week ┘ topics and channels, the most lively ones
+    MINUTES   a row for each sample, the last 144     of everything
+    HOURS     a row a minute, the last six hours      ┐ of the cluster, of nodes, and of a limited number
+    DAYS      a row every ten minutes, the last week  ┘ of topics and channels, those that were active last
 
-A row is one value for each metric, and NaN stands for what is not known. What has been zero all the time has no ring at
-all, which is most of a big cluster.
+Each key (the cluster, a node, a topic, a channel) has rings of its own. A row has one value for each metric; NaN stands
+for an unknown value. A key whose values have been zero all the time has no fine ring at all: that is most of a big
+cluster.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _DAYS_ROWS: Final = 7 * 24 * 6
 _ZEROS: Final = array("f", [0.0] * _WIDTH)
 _UNKNOWN: Final = array("f", [nan] * _WIDTH)
 _ALWAYS_KEPT: Final = (CLUSTER_SERIES, "node:")
-_STILL_FOR: Final = 60  # minutes after which one that is lively may take the place of one that is not
-# What there is of each kind of key; the others are zero in its rows, and not shown.
-_OF: Final[Mapping[str, frozenset[Metric]]] = {
+_STILL_FOR: Final = 60  # minutes without activity after which an active key may take another's place
+# The metrics of each kind of key. The other columns of its rows are zero, and are not shown.
+_METRICS_OF: Final[Mapping[str, frozenset[Metric]]] = {
     "topic": frozenset((Metric.DEPTH, Metric.BACKEND_DEPTH, Metric.INCOMING, Metric.BYTES)),
     "channel": frozenset(Metric) - {Metric.BYTES, Metric.FINDINGS},
     "node": frozenset(Metric) - {Metric.FINDINGS},
@@ -45,7 +46,7 @@ Row = Sequence[float]
 
 
 def row_of(**values: float | None) -> array[float]:
-    """A row by metrics' words; None is not known."""
+    """Return a row with these metrics, the others zero. None stands for an unknown value."""
     row = array("f", _ZEROS)
     for word, value in values.items():
         row[_COLUMN_OF_WORD[word]] = nan if value is None else value
@@ -53,13 +54,13 @@ def row_of(**values: float | None) -> array[float]:
 
 
 class _Ring:
-    """So many rows, by a number that counts up. Rows between two that were put are unknown."""
+    """The last `size` rows, numbered consecutively. Rows that were skipped are unknown."""
 
     __slots__ = ("_rows", "first", "last", "size")
 
     def __init__(self, size: int, first: int, *, zeros: bool = False) -> None:
         self.size = size
-        self.first = first  # below it nothing is known
+        self.first = first  # rows before this one are unknown
         self.last = first - 1
         self._rows = array("f", (_ZEROS if zeros else _UNKNOWN) * size)
 
@@ -98,44 +99,44 @@ class _Ring:
 
 
 class _Coarse:
-    """Minutes and tens of minutes of one key. The numbers of its rows are minutes since 1970, and tens of them."""
+    """The coarse rings of one key. Rows are numbered by minutes, and by tens of minutes, since 1970."""
 
     __slots__ = ("days", "hours", "lively")
 
     def __init__(self, minute: int) -> None:
         self.hours = _Ring(_HOURS_ROWS, minute)
         self.days = _Ring(_DAYS_ROWS, minute // 10)
-        self.lively = minute  # when it was that last
+        self.lively = minute  # the last minute in which something happened
 
 
 @dataclass(slots=True)
-class _Born:
-    """Since which sample it is known, the last one in which it was, and the last in which something happened."""
+class _Presence:
+    """The samples in which a key was present, by their numbers."""
 
     first: int
     last: int
-    lively: int = -1
+    lively: int = -1  # the last one in which something happened
 
 
 class SeriesStore:
     def __init__(self, *, most_coarse: int) -> None:
         self._most_coarse = most_coarse
-        self._number = -1  # of the sample that is being put
+        self._number = -1  # of the newest sample
         self._times = array("d", [0.0] * _FINE_ROWS)
         self._fine: dict[str, _Ring] = {}
-        self._born: dict[str, _Born] = {}
-        self._coarse: OrderedDict[str, _Coarse] = OrderedDict()  # the one that was lively last is last
-        self._limited = 0  # how many of these are bounded in number
-        self._minute = -1
-        self._minute_began = 0  # the number of its first sample
+        self._present: dict[str, _Presence] = {}
+        self._coarse: OrderedDict[str, _Coarse] = OrderedDict()  # the key that was active last stands last
+        self._limited = 0  # how many of these count against `most_coarse`
+        self._minute = -1  # since 1970, that of the newest sample
+        self._minute_began = 0  # the number of the first sample in this minute
 
     def __len__(self) -> int:
         return len(self._fine)
 
-    # In
+    # Writing
 
     def put(self, rows: Iterable[tuple[str, array[float]]], *, now: float) -> None:
-        """A sample: a row for each key. What is not among them was not there."""
+        """Add a sample, with a row for each key that is present now."""
         minute = int(now) // _MINUTE
         if minute != self._minute:
             if self._minute >= 0:
@@ -144,14 +145,14 @@ class SeriesStore:
         self._number += 1
         number = self._number
         self._times[number % _FINE_ROWS] = now
-        fine, born = self._fine, self._born
+        fine, present = self._fine, self._present
         for key, row in rows:
-            is_lively = any(value > 0 for value in row)  # NaN is not
-            known = born.get(key)
+            is_lively = any(value > 0 for value in row)  # unknown values (NaN) do not count
+            known = present.get(key)
             if known is None:
                 if not is_lively and row != row:
-                    continue  # nothing can be said yet: it is known when its rates are
-                known = born[key] = _Born(number, number)
+                    continue  # a row with a NaN (unequal to itself): a key starts when its rates are known
+                known = present[key] = _Presence(number, number)
             if is_lively:
                 known.lively = number
             ring = fine.get(key)
@@ -165,15 +166,15 @@ class SeriesStore:
         if number % _FINE_ROWS == 0:
             self._forget()
 
-    def _ring_of_zeros(self, born: _Born, number: int) -> _Ring:
-        ring = _Ring(_FINE_ROWS, born.first, zeros=True)
-        ring.last = max(born.last, born.first - 1) if born.last < number else number - 1
+    def _ring_of_zeros(self, presence: _Presence, number: int) -> _Ring:
+        ring = _Ring(_FINE_ROWS, presence.first, zeros=True)
+        ring.last = max(presence.last, presence.first - 1) if presence.last < number else number - 1
         return ring
 
     def _condense(self) -> None:
-        """The minute that is over becomes a row, and so do ten of them."""
-        for key, born in self._born.items():
-            is_lively = born.lively >= self._minute_began
+        """Add the minute that is over to the coarse rings, and after ten of these their mean."""
+        for key, presence in self._present.items():
+            is_lively = presence.lively >= self._minute_began
             coarse = self._coarse.get(key) or self._new_coarse(key, is_lively)
             if coarse is None:
                 continue
@@ -188,10 +189,10 @@ class SeriesStore:
         ring = self._fine.get(key)
         if ring is not None:
             return _mean(ring, self._minute_began, self._number)
-        return _ZEROS if self._born[key].last >= self._minute_began else _UNKNOWN
+        return _ZEROS if self._present[key].last >= self._minute_began else _UNKNOWN
 
     def _new_coarse(self, key: str, is_lively: bool) -> _Coarse | None:
-        """For who is lively, while there is room, or another one has been still for an hour."""
+        """Give an active key coarse rings if there is room, or a key that has been still for an hour makes room."""
         if not key.startswith(_ALWAYS_KEPT):
             if not is_lively or not self._most_coarse:
                 return None
@@ -206,22 +207,22 @@ class SeriesStore:
             if key.startswith(_ALWAYS_KEPT):
                 continue
             if self._minute - coarse.lively < _STILL_FOR:
-                return False  # else they would drive each other out
+                return False  # otherwise active keys would drive each other out
             del self._coarse[key]
             self._limited -= 1
             return True
         return False
 
     def _forget(self) -> None:
-        """What has not been there for all the fine rows; and rings that hold nothing but zeros are no rings."""
+        """Forget keys that were absent from all samples that are kept, and drop rings that are all zeros."""
         oldest = self._number - _FINE_ROWS
-        for key in [key for key, born in self._born.items() if born.last < oldest]:
-            del self._born[key]
+        for key in [key for key, presence in self._present.items() if presence.last < oldest]:
+            del self._present[key]
             self._fine.pop(key, None)
         for key in [key for key, ring in self._fine.items() if ring.is_zero and ring.last == self._number]:
             del self._fine[key]
 
-    # Out
+    # Reading
 
     def series(self, key: str, span: Span) -> Series | None:
         if span is Span.MINUTES:
@@ -234,13 +235,13 @@ class SeriesStore:
         return _series_of(key, coarse.days, _TEN_MINUTES)
 
     def recent(self, key: str, metric: Metric, seconds: float) -> list[float]:
-        """The known values of the last seconds, the oldest first."""
+        """Return the known values of the last `seconds`, the oldest first."""
         column = _COLUMN[metric]
         values = (self._fine_value(key, number, column) for number in self._numbers(seconds))
         return [value for value in values if not isnan(value)]
 
     def _minutes(self, key: str) -> Series | None:
-        if key not in self._born:
+        if key not in self._present:
             return None
         numbers = list(self._numbers())
         values = {
@@ -254,26 +255,26 @@ class SeriesStore:
     def _numbers(self, seconds: float | None = None) -> Iterator[int]:
         first = max(0, self._number - _FINE_ROWS + 1)
         since = 0.0 if seconds is None or self._number < 0 else self._times[self._number % _FINE_ROWS] - seconds
-        return (it for it in range(first, self._number + 1) if self._times[it % _FINE_ROWS] >= since)
+        return (number for number in range(first, self._number + 1) if self._times[number % _FINE_ROWS] >= since)
 
     def _fine_value(self, key: str, number: int, column: int) -> float:
         ring = self._fine.get(key)
         if ring is not None:
             return ring.value(number, column)
-        born = self._born.get(key)
-        return 0.0 if born is not None and born.first <= number <= born.last else nan
+        presence = self._present.get(key)
+        return 0.0 if presence is not None and presence.first <= number <= presence.last else nan
 
     # Over a restart
 
     def dump(self) -> Mapping[str, Any]:
-        """What is worth keeping: hours and days. For msgpack."""
+        """Return hours and days, which are worth keeping, as what msgpack can pack."""
         return {
             "format": _FORMAT,
-            "coarse": {key: (it.hours.dump(), it.days.dump()) for key, it in self._coarse.items()},
+            "coarse": {key: (coarse.hours.dump(), coarse.days.dump()) for key, coarse in self._coarse.items()},
         }
 
     def load(self, dumped: Any) -> None:
-        """Raises ValueError for what is none of ours."""
+        """Restore what `dump` returned. Raise ValueError for anything else."""
         try:
             if dumped["format"] != _FORMAT:
                 raise ValueError("another format")
@@ -288,7 +289,7 @@ class SeriesStore:
 
 
 def _mean(ring: _Ring, first: int, last: int) -> array[float]:
-    """Of the known values of each column; unknown where there is none."""
+    """Return the mean of the known values of each column, unknown where a column has none."""
     row = array("f", _UNKNOWN)
     numbers = range(max(first, ring.last - ring.size + 1, ring.first), min(last, ring.last) + 1)
     for column in range(_WIDTH):
@@ -310,7 +311,7 @@ def _series_of(key: str, ring: _Ring, step: int) -> Series | None:
 
 
 def _metrics_of(key: str) -> list[Metric]:
-    chosen = _OF[key.partition(":")[0]]
+    chosen = _METRICS_OF[key.partition(":")[0]]
     return [metric for metric in METRICS if metric in chosen]
 
 

@@ -1,4 +1,4 @@
-"""Keeps hours and days of charts over a restart: one file, replaced as a whole now and then and at the end."""
+"""Keeps hours and days of charts over a restart: one file, replaced as a whole every five minutes and at the end."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _EVERY: Final = 300.0  # seconds
-_AT_THE_END: Final = 5.0  # seconds that the last writing may take
+_AT_THE_END: Final = 5.0  # seconds that writing the file at the end may take
 
 
 def load(path: str, store: SeriesStore) -> None:
-    """What cannot be read is no reason not to start: charts begin anew."""
+    """Load the file into the store. A file that cannot be read only means that charts start empty."""
     try:
         with open(path, "rb") as file:
             store.load(msgpack.unpackb(file.read()))
     except FileNotFoundError:
         return
     except (OSError, ValueError, msgpack.exceptions.UnpackException) as error:
-        log.warning("charts of before are not there: %s cannot be read - %s", path, error)
+        log.warning("charts start empty: %s cannot be read - %s", path, error)
 
 
 async def keep(path: str, store: SeriesStore) -> None:
-    """Until cancelled; then once more."""
+    """Save the store every five minutes until cancelled, and then once more."""
     try:
         while True:
             await trio.sleep(_EVERY)
@@ -45,7 +45,7 @@ async def _save(path: str, store: SeriesStore) -> None:
     try:
         await trio.to_thread.run_sync(_replace, path, packed)
     except OSError as error:
-        log.error("charts cannot be kept in %s - %s", path, error)
+        log.error("charts cannot be saved in %s - %s", path, error)
 
 
 def _replace(path: str, content: bytes) -> None:

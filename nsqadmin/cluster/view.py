@@ -1,4 +1,4 @@
-"""What everybody looks at: the sampler's picture, or a file's. Both are this."""
+"""The view: the picture that pages and APIs show. The sampler is one, and so is a snapshot file."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from nsqadmin.cluster.recording import NotASnapshot, decode
 class View(Protocol):
     @property
     def snapshot(self) -> Snapshot:
-        """The newest picture, whole: take it once for each answer."""
+        """The newest picture. Take it once for each answer, as the next access may return a newer one."""
         ...
 
     def series(self, key: str, span: Span) -> Series | None:
-        """How the numbers of `model.channel_series(...)` and its like went; None: nothing is known of it."""
+        """Return the history for a key such as `model.channel_series(...)`; None if it has none."""
         ...
 
     def activity(self) -> tuple[Activity, ...]:
-        """What happened, the newest first."""
+        """Return what happened, the newest first."""
         ...
 
     def look_at(self, topic: str = "") -> None:
-        """Somebody looks at this topic, or at all consumers: the next sweeps ask for its clients, for a while."""
+        """Note that a viewer looks at this topic, or at all consumers: for a while, sweeps ask for clients there."""
         ...
 
     async def refreshed(self, topic: str = "") -> Snapshot:
-        """All nodes are asked anew now, with this topic's clients. For asyncio."""
+        """Ask all nodes now, with this topic's clients, and return the new picture. Called under asyncio."""
         ...
 
 
 class SavedView:
-    """A file: nothing moves."""
+    """The content of a snapshot file, which never changes."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -51,7 +51,7 @@ class SavedView:
         return self._recording.activity
 
     def look_at(self, topic: str = "") -> None:
-        """A file holds what it holds."""
+        """Do nothing: a file is not asked for more."""
 
     async def refreshed(self, topic: str = "") -> Snapshot:
         return self.snapshot
@@ -65,7 +65,7 @@ def open_saved(path: str) -> SavedView:
 
 
 def recorded(view: View, keys: Callable[[Snapshot], list[str]]) -> Recording:
-    """What is seen now, to be kept in a file."""
+    """Return what is seen now, with the series of `keys`, for a snapshot file."""
     snapshot = view.snapshot
     series = {
         f"{key}@{span}": found

@@ -14,7 +14,7 @@ from nsqadmin.pages import numbers
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Metric, Series
-    from nsqadmin.cluster.pipeline import Counted
+    from nsqadmin.cluster.pipeline import TopicWindows
 
 WIDTH: Final = 480
 HEIGHT: Final = 128
@@ -123,7 +123,7 @@ class Counts:
     last_end: float
 
 
-def counts(counted: Counted) -> Counts:
+def counts(counted: TopicWindows) -> Counts:
     """Not live: the lines have no keys, and stay as they are until the page is made again."""
     series = counted.series
     sizes = [

@@ -71,7 +71,7 @@ class ReaderSurvey:
             return NodeReaders(reason=str(error))
         except UpstreamError as error:
             if error.status == _NOT_FOUND:  # the topic has just gone there
-                return NodeReaders(said=())
+                return NodeReaders(reports=())
             return replace(before, reason=f"it cannot be asked: {error}")
 
     def shown(self, topics: Sequence[Topic]) -> tuple[Topic, ...]:
@@ -83,10 +83,10 @@ class ReaderSurvey:
 
     @staticmethod
     def _with_readers(topic: Topic, known: Mapping[str, NodeReaders]) -> Topic:
-        if all(it.said is None and not it.reason for it in known.values()):
+        if all(it.reports is None and not it.reason for it in known.values()):
             return topic  # nobody has answered yet
         told = {
-            node: it if it.said is not None or it.reason else NodeReaders(reason="it has not answered yet")
+            node: it if it.reports is not None or it.reason else NodeReaders(reason="it has not answered yet")
             for node, it in known.items()
         }
         readers, untold = joined(told)

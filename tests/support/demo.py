@@ -513,7 +513,7 @@ def _activity() -> tuple[Activity, ...]:
             topic="orders",
             channel="sampled#ephemeral",
         ),
-        Activity(at=NOW - 1260, what="node_down", text=f"{N3} does not answer any more.", nodes=(N3,)),
+        Activity(at=NOW - 1260, what="node_down", text=f"{N3} no longer answers.", nodes=(N3,)),
         Activity(
             at=NOW - 4010,
             what="pause_channel",
