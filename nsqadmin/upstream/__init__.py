@@ -1,1 +1,1 @@
-"""Asking nodes and nsqlookupd, and reading what they answer, which may be hostile."""
+"""Asks nsqd and nsqlookupd over HTTP, and reads their answers, which may be hostile."""

@@ -1,10 +1,10 @@
-"""Questions to nsqd and nsqlookupd over HTTP, with the errors spelled as NSQ's client spells them.
+"""The HTTP client for nsqd and nsqlookupd. Its errors read as those of NSQ's client do.
 
-One client for all of them, on trio: connections are kept, each question has its own deadline, and an nsqd that speaks
-TLS only is asked again where it says that it does.
+One client, on trio, asks all nodes: connections are kept alive, and each request has its own deadline. An nsqd that
+speaks TLS only refuses a plain request and names its HTTPS port; the request is then repeated there.
 
-Anybody can register as a node, so answers are bounded: by their size once unpacked, by the memory that they would take
-once parsed, and by how many large ones are held at once. Unpacking and parsing pause every few milliseconds.
+Anybody can register as a node, so answers are bounded: in their size once unpacked, in the memory that they would take
+once parsed, and in how many large ones are held at once. Unpacking and parsing pause every few milliseconds.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _TO_GET: Final = frozenset((301, 302, 303))
 _REDIRECTS: Final = _TO_GET | {307, 308}
 _MOST_REDIRECTS: Final = 10  # as in Go
 _MOST_OF_A_REFUSAL: Final = 64 * 1024  # bytes
-_LARGE: Final = 1 << 20  # bytes; a longer answer waits for a place among the large ones
+_LARGE: Final = 1 << 20  # bytes; a longer answer waits for one of `_MOST_LARGE` places
 _MOST_LARGE: Final = 2  # large answers that are held at once, until they are parsed
-_OF_LOOKUPD: Final = 4  # an nsqlookupd may answer so many times as much as a node
+_OF_LOOKUPD: Final = 4  # the answer of an nsqlookupd may be this many times as large as a node's
 _MOST_SECURE: Final = 10_000  # nodes whose HTTPS port is remembered
-_REDIRECTED: Final = "it sent the question elsewhere"
-# What asking raises, besides what is our own fault.
+_REDIRECTED: Final = "it has redirected the request to another address"
+# What a request raises for reasons outside of this program.
 _FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, OSError, ValueError)
 _SLICE: Final = 0.002  # seconds of processor time, after which other tasks run
 
@@ -63,9 +63,10 @@ T = TypeVar("T")
 
 
 class UpstreamError(Exception):
-    """There is no answer, or it is a refusal. The message is NSQ's; `status` is 0 where there was none.
+    """A request has failed: without an answer, with a refusal, or with an answer that could not be used.
 
-    `withheld` says why the question was sent without the token, `not_read` why an answer that came was not read.
+    The message is NSQ's. `status` is 0 if no answer came. `withheld` says why the request was sent without the token;
+    `not_read` says why an answer that came was not read.
     """
 
     def __init__(
@@ -98,13 +99,13 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An answer that is JSON. `made_at` is by the node's clock; `size` and `weight`, its memory, are in bytes."""
+    """An answer that is JSON."""
 
     value: Any
-    size: int
-    weight: int
-    made_at: float | None
-    withheld: str
+    size: int  # bytes of its text
+    weight: int  # bytes of memory that the parsed value takes, estimated
+    made_at: float | None  # by the node's clock
+    withheld: str  # why the request was sent without the token; empty if it was not
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,9 @@ class Upstream:
         self._connect_timeout = seconds(options.http_client_connect_timeout)
         self._most = options.max_answer_size
         self._token = Token(options)
-        self._https_ports: dict[str, int] = {}  # by address, of those that speak TLS only
+        self._https_ports: dict[str, int] = {}  # of the nodes that speak TLS only, by address
         self._large = trio.CapacityLimiter(_MOST_LARGE)
-        self._turn = trio.Lock()
+        self._turn = trio.Lock()  # held for one slice of `in_slices`
         self._client = httpx.AsyncClient(
             verify=client_context(options),
             trust_env=False,
@@ -135,7 +136,7 @@ class Upstream:
         )
 
     async def get(self, address: str, target: str) -> bytes:
-        """The body of an nsqd's answer that is 200. Raises UpstreamError."""
+        """Return the body of an nsqd's answer. Raise UpstreamError unless its status is 200."""
         return await self._ask("GET", address, target, b"", is_lookupd=False)
 
     async def get_json(self, address: str, target: str, *, is_lookupd: bool = False) -> Any:
@@ -143,7 +144,7 @@ class Upstream:
 
     async def get_document(self, address: str, target: str, *, is_lookupd: bool = False) -> Document:
         async with self._place(is_lookupd=is_lookupd) as place:
-            answer = await self._answered("GET", address, target, b"", place, is_lookupd=is_lookupd)
+            answer = await self._get_answer("GET", address, target, b"", place, is_lookupd=is_lookupd)
             value = await self._read(address, answer.body)
         body = answer.body
         return Document(value, len(body.data), body.weight, _date_of(answer.date), answer.withheld)
@@ -155,7 +156,7 @@ class Upstream:
     async def stream(
         self, address: str, target: str, *, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[Streamed]:
-        """A GET to an nsqd whose body is read piece by piece; only its beginning has a deadline."""
+        """Send a GET whose answer is read piece by piece. Only the start of the answer has a deadline."""
         url = self._url(address, target)
         try:
             with trio.fail_after(self._timeout):
@@ -172,9 +173,9 @@ class Upstream:
                 await response.aclose()
 
     async def in_slices(self, work: Slices[T]) -> T:
-        """Do the work, and let other tasks run where it pauses. Its processor time is added to `spent`.
+        """Do the work, letting other tasks run where it pauses. Its processor time is added to `spent`.
 
-        Only one slice of all such work runs in a turn of the loop, so turns stay short however many answers come.
+        Of all such work, one slice runs in a turn of the event loop, so turns stay short however many answers come.
         """
         while True:
             async with self._turn:
@@ -192,21 +193,21 @@ class Upstream:
     async def aclose(self) -> None:
         await self._client.aclose()
 
-    # One question
+    # One request
 
     async def _ask(self, method: str, address: str, target: str, body: bytes, *, is_lookupd: bool) -> bytes:
         async with self._place(is_lookupd=is_lookupd) as place:
-            answer = await self._answered(method, address, target, body, place, is_lookupd=is_lookupd)
+            answer = await self._get_answer(method, address, target, body, place, is_lookupd=is_lookupd)
             return bytes(answer.body.data)
 
     def _place(self, *, is_lookupd: bool) -> _Place:
-        # nsqlookupd lists all nodes in one answer: somebody who registers a lot must not hide the others.
+        # nsqlookupd lists all nodes in one answer: a node that registers a lot must not hide the others.
         return _Place(self._large, most=self._most * (_OF_LOOKUPD if is_lookupd else 1))
 
-    async def _answered(
+    async def _get_answer(
         self, method: str, address: str, target: str, body: bytes, place: _Place, *, is_lookupd: bool
     ) -> _Answer:
-        ask = partial(self._followed, method, address, body, place, is_lookupd=is_lookupd)
+        ask = partial(self._ask_and_follow, method, address, body, place, is_lookupd=is_lookupd)
         url = self._url(address, target)
         try:
             answer = await ask(url)
@@ -220,10 +221,10 @@ class Upstream:
             raise _refused(answer)
         return answer
 
-    async def _followed(
+    async def _ask_and_follow(
         self, method: str, address: str, body: bytes, place: _Place, url: str, *, is_lookupd: bool
     ) -> _Answer:
-        """Ask, and follow redirects wherever they lead; only the first address is shown the token."""
+        """Ask, and follow redirects wherever they lead. Only the first address is sent the token."""
         with _failing(method, url), trio.fail_after(self._timeout):  # a name may have to be resolved
             way = await self._way_to(url, address, is_lookupd=is_lookupd)
         withheld, elsewhere = way.withheld, _REDIRECTED if way.headers else way.withheld
@@ -246,7 +247,10 @@ class Upstream:
         return Way(whole) if is_lookupd else await self._token.way_to(whole, (host, port))
 
     async def _exchange(self, method: str, url: str, way: Way, body: bytes, place: _Place) -> _Answer:
-        """Ask one address. The body is kept by us: httpx's own answers are reference cycles, which keep megabytes for long."""
+        """Ask one address.
+
+        We collect the body ourselves: httpx's responses are reference cycles, which would hold megabytes for long.
+        """
         try:
             with trio.fail_after(self._timeout) as scope:
                 response = await self._client.send(self._request(method, way, body), stream=True)
@@ -278,7 +282,7 @@ class Upstream:
             method, way.url, content=body or None, headers={**way.headers, **(headers or {})}, extensions=extensions
         )
 
-    # Where
+    # URLs
 
     def _url(self, address: str, target: str) -> str:
         port = self._https_ports.get(address)
@@ -287,7 +291,7 @@ class Upstream:
         return f"https://{address.rpartition(':')[0]}:{port}{target}"
 
     def _remember_https(self, address: str, answer: _Answer) -> None:
-        """Remember the HTTPS port that an nsqd with TLS only has named. Raises UpstreamError if it names none."""
+        """Remember the HTTPS port that an nsqd with TLS only has named. Raise UpstreamError if it names none."""
         try:
             port = int(json.loads(answer.body.data)["https_port"])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -298,7 +302,7 @@ class Upstream:
             self._https_ports.clear()
         self._https_ports[address] = port
 
-    # What comes back
+    # Answers
 
     async def _body_of(self, response: httpx.Response, place: _Place, scope: trio.CancelScope) -> Body:
         most = place.most if response.status_code == _OK else _MOST_OF_A_REFUSAL
@@ -310,7 +314,7 @@ class Upstream:
         return body
 
     async def _pieces_of(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """Yield the body, unpacked, in pieces so small that nobody waits for long while one is looked at."""
+        """Yield the unpacked body in pieces so small that other tasks do not wait long while one is processed."""
         body = Body(response.headers.get("content-encoding", ""), most=self._most)
         async for received in response.aiter_raw():
             for _ in body.receive(received):
@@ -318,15 +322,15 @@ class Upstream:
                 yield body.take()
 
     async def _read(self, address: str, body: Body) -> Any:
-        """Parse the body. The result can be written as JSON again: text is valid, and numbers are finite."""
+        """Parse the body. The result can be written as JSON again: its text is valid, and its numbers are finite."""
         try:
             return await self.in_slices(sliced_json.loads(body.data))
         except ValueError as error:
-            raise UpstreamError(f"{address} answered with no JSON: {error}") from error
+            raise UpstreamError(f"{address}: its answer is not JSON: {error}") from error
 
 
 class _Place:
-    """A place among the large answers, taken when an answer turns out to be large and given back when it has been parsed."""
+    """A place for a large answer: taken when the answer turns out to be large, given back when it has been parsed."""
 
     def __init__(self, limiter: trio.CapacityLimiter, *, most: int) -> None:
         self.most = most  # bytes of the answer
@@ -334,7 +338,7 @@ class _Place:
         self._limiter = limiter
 
     async def take(self, scope: trio.CancelScope) -> None:
-        """Wait for a place, and move the deadline by as much: the node is not to blame for the wait."""
+        """Wait for a place, and move the deadline by the time that this takes, as the node is not to blame for it."""
         left = scope.deadline - trio.current_time()
         scope.deadline = inf
         await self._limiter.acquire_on_behalf_of(self)
@@ -378,7 +382,7 @@ def _refused(answer: _Answer) -> UpstreamError:
 
 @contextmanager
 def _failing(method: str, url: str) -> Iterator[None]:
-    """Raise what goes wrong inside as an UpstreamError."""
+    """Turn failures inside the block into UpstreamError."""
     try:
         yield
     except _FAILURES as error:
@@ -413,7 +417,7 @@ def _reason(url: str, error: Exception) -> str:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """httpx wraps what httpcore wraps what trio wraps: one error for all addresses of a name."""
+    """Return the error of the operating system that trio, then httpcore and then httpx have wrapped."""
     while True:
         if isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
@@ -425,7 +429,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def client_context(options: Options) -> ssl.SSLContext:
-    """StartupError, in NSQ's words, for files that cannot be used."""
+    """Return the TLS settings for all nodes. Raise StartupError, in NSQ's words, for files that cannot be used."""
     cert, key, root = (
         options.http_client_tls_cert,
         options.http_client_tls_key,
@@ -457,32 +461,33 @@ def _trust(context: ssl.SSLContext, path: str) -> None:
         raise StartupError(f"failed to AppendCertsFromPEM {path}") from error
 
 
-def explained(address: str, error: UpstreamError) -> str:
-    """What an error most likely means, and what to try."""
+def explain(address: str, error: UpstreamError) -> str:
+    """Return what an error most likely means and what to try."""
     text = str(error)
     host = address.rpartition(":")[0]
     if "lookup" in text and "dial tcp" in text:
         return (
-            f"It is announced as {address}, and this machine cannot resolve {host}: "
+            f"It announces itself as {address}, but this machine cannot resolve {host}: "
             "start it with a --broadcast-address that can be resolved from here."
         )
     if "connection refused" in text:
-        return f"Nothing listens at {address}: it is not running, or its --broadcast-address or port is another one."
+        return f"Nothing listens at {address}: it is not running, or its --broadcast-address or port is wrong."
     if "i/o timeout" in text:
         return (
-            f"{address} does not take connections: a firewall, a machine that is gone, or a wrong --broadcast-address."
+            f"{address} does not accept connections: a firewall is in the way, the machine is gone, or its "
+            "--broadcast-address is wrong."
         )
     if error.timed_out:
-        return "It took the connection, but did not answer in time: it hangs, or is overloaded."
+        return "It accepted the connection but did not answer in time: it hangs or is overloaded."
     if ": tls: " in text:
-        return "TLS failed: look at --http-client-tls-root-ca-file and the certificate that it shows."
+        return "TLS failed: check --http-client-tls-root-ca-file and the node's certificate."
     if error.not_read:
         return (
-            "It was not read any further, as it could take all memory. If this node really has so much, raise "
+            "nsqadmin stopped reading the answer, as it could take all memory. If this node really has so much, raise "
             "--max-answer-size or --max-cluster-size; if nobody knows it, find out who registers it with nsqlookupd."
         )
     if error.status in _REFUSED and error.withheld:
-        return f"It wants a token, and nsqadmin does not show it the one that it has: {error.withheld}."
+        return f"It requires a token, and nsqadmin does not send it the token: {error.withheld}."
     if error.status:
-        return f"It answered, but refused (HTTP {error.status}): it may want a token or a certificate."
-    return "It could not be asked."
+        return f"It refused the request (HTTP {error.status}): it may require a token or a certificate."
+    return "It could not be reached."

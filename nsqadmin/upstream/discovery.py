@@ -1,4 +1,4 @@
-"""What nsqlookupd and nsqd say about who is there, read and merged."""
+"""Reads from answers of nsqlookupd and nsqd which nodes and topics exist, and merges those of several nsqlookupds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Json = Mapping[str, Any]
 _NO_REMOTE: Final = "N/A"
 _NAMES_AT_ONCE: Final = 5_000  # names that are checked before other tasks run
 MOST_NAMES: Final = 50_000  # topics that are taken from one nsqlookupd; each costs time at every sample
-_MOST_REMOTES: Final = 100  # registrations of one node that are shown
+_MOST_REMOTES: Final = 100  # registrations of one node that are kept
 _LONGEST_TEXT: Final = 4096  # characters of each text in which a node describes itself
 
 
 @dataclass(slots=True)
 class Announced:
-    """An nsqd, as it is announced. `sources` are the nsqlookupds that know it."""
+    """An nsqd as nsqlookupds list it, or as it describes itself."""
 
     hostname: str
     broadcast_address: str
@@ -31,14 +31,14 @@ class Announced:
     version: str = ""
     region: str = ""
     zone: str = ""
-    remote_address: str = ""  # as the first one said it
-    remote_addresses: list[str] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    topics: dict[str, bool] = field(default_factory=dict)  # whether a tombstone hides it
+    remote_address: str = ""  # where the first nsqlookupd sees it connect from
+    remote_addresses: list[str] = field(default_factory=list)  # of all of them: "<nsqlookupd>/<remote address>"
+    sources: list[str] = field(default_factory=list)  # the nsqlookupds that list it
+    topics: dict[str, bool] = field(default_factory=dict)  # its topics; True: a tombstone hides the node there
 
     @property
     def address(self) -> str:
-        """By which everything names it, and where it is asked."""
+        """The name of the node everywhere in nsqadmin, and where its HTTP API is asked."""
         return _joined(self.broadcast_address, self.http_port)
 
     @property
@@ -47,8 +47,8 @@ class Announced:
 
 
 def read_producer(raw: Json) -> Announced:
-    """An element of `producers`, of /nodes and /lookup alike. A list of tombstones may be short: defects are not ours."""
-    topics = [str(it) for it in raw.get("topics") or ()]
+    """Read an element of `producers` in /nodes or /lookup. Its list of tombstones may be too short."""
+    topics = [str(topic) for topic in raw.get("topics") or ()]
     tombstones = list(raw.get("tombstones") or ())
     return Announced(
         hostname=_text(raw.get("hostname")),
@@ -64,7 +64,7 @@ def read_producer(raw: Json) -> Announced:
 
 
 def read_info(raw: Json, configured: str) -> Announced:
-    """What an nsqd says of itself; where it does not, it is what we were told to ask."""
+    """Read an nsqd's /info. What it leaves out comes from the address that we were configured to ask."""
     host, _, port = configured.rpartition(":")
     host = host.strip("[]")
     return Announced(
@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
 
 
 def unwrapped(document: object) -> Json:
-    """Without the envelope of NSQ before 1.0."""
+    """Return the document, without the envelope of NSQ before 1.0 if it has one. Raise NotUnderstood."""
     if not isinstance(document, dict):
         raise NotUnderstood(f"expected an object, got {type(document).__name__}")
     data = document.get("data")
@@ -91,7 +91,7 @@ def unwrapped(document: object) -> Json:
 
 
 def info_in(document: object, configured: str) -> Announced:
-    """Raises NotUnderstood."""
+    """Read an nsqd's answer to /info, as `read_info` does. Raise NotUnderstood."""
     try:
         return read_info(unwrapped(document), configured)
     except (TypeError, ValueError, AttributeError) as error:
@@ -99,27 +99,27 @@ def info_in(document: object, configured: str) -> Announced:
 
 
 def topics_in(document: object) -> Slices[list[dict[str, Any]]]:
-    """Return the topics of an answer to /stats, as they stand there. Raises NotUnderstood if they could not be shown."""
+    """Return the topics of an answer to /stats, unchanged. Raise NotUnderstood if `stats_in_slices` refuses them."""
     stats = unwrapped(document)
     yield from stats_in_slices("", stats, at=0.0)
     return list(stats.get("topics") or ())
 
 
 def topic_names_in(document: object) -> Slices[list[str]]:
-    """Return the names of the topics of an answer to /stats. Raises NotUnderstood."""
-    return [it["topic_name"] for it in (yield from topics_in(document))]
+    """Return the names of the topics of an answer to /stats. Raise NotUnderstood."""
+    return [topic["topic_name"] for topic in (yield from topics_in(document))]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """The nodes that an nsqlookupd lists, once for each registration. `left_out` counts the nodes beyond the bound."""
+    """The nodes that an nsqlookupd lists."""
 
-    producers: list[Announced]
-    left_out: int = 0
+    producers: list[Announced]  # a node stands here once for each of its registrations
+    left_out: int = 0  # how many nodes were left out, as they were beyond the bound
 
 
 def producers_in(document: object, *, most: int, known: Container[str] = ()) -> Slices[Listed]:
-    """Return at most `most` nodes, and all that are `known`. Raises NotUnderstood."""
+    """Return at most `most` nodes, and all that are `known`. Raise NotUnderstood."""
     try:
         return (yield from _producers_in(unwrapped(document).get("producers") or (), most, known))
     except (TypeError, ValueError, AttributeError) as error:
@@ -131,9 +131,9 @@ def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slic
     counts: dict[str, int] = {}  # registrations, by node
     left_out: set[str] = set()
     names = 0
-    for it in raw:
+    for raw_producer in raw:
         yield
-        producer = read_producer(it)
+        producer = read_producer(raw_producer)
         key = producer.tcp_key
         if key not in counts and len(counts) >= most and producer.address not in known:
             left_out.add(key)
@@ -141,12 +141,13 @@ def _producers_in(raw: Iterable[Json], most: int, known: Container[str]) -> Slic
             counts[key] = counts.get(key, 0) + 1
             names += len(producer.topics)
             if names > 4 * MOST_NAMES:
-                producer.topics.clear()  # each node's own answer names its topics
+                producer.topics.clear()  # too many names; each node's own answer names its topics as well
             taken.append(producer)
     return Listed(taken, len(left_out))
 
 
 def names_in(document: object, key: str) -> Slices[list[str]]:
+    """Return the list of names under `key` in an answer of an nsqlookupd. Raise NotUnderstood."""
     names = unwrapped(document).get(key) or []
     if not isinstance(names, list):
         raise NotUnderstood(f"{key}: expected a list of names")
@@ -158,15 +159,20 @@ def names_in(document: object, key: str) -> Slices[list[str]]:
 
 
 def merged_nodes(answers: Iterable[tuple[str, Iterable[Announced]]]) -> list[Announced]:
-    """Of several nsqlookupds: the first one's word counts, and each adds from where the node reaches it."""
+    """Merge what several nsqlookupds say about each node.
+
+    The first nsqlookupd describes the node; the others add themselves, the address from which the node reaches them,
+    and their tombstones.
+    """
     merged: dict[str, Announced] = {}
     for source, producers in answers:
-        for it in producers:
-            known = merged.setdefault(it.tcp_key, replace(it, remote_addresses=[], sources=[], topics=dict(it.topics)))
+        for node in producers:
+            fresh = replace(node, remote_addresses=[], sources=[], topics=dict(node.topics))
+            known = merged.setdefault(node.tcp_key, fresh)
             if len(known.sources) < _MOST_REMOTES:
-                known.remote_addresses.append(f"{source}/{it.remote_address or _NO_REMOTE}")
+                known.remote_addresses.append(f"{source}/{node.remote_address or _NO_REMOTE}")
                 known.sources.append(source)
-            for topic, is_tombstoned in it.topics.items():
+            for topic, is_tombstoned in node.topics.items():
                 known.topics[topic] = known.topics.get(topic, False) or is_tombstoned
     return list(merged.values())
 

@@ -1,6 +1,6 @@
-"""Questions to many at once, asked anew for each request, as NSQ's nsqadmin asks them: for the old API and for actions.
+"""Asks many nodes at once, anew for each request of a client, as NSQ's nsqadmin does: for NSQ's API and for actions.
 
-Who fails is named in the errors, and the others' answers count; only when nobody answers is it a failure.
+The errors name the nodes that failed; the others' answers count. Only when no node answers has the whole query failed.
 """
 
 from __future__ import annotations
@@ -46,27 +46,30 @@ NSQD: Final = "nsqd"
 
 
 class TotalFailure(Exception):
-    """Nobody has answered, or there is nobody to ask. The message is NSQ's, with all errors."""
+    """No node has answered, or no node is configured. The message is NSQ's, with all errors."""
 
 
 @dataclass(slots=True)
 class Answers(Generic[T]):
-    """Who has answered what, in the order in which they were asked; and who has failed, in the same."""
+    """What the nodes have answered, in the order in which they were asked."""
 
-    good: list[tuple[str, T]] = field(default_factory=list)
+    good: list[tuple[str, T]] = field(default_factory=list)  # a node's address and its answer
     errors: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
+    """The result of a query, with the errors of the nodes that failed."""
+
     value: T
     errors: tuple[str, ...] = ()
 
 
 class Queries:
-    """On trio. `options()` is asked anew, as the list of nsqlookupds can be changed at run time."""
+    """The queries, on trio."""
 
     def __init__(self, options: Callable[[], Options], upstream: Upstream) -> None:
+        """`options()` is called for each query, as the list of nsqlookupds can be changed at run time."""
         self._options = options
         self._upstream = upstream
 
@@ -89,7 +92,10 @@ class Queries:
         return Found(sorted(named, key=_bytewise), tuple(answers.errors))
 
     async def inactive_topics(self) -> Found[dict[str, list[str]]]:
-        """With their channels. Many are asked at once, so that a slow nsqlookupd costs its time once and not for each."""
+        """Return the topics that no node has, with their channels.
+
+        All topics are asked for at once, so that a slow nsqlookupd costs its time once and not once for each topic.
+        """
         found = await self.topics()
         if not self.has_lookupds:
             return Found({}, found.errors)
@@ -114,15 +120,18 @@ class Queries:
     # Nodes
 
     async def topic_producers(self, topic: str) -> Found[list[Announced]]:
-        """In lookupd mode TotalFailure also where nobody knows the topic; without lookupds then nobody has it."""
+        """Return the nodes that have the topic.
+
+        If no nsqlookupd knows the topic, raise TotalFailure, as NSQ does. Without nsqlookupds the list is then empty.
+        """
         if not self.has_lookupds:
             return await self._static_producers(topic)
         target = f"/lookup?topic={quote_plus(topic)}"
         answers = await self._ask_lookupds(target, self._producers_in, missing_is_fine=True)
         merged: dict[str, Announced] = {}
         for _, listed in answers.good:
-            for it in listed.producers:
-                merged.setdefault(it.address, it)
+            for producer in listed.producers:
+                merged.setdefault(producer.address, producer)
         return Found(list(merged.values()), (*answers.errors, *_left_out(answers)))
 
     async def _static_producers(self, topic: str) -> Found[list[Announced]]:
@@ -136,16 +145,16 @@ class Queries:
         return Found([it for _, it in infos.good], (*answers.errors, *infos.errors))
 
     async def nodes(self) -> Found[list[tuple[Announced, bool]]]:
-        """Each with whether it is out of date. By hostname, then address."""
+        """Return all nodes, by hostname and then address, each with whether its version is out of date."""
         if self.has_lookupds:
             answers = await self._ask_lookupds("/nodes", self._producers_in)
             merged = merged_nodes((at, listed.producers) for at, listed in answers.good)
-            newest = max((version_key(it.version) for it in merged), default=(0, 0, 0))
-            found = [(it, is_out_of_date(it.version, newest)) for it in merged]
+            newest = max((version_key(node.version) for node in merged), default=(0, 0, 0))
+            found = [(node, is_out_of_date(node.version, newest)) for node in merged]
             errors = (*answers.errors, *_left_out(answers))
         else:
             found, errors = await self._static_nodes()
-        return Found(sorted(found, key=lambda it: (it[0].hostname, it[0].address)), errors)
+        return Found(sorted(found, key=lambda entry: (entry[0].hostname, entry[0].address)), errors)
 
     async def _static_nodes(self) -> tuple[list[tuple[Announced, bool]], tuple[str, ...]]:
         infos = await self._ask_infos(self._options().nsqd_http_address)
@@ -160,16 +169,16 @@ class Queries:
     async def stats(
         self, nodes: Sequence[Announced], query: str
     ) -> Found[list[tuple[Announced, list[dict[str, Any]]]]]:
-        """Each node's topics, as it says them; nodes by hostname, then address."""
-        ordered = sorted(nodes, key=lambda it: (it.hostname, it.address))
-        answers = await self._ask_nsqds([it.address for it in ordered], f"/stats?format=json{query}", topics_in)
-        by_address = {it.address: it for it in ordered}
+        """Return each node's topics, unchanged from its /stats; nodes by hostname, then address."""
+        ordered = sorted(nodes, key=lambda node: (node.hostname, node.address))
+        answers = await self._ask_nsqds([node.address for node in ordered], f"/stats?format=json{query}", topics_in)
+        by_address = {node.address: node for node in ordered}
         return Found([(by_address[at], topics) for at, topics in answers.good], tuple(answers.errors))
 
     # Changes
 
     async def info(self, address: str) -> Announced:
-        """Raises UpstreamError."""
+        """Ask one nsqd to describe itself. Raise UpstreamError."""
         log.info("CI: querying nsqd http://%s/info", address)
         try:
             return info_in(await self._upstream.get_json(address, "/info"), address)
@@ -177,7 +186,7 @@ class Queries:
             raise UpstreamError(f"{address}: {error}") from error
 
     async def post(self, address: str, target: str, *, is_lookupd: bool) -> str:
-        """The error; empty when it was done."""
+        """Send a POST. Return the error, or "" if it succeeded."""
         log.info("CI: querying %s http://%s%s", LOOKUPD if is_lookupd else NSQD, address, target)
         try:
             await self._upstream.post(address, target, is_lookupd=is_lookupd)
@@ -185,7 +194,7 @@ class Queries:
             return str(error)
         return ""
 
-    # Many
+    # Asking many nodes
 
     def _producers_in(self, document: Any) -> Slices[Listed]:
         return producers_in(document, most=self._options().max_nodes)
@@ -209,10 +218,10 @@ class Queries:
         read: Callable[[Any, str], Slices[T]],
         missing_is_fine: bool,
     ) -> Answers[T]:
-        """Ask all addresses. An answer that `read(document, address)` does not understand is an error of that one alone.
+        """Ask all addresses. If `read(document, address)` does not understand an answer, only that node has failed.
 
-        All answers together may take _MOST_WEIGHT of memory; those that exceed it count as errors, too.
-        `missing_is_fine`: one nsqlookupd that has not heard of a topic is no error, while others have.
+        All answers together may take _MOST_WEIGHT of memory; a node whose answer exceeds that has failed as well. With
+        `missing_is_fine`, an nsqlookupd that does not know a topic is no error as long as another one does.
         """
         answered: dict[int, T] = {}
         failed: dict[int, UpstreamError] = {}
@@ -226,7 +235,7 @@ class Queries:
                 got = await self._upstream.get_document(address, target, is_lookupd=kind == LOOKUPD)
                 left -= got.weight
                 if left < 0:
-                    raise UpstreamError(f"{address}: its answer and those of others are too large together")
+                    raise UpstreamError(f"{address}: its answer and those of other nodes are too large together")
                 answered[number] = await self._upstream.in_slices(read(got.value, address))
             except UpstreamError as error:
                 failed[number] = error
@@ -241,7 +250,7 @@ class Queries:
         if missing_is_fine:
             errors = [error for error in errors if error.status != _NOT_FOUND]
         return Answers(
-            [(addresses[number], answered[number]) for number in sorted(answered)], [str(it) for it in errors]
+            [(addresses[number], answered[number]) for number in sorted(answered)], [str(error) for error in errors]
         )
 
 
@@ -264,7 +273,7 @@ def _info_in(document: Any, address: str) -> Slices[Announced]:
 
 def _left_out(answers: Answers[Listed]) -> tuple[str, ...]:
     return tuple(
-        f"{at} lists {listed.left_out:,} nodes more than --max-nodes" for at, listed in answers.good if listed.left_out
+        f"{at} lists {listed.left_out:,} more nodes than --max-nodes" for at, listed in answers.good if listed.left_out
     )
 
 

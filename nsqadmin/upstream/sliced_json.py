@@ -1,9 +1,9 @@
-"""A parser for JSON that may be long and hostile, which pauses so that other tasks can run in between.
+"""A parser for long and possibly hostile JSON. It pauses so that other tasks can run in between.
 
-The parser in C is a hundred times faster than anything in Python, but nothing else runs until it returns. So it is given
-one window of the text at a time. A value that ends within the window is parsed at once. A longer one is taken apart: its
-members are parsed one after the other, and the window is moved to the beginning of each. A node's answer is a list of
-small topics, so almost all of it is parsed in C.
+The standard library's parser in C is a hundred times faster than any in Python, but nothing else runs until it returns.
+So it is given one window of the text at a time. A value that ends within the window is parsed at once. A longer one is
+taken apart: its members are parsed one after the other, and the window moves to the beginning of each. A node's answer
+is a list of small topics, so almost all of it is parsed in C.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from nsqadmin.upstream.slices import Slices
 
 WINDOW: Final = 32 * 1024  # bytes
 _BETWEEN_PAUSES: Final = 500  # members that are parsed one by one, which takes about a millisecond
-_MOST_DEEP: Final = 16  # levels of values that are longer than a window; /stats has six
+_MOST_DEEP: Final = 16  # nested levels of values that are longer than a window; /stats has six
 
 _Value = Slices[tuple[Any, int]]  # a value, and where it ends
 
-# Half of a character: an escape, or what `surrogateescape` makes of a byte that is no UTF-8.
+# Half of a character: an escape for a lone surrogate, or what `surrogateescape` makes of a byte that is not UTF-8.
 _half_a_character: Final = re.compile(r"\\u[dD][89a-fA-F]|[\udc80-\udcff]").search
 _text_goes_on: Final = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,%d}' % _BETWEEN_PAUSES, re.DOTALL).match
 _after_space: Final = re.compile(rb"[ \t\n\r]{0,%d}" % WINDOW).match
 
 
 def loads(text: bytes | bytearray, *, longest_text: int = WINDOW) -> Slices[Any]:
-    """Parse the document, pausing about every millisecond. Raises ValueError.
+    """Parse the document, pausing about every millisecond. Raise ValueError.
 
-    The result can be written as JSON again: text is valid, and numbers are finite. A single text within it has at most
-    `longest_text` bytes, or somewhat less than WINDOW; reading it takes about a millisecond for each 300 kB without a pause.
+    The result can be written as JSON again: its text is valid, and its numbers are finite. A single text within it may
+    have `longest_text` bytes, or somewhat less than WINDOW if that is more. Such a text is decoded without a pause,
+    which takes about a millisecond for each 300 kB.
     """
     reader = _Reader(text, longest_text)
     value, end = yield from reader.value(reader.after_space(0), 0)
@@ -69,12 +70,13 @@ class _Reader:
 
     def after_space(self, at: int) -> int:
         found = _after_space(self._text, at)
-        assert found is not None, "the pattern matches nothing, too"
+        assert found is not None, "the pattern also matches an empty string"
         return found.end()
 
     def _move_to(self, at: int) -> None:
         cut = self._text[at : at + WINDOW]
-        self._from = self._byte = at  # `_byte` and `_character` are one position: where the last value began or ended
+        # `_byte` and `_character` are one position in two units: where the last value began or ended.
+        self._from = self._byte = at
         self._character = 0
         self._window = cut.decode("utf-8", "surrogateescape")
         self._is_ascii = cut.isascii()
@@ -87,9 +89,9 @@ class _Reader:
         try:
             value, end = strict_json.DECODER.raw_decode(self._window, self._character_at(at))
         except (ValueError, RecursionError):
-            return None  # cut off by the window, or no JSON: taking it apart shows which
+            return None  # cut off by the window, or not JSON: taking it apart shows which
         if end == len(self._window) and not self._is_last:
-            return None  # a number may go on behind the window
+            return None  # a number may continue after the window
         return strict_json.repaired(value) if self._has_halves else value, self._byte_at(end)
 
     def _character_at(self, at: int) -> int:
@@ -144,7 +146,7 @@ class _Reader:
         end, most = at + 1, at + self._longest_text
         while True:
             found = _text_goes_on(self._text, end, most)
-            assert found is not None, "the pattern matches nothing, too"
+            assert found is not None, "the pattern also matches an empty string"
             if self._text[found.end() : found.end() + 1] == b'"':
                 break
             if found.end() == end:

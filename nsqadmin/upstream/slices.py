@@ -1,4 +1,4 @@
-"""Work that pauses now and then so that other tasks can run: a generator that yields nothing and returns its result."""
+"""Work in slices, so that other tasks can run in between: a generator that yields None and returns its result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON as the standard has it: Python's own reader also takes NaN, Infinity, and numbers that become it."""
+"""JSON as the standard defines it. Python's own parser also accepts NaN, Infinity, and numbers too big for a float."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 
 def loads(text: str | bytes) -> Any:
-    """Raises ValueError, and RecursionError for what is nested too deeply."""
+    """Parse the text. Raise ValueError, or RecursionError if it is nested too deeply."""
     return json.loads(text, parse_constant=_refuse, parse_float=_finite)
 
 
 def repaired(document: Any) -> Any:
-    """Replace halves of characters, as `\\ud800` is one, so that the document can be written as UTF-8. Raises ValueError."""
+    """Replace lone surrogates such as `\\ud800`, so that the document can be written as UTF-8. Raise ValueError."""
     try:
         return json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError as error:
@@ -21,7 +21,7 @@ def repaired(document: Any) -> Any:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _finite(text: str) -> float:

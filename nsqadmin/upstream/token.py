@@ -1,9 +1,9 @@
-"""The token for nsqd: which nodes are shown it, and why others are not.
+"""The token for nsqd: which nodes it is sent to, and why not to others.
 
-nsqadmin asks every node that registers with nsqlookupd, and nobody checks who has registered. So only nodes that the
-operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, are shown the token, and only over connections that
-nobody else can read or answer: HTTPS with a verified certificate, or loopback. A network on the list is compared with
-the address that we connect to, which is why the name of such a node is resolved here, once.
+nsqadmin asks every node that registers with nsqlookupd, and anybody can register. So the token is sent only to nodes
+that the operator has named, by `--nsqd-http-address` or `--nsqd-token-to`, and only over connections that nobody else
+can read or answer: HTTPS with a verified certificate, or loopback. A network on the list is compared with the address
+that we connect to. That is why the name of such a node is resolved here, and only once.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ NOT_VERIFIED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a node is asked. `withheld` says why the token is left out; it is empty if the token is sent or there is none."""
+    """How to send a request to a node."""
 
     url: httpx.URL
     headers: Mapping[str, str] = field(default_factory=dict)
     sni_hostname: str = ""  # the name that the certificate must have, if `url` holds an address instead
-    withheld: str = ""
+    withheld: str = ""  # why the token is not sent; empty if it is sent, or there is none
 
 
 class Token:
     def __init__(self, options: Options) -> None:
-        """Raises StartupError."""
+        """Read the token file. Raise StartupError if that fails."""
         self._header = _read_header(options.nsqd_token_file)
         self._listed = Recipients(options.nsqd_token_to)
         self._configured = frozenset(
@@ -53,9 +53,9 @@ class Token:
         self._verifies = not options.http_client_tls_insecure_skip_verify
 
     async def way_to(self, url: httpx.URL, announced: tuple[str, int]) -> Way:
-        """Return how to ask the node at `url`, with the token if it may have it.
+        """Return how to ask the node at `url`, with the token if the node may have it.
 
-        `announced` is the host and port by which the node is known; its HTTPS port differs from that.
+        `announced` is the host and port by which the node is known. For a node with TLS only, `url` has another port.
         """
         if not self._header:
             return Way(url)
@@ -67,7 +67,7 @@ class Token:
             return Way(url, withheld=NOT_LISTED)
         addresses = await _addresses_of(host, url.port or 0)
         if not is_named:
-            addresses = [it for it in addresses if self._has_address(it, url, announced)]
+            addresses = [address for address in addresses if self._has_address(address, url, announced)]
             if not addresses:
                 return Way(url, withheld=NOT_LISTED)
         if not is_private:
@@ -80,14 +80,14 @@ class Token:
         host, port = announced
         if (host.lower(), port) in self._configured:
             return True
-        return any(self._listed.has_name(url.raw_host.decode(), it) for it in (port, url.port or 0))
+        return any(self._listed.has_name(url.raw_host.decode(), either) for either in (port, url.port or 0))
 
     def _has_address(self, address: str, url: httpx.URL, announced: tuple[str, int]) -> bool:
-        return any(self._listed.has_address(address, it) for it in (announced[1], url.port or 0))
+        return any(self._listed.has_address(address, either) for either in (announced[1], url.port or 0))
 
 
 def _pinned(url: httpx.URL, host: str, address: str, header: Mapping[str, str]) -> Way:
-    """Return the way to this address and no other, whatever the name resolves to a moment later."""
+    """Return the way to this very address, whatever the name resolves to a moment later."""
     if read_ip(host) is not None:
         return Way(url, header)
     headers = {**header, "host": url.netloc.decode()}
@@ -95,7 +95,7 @@ def _pinned(url: httpx.URL, host: str, address: str, header: Mapping[str, str]) 
 
 
 async def _addresses_of(host: str, port: int) -> list[str]:
-    """Return the host's addresses, IPv4 first, as Go does; an empty list if it cannot be resolved, which connecting reports."""
+    """Return the host's addresses, IPv4 first as in Go; an empty list if resolving fails, which connecting reports."""
     if read_ip(host) is not None:
         return [host]
     if not is_name(host):

@@ -1,4 +1,4 @@
-"""The body of an answer, unpacked in small pieces as it arrives, with a bound on what it becomes.
+"""The body of an answer, unpacked in small pieces as it arrives, with a bound on its size.
 
 A few hundred kilobytes of gzip can be hundreds of megabytes of text, and text becomes objects that take ten times as
 much memory. So a body is measured as it arrives: by its size, and by the memory that it would take once it is parsed.
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqadmin.upstream.slices import Slices
 
-_PIECE: Final = 64 * 1024  # bytes that are unpacked at once: about 0.2 ms
+_PIECE: Final = 64 * 1024  # bytes that are unpacked at once, which takes about 0.2 ms
 _GZIP: Final = 16 + zlib.MAX_WBITS
-# Roughly how many bytes of memory a small value in a list or object takes, an object, and a list.
+# Roughly how many bytes of memory a small value in a list or object, an object, and a list take.
 _WEIGHTS: Final = ((b",", 64), (b"{", 192), (b"[", 72))
-_TIMES: Final = 6  # an honest answer of /stats weighs about five times its size
+_TIMES: Final = 6  # an honest answer to /stats weighs about five times its size
 
 
 class TooLarge(Exception):
@@ -24,22 +24,23 @@ class TooLarge(Exception):
 
 
 class Body:
-    """`encoding` is the answer's Content-Encoding. Raises ValueError for one that we have not asked for."""
+    """What has been unpacked so far."""
 
     def __init__(self, encoding: str, *, most: int) -> None:
+        """Raise ValueError for a Content-Encoding (`encoding`) that we have not asked for. `most` bounds the size."""
         encoding = encoding.strip().lower()
         if encoding not in ("", "identity", "gzip", "x-gzip"):
             raise ValueError(f"an answer packed with {encoding[:20]!r}")
         self.data = bytearray()
-        self.weight = 0  # in bytes
+        self.weight = 0  # estimated bytes of memory that `data` would take once it is parsed
         self._most = most
         self._unpacker = zlib.decompressobj(_GZIP) if "gzip" in encoding else None
 
     def receive(self, received: bytes) -> Slices[None]:
         """Unpack what was received, with a pause after each piece.
 
-        Raises TooLarge, and ValueError for what cannot be unpacked or follows the end of the packed data: zlib would
-        keep all of that.
+        Raise TooLarge, or ValueError for data that cannot be unpacked or that follows the end of the packed data: zlib
+        would keep all of that.
         """
         if self._unpacker is None:
             self._add(received)
@@ -47,7 +48,7 @@ class Body:
             return
         while received:
             if self._unpacker.eof:
-                raise ValueError("an answer that goes on behind its packed data")
+                raise ValueError("an answer that goes on after the end of its packed data")
             try:
                 piece = self._unpacker.decompress(received, _PIECE)
             except zlib.error as error:
@@ -57,7 +58,7 @@ class Body:
             yield
 
     def take(self) -> bytes:
-        """Return what was unpacked since the last call, and begin to measure anew."""
+        """Return what was unpacked since the last call, and start measuring afresh."""
         data, self.data, self.weight = bytes(self.data), bytearray(), 0
         return data
 
