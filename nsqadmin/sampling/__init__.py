@@ -1,6 +1,6 @@
-"""How the picture is made: everybody is asked again and again, and what they say becomes one `Snapshot`.
+"""Makes the picture: every node is asked again and again, and the answers become one `Snapshot`.
 
-    census (every 15 s) ─► nodes ─► stats (5 s, each its own deadline) ─► cluster ─► put series ─► diagnosis ─► Snapshot
+    census (every 15 s) ─► nodes ─► stats (5 s, a deadline for each) ─► cluster ─► put series ─► diagnosis ─► Snapshot
 
-`sampler` is the task, `census` and `stats` ask; what they make of the answers is in the others.
+`sampler` is the task; `census`, `stats` and `readers` ask; the other modules work on the answers.
 """

@@ -1,4 +1,4 @@
-"""Who is there: what the nsqlookupds say, or without them the configured nsqds themselves."""
+"""Finds out which nodes exist: from the nsqlookupds, or without these from the configured nsqds themselves."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from nsqadmin.upstream.discovery import (
 if TYPE_CHECKING:
     from nsqadmin.options import Options
 
-_GONE_FOR: Final = 600.0  # seconds that a node that has left is still shown
+_GONE_FOR: Final = 600.0  # seconds for which a node that has left is still shown
 _MOST_INACTIVE: Final = 200  # topics whose registered channels are asked for
-_MOST_CHANNELS: Final = 1000  # registered channels of each that are kept
+_MOST_CHANNELS: Final = 1000  # registered channels of each of these topics that are kept
 
 
 class Census:
@@ -40,7 +40,7 @@ class Census:
         self._upstream = upstream
         self._wall = wall
         self._registered_channels: dict[str, tuple[str, ...]] = {}
-        self._static: dict[str, Announced] = {}  # by configured address, without nsqlookupds
+        self._static: dict[str, Announced] = {}  # the configured nsqds by address, if there are no nsqlookupds
         self._asked_at = -1e9
 
     @property
@@ -52,7 +52,7 @@ class Census:
         return trio.current_time() - self._asked_at >= seconds(self._options().discovery_interval)
 
     def start(self, nursery: trio.Nursery) -> Round:
-        """Asks. What has been answered counts with the next `settle`."""
+        """Start asking. Answers count from the next `settle` on."""
         self._asked_at = trio.current_time()
         options = self._options()
         asked = Round()
@@ -86,9 +86,10 @@ class Census:
         state.topics, state.topics_left_out = names[:MOST_NAMES], max(len(names) - MOST_NAMES, 0)
 
     async def _ask_inactive(self, address: str, state: AskedLookupd) -> None:
-        """For the channels of topics that no node has: one question each, so not for too many."""
-        active = {topic for it in self.lookupds.values() for producer in it.producers for topic in producer.topics}
-        for topic in [it for it in state.topics if it not in active][:_MOST_INACTIVE]:
+        """Ask for the channels of topics that no node has. Each takes a request, so not for too many."""
+        producers = [producer for lookupd in self.lookupds.values() for producer in lookupd.producers]
+        active = {topic for producer in producers for topic in producer.topics}
+        for topic in [name for name in state.topics if name not in active][:_MOST_INACTIVE]:
             target = f"/channels?topic={quote_plus(topic)}"
             document = await self._upstream.get_json(address, target, is_lookupd=True)
             named = await self._upstream.in_slices(names_in(document, "channels"))
@@ -101,24 +102,24 @@ class Census:
                 unwrapped(await self._upstream.get_json(configured, "/info")), configured
             )
         except (UpstreamError, *NO_ANSWER):
-            # Why is told by the question for numbers, which goes to the same place.
+            # The request for /stats goes to the same address and reports the reason.
             self._static.setdefault(configured, read_info({}, configured))
 
     def settle(self) -> None:
-        """Who is there, after what everybody has said up to now."""
+        """Update `nodes` from the answers that have come up to now."""
         if self.has_lookupds:
-            answered = [(at, it) for at, it in self.lookupds.items() if it.has_answered]
+            answered = [(address, lookupd) for address, lookupd in self.lookupds.items() if lookupd.has_answered]
             if not answered and self.nodes:
-                return  # nobody knows: those that were there are asked further
-            announced = merged_nodes((at, it.producers) for at, it in answered)
+                return  # no nsqlookupd answers now, so the nodes known before are still asked
+            announced = merged_nodes((address, lookupd.producers) for address, lookupd in answered)
         else:
             announced = list(self._static.values())
-        there = set()
-        for it in _known_first(announced, self.nodes, self._options().max_nodes):
-            there.add(it.address)
-            state = self.nodes.setdefault(it.address, AskedNode())
-            state.announced, state.left_at = it, None
-        for address in self.nodes.keys() - there:
+        present = set()
+        for node in _known_first(announced, self.nodes, self._options().max_nodes):
+            present.add(node.address)
+            state = self.nodes.setdefault(node.address, AskedNode())
+            state.announced, state.left_at = node, None
+        for address in self.nodes.keys() - present:
             self._has_left(address, trio.current_time())
 
     def _has_left(self, address: str, now: float) -> None:
@@ -146,15 +147,15 @@ class Census:
         )
 
     def take_restarted(self) -> frozenset[str]:
-        """The nodes that were restarted since the last call."""
-        restarted = frozenset(address for address, it in self.nodes.items() if it.restarted)
+        """Return the nodes that have restarted since the last call."""
+        restarted = frozenset(address for address, node in self.nodes.items() if node.restarted)
         for address in restarted:
             self.nodes[address].restarted = False
         return restarted
 
 
 def _known_first(announced: list[Announced], known: Container[str], most: int) -> list[Announced]:
-    """Return at most `most` nodes, those that are known first: several nsqlookupds together may list more than each may."""
+    """Return at most `most` nodes, known ones first: several nsqlookupds together may list more than one may."""
     if len(announced) <= most:
         return announced
-    return sorted(announced, key=lambda it: it.address not in known)[:most]
+    return sorted(announced, key=lambda node: node.address not in known)[:most]

@@ -1,4 +1,7 @@
-"""Whose clients are asked for. In a cluster with few it is all of them; with many, of what somebody looks at or what waits."""
+"""Decides for which topics clients are asked for.
+
+In a cluster with few clients it is all topics; with many, those that a viewer looks at and those with a backlog.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from nsqadmin.cluster.model import Snapshot
 
-_LOOKED_FOR: Final = 60.0  # seconds that a topic counts as looked at
+_LOOKED_FOR: Final = 60.0  # seconds for which a topic counts as looked at
 _MOST_LOOKED: Final = 20  # topics whose clients are asked for one by one
 
 
@@ -19,18 +22,19 @@ class Interest:
         self._looked_at[topic] = now
 
     def is_in_all(self, snapshot: Snapshot, *, few: int, now: float) -> bool:
+        """Return whether to ask for all clients: somebody looks at all, or the cluster has at most `few`."""
         if not snapshot.index:
-            return False  # how many there are is not known yet
+            return False  # the number of clients is not known yet
         return now - self._looked_at.get("", -1e9) < _LOOKED_FOR or snapshot.totals.client_count <= few
 
     def looked_at(self, now: float) -> tuple[str, ...]:
-        """The topics that somebody looks at."""
+        """Return the topics that a viewer looks at."""
         since = now - _LOOKED_FOR
         self._looked_at = {topic: at for topic, at in self._looked_at.items() if at >= since}
         return tuple(topic for topic in self._looked_at if topic)[:_MOST_LOOKED]
 
     def topics(self, snapshot: Snapshot, now: float) -> tuple[str, ...]:
-        """Those that somebody looks at, and those that wait although there are consumers: why, only clients can tell."""
+        """Return the topics that a viewer looks at, and those with a backlog despite consumers: clients tell why."""
         looked = self.looked_at(now)
         waiting = [
             (max(channel.depth for channel in topic.channels), topic.name)

@@ -1,4 +1,4 @@
-"""Nodes and nsqlookupds as they are shown, from how they answered and what they said last."""
+"""Makes the model's nodes and nsqlookupds from the state of asking them and from their last answers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 from nsqadmin.cluster.merge import is_out_of_date, node_order, version_key
 from nsqadmin.cluster.model import Health, Lookupd, Node, Producer, Rates, Unanswered
 from nsqadmin.diagnosis.words import TOO_MANY_NODES
-from nsqadmin.upstream.client import explained
+from nsqadmin.upstream.client import explain
 
 if TYPE_CHECKING:
     from nsqadmin.cluster.node_stats import NodeAnswer
     from nsqadmin.sampling.polling import AskedLookupd, AskedNode
 
 
-def drawn_nodes(asked: Mapping[str, AskedNode], *, has_lookupds: bool) -> tuple[Node, ...]:
-    newest = max((version_key(it.announced.version) for it in asked.values()), default=(0, 0, 0))
+def nodes_to_show(asked: Mapping[str, AskedNode], *, has_lookupds: bool) -> tuple[Node, ...]:
+    newest = max((version_key(state.announced.version) for state in asked.values()), default=(0, 0, 0))
     nodes = (
-        _node(address, it, out_of_date=has_lookupds and is_out_of_date(it.announced.version, newest))
-        for address, it in asked.items()
+        _node(address, state, out_of_date=has_lookupds and is_out_of_date(state.announced.version, newest))
+        for address, state in asked.items()
     )
     return tuple(sorted(nodes, key=node_order))
 
@@ -63,33 +63,33 @@ def _node(address: str, asked: AskedNode, *, out_of_date: bool) -> Node:
 
 def _explanation(address: str, asked: AskedNode) -> str:
     if asked.left_at is not None and asked.error is not None:
-        return "It was stopped, or has died: every nsqlookupd that answers has lost it, too. " + explained(
+        return "It was stopped, or has died: every nsqlookupd that answers has lost it as well. " + explain(
             address, asked.error
         )
     if asked.error is not None:
-        return explained(address, asked.error)
+        return explain(address, asked.error)
     if asked.health is Health.SLOW:
-        return "It takes more than a second to answer: it is overloaded, or the way to it is."
+        return "It takes more than a second to answer: the node or the network is overloaded."
     return ""
 
 
 def _numbers(answer: NodeAnswer) -> dict[str, Any]:
-    """Sums over all that a node has."""
+    """Add up the numbers of a node's topics and channels."""
     topics = answer.topics.values()
     channels = [part for topic in topics for part in topic.channels.values()]
     return {
         "topic_count": len(topics),
         "channel_count": len(channels),
-        "client_count": sum(it.row.client_count for it in channels),
-        "depth": sum(it.row.depth for it in topics) + sum(it.row.depth for it in channels),
-        "in_flight_count": sum(it.row.in_flight_count for it in channels),
-        "message_count": sum(it.row.message_count for it in topics),
+        "client_count": sum(channel.row.client_count for channel in channels),
+        "depth": sum(topic.row.depth for topic in topics) + sum(channel.row.depth for channel in channels),
+        "in_flight_count": sum(channel.row.in_flight_count for channel in channels),
+        "message_count": sum(topic.row.message_count for topic in topics),
         "rates": Rates(
-            incoming=_sum(it.rates.incoming for it in topics),
-            finished=_sum(it.rates.finished for it in channels),
-            requeued=_sum(it.rates.requeued for it in channels),
-            timed_out=_sum(it.rates.timed_out for it in channels),
-            bytes=_sum(it.rates.bytes for it in topics),
+            incoming=_sum(topic.rates.incoming for topic in topics),
+            finished=_sum(channel.rates.finished for channel in channels),
+            requeued=_sum(channel.rates.requeued for channel in channels),
+            timed_out=_sum(channel.rates.timed_out for channel in channels),
+            bytes=_sum(topic.rates.bytes for topic in topics),
         ),
     }
 
@@ -99,10 +99,10 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-def drawn_lookupd(address: str, asked: AskedLookupd) -> Lookupd:
+def lookupd_to_show(address: str, asked: AskedLookupd) -> Lookupd:
     explanation = ""
     if asked.error is not None:
-        explanation = explained(address, asked.error)
+        explanation = explain(address, asked.error)
     elif asked.health is Health.SLOW:
         explanation = "It takes more than a second to answer."
     return Lookupd(
@@ -117,31 +117,31 @@ def drawn_lookupd(address: str, asked: AskedLookupd) -> Lookupd:
         topics_left_out=asked.topics_left_out,
         version=asked.version,
         topics=tuple(asked.topics),
-        nodes=tuple(it.address for it in asked.producers),
+        nodes=tuple(producer.address for producer in asked.producers),
     )
 
 
 def producers_of(answers: Sequence[NodeAnswer]) -> tuple[Producer, ...] | None:
-    """None: some node was not asked for them."""
+    """Return the producers on all nodes; None if some node was not asked for them."""
     if any(answer.producers is None for answer in answers):
         return None
     return tuple(producer for answer in answers for producer in answer.producers or ())
 
 
 def unanswered_by(nodes: Sequence[Node], lookupds: Sequence[Lookupd]) -> Iterator[Unanswered]:
-    everybody: list[Node | Lookupd] = [*lookupds, *nodes]
-    for it in everybody:
-        if not it.is_reachable:
-            what = "nsqd" if isinstance(it, Node) else "nsqlookupd"
-            if it.not_read:
-                verdict = f"is not read: {it.not_read}"
+    asked: list[Node | Lookupd] = [*lookupds, *nodes]
+    for process in asked:
+        if not process.is_reachable:
+            what = "nsqd" if isinstance(process, Node) else "nsqlookupd"
+            if process.not_read:
+                verdict = f"is not read: {process.not_read}"
             else:
-                verdict = "has never answered" if it.health is Health.NEVER else "does not answer"
+                verdict = "has never answered" if process.health is Health.NEVER else "does not answer"
             yield Unanswered(
-                what=f"{what} {it.address} {verdict}",
-                where=it.address,
-                advice=it.explanation,
-                raw=it.error,
+                what=f"{what} {process.address} {verdict}",
+                where=process.address,
+                advice=process.explanation,
+                raw=process.error,
             )
     for lookupd in lookupds:
         if lookupd.nodes_left_out:

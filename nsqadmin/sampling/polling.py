@@ -1,4 +1,4 @@
-"""Somebody who is asked again and again: how it answers, and what it said last."""
+"""The state of asking one node or nsqlookupd again and again: how it answers, and its last answer."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 Ts = TypeVarTuple("Ts")
 
-PATIENCE: Final = 1.0  # seconds that a sweep waits for the slower ones
+PATIENCE: Final = 1.0  # seconds for which a sweep waits for slow nodes
 _FIRST_PAUSE: Final = 15.0  # seconds before a node whose answer was too large is asked again; doubled each time
 _LONGEST_PAUSE: Final = 600.0
-# What reading an answer raises that is none: that is the trouble of one node.
+# Reading a malformed answer raises one of these, which fails that one node only.
 NO_ANSWER: Final = (NotUnderstood, KeyError, TypeError, ValueError, AttributeError)
 
 
@@ -32,10 +32,10 @@ class Asked:
     since: float = 0.0
     error: UpstreamError | None = None
     answered_in: float | None = None
-    busy_since: float | None = None  # by the monotonic clock: a question is under way
-    not_before: float = 0.0  # by the monotonic clock: it is left alone until then
-    withheld: str = ""  # why it is asked without the token
-    _pause: float = 0.0  # seconds
+    busy_since: float | None = None  # when the request under way began, on the monotonic clock
+    not_before: float = 0.0  # it is not asked before this time, on the monotonic clock
+    withheld: str = ""  # why the token is not sent to it
+    _pause: float = 0.0  # seconds until it is asked again after an answer that was too large
 
     def succeeded(self, took: float, now: float) -> None:
         self.answered_in, self.error = took, None
@@ -45,13 +45,13 @@ class Asked:
     def failed(self, error: UpstreamError, now: float) -> None:
         self.error = error
         self.withheld = error.withheld or self.withheld
-        if error.not_read:  # finding that out cost time and memory, and is likely to cost them again
+        if error.not_read:  # such an answer has cost time and memory, and the next one probably will as well
             self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
             self.not_before = trio.current_time() + self._pause
         self._is(Health.NEVER if self.answered_in is None else Health.DOWN, now)
 
     def overdue(self, now: float) -> None:
-        """No answer yet, and no failure: what it said last still counts."""
+        """Note that the request under way has no answer yet. It has not failed, so the last answer still counts."""
         if self.health is Health.OK:
             self._is(Health.SLOW, now)
 
@@ -65,7 +65,7 @@ class Asked:
 
     @contextmanager
     def question(self, address: str, wall: Callable[[], float]) -> Iterator[None]:
-        """While one is under way. What goes wrong with it is noted, and raised no further."""
+        """Mark a request as under way during the block. An error in the block is recorded and not raised."""
         self.busy_since = trio.current_time()
         try:
             yield
@@ -85,8 +85,8 @@ class AskedNode(Asked):
     answer: NodeAnswer | None = None
     has_history: bool | None = None  # None: not known yet
     clock_skew: float | None = None
-    left_at: float | None = None  # it is in no directory any more
-    restarted: bool = False
+    left_at: float | None = None  # when it was found to be in no directory any more
+    restarted: bool = False  # since `Census.take_restarted` was last called
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class AskedLookupd(Asked):
 
 
 class Round:
-    """Some questions at once, of which those are waited for that are answered quickly."""
+    """Some requests at the same time. `wait` waits for all of them, but not longer than PATIENCE."""
 
     def __init__(self) -> None:
         self._left = 0

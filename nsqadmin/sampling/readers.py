@@ -1,4 +1,4 @@
-"""Who reads the logs of topics that somebody looks at: each node that has such a topic is asked with every sweep."""
+"""Finds the readers of the topics that viewers look at: each sweep asks every node that has such a topic."""
 
 from __future__ import annotations
 
@@ -40,8 +40,10 @@ class ReaderSurvey:
         self._asked: dict[_Place, _Asked] = {}
 
     def start(self, nursery: trio.Nursery, nodes: Mapping[str, AskedNode], topics: Sequence[str]) -> Round:
-        """Ask all nodes that have one of these topics; of others nothing is known from now on."""
-        self._asked = {place: it for place, it in self._asked.items() if place[0] in topics and place[1] in nodes}
+        """Start asking all nodes that have one of these topics. What is known about other topics is forgotten."""
+        self._asked = {
+            (topic, node): state for (topic, node), state in self._asked.items() if topic in topics and node in nodes
+        }
         asked = Round()
         for address, node in nodes.items():
             for topic in topics:
@@ -54,7 +56,7 @@ class ReaderSurvey:
     async def _ask_in_turn(self, node: AskedNode, topic: str, state: _Asked) -> None:
         state.is_busy = True
         try:
-            # Who does not answer must not take the place of those who do.
+            # A node that does not answer must not take the place of those that do.
             async with self._limiter if node.has_answered else trio.CapacityLimiter(1):
                 state.known = await self._ask(node, topic, state.known)
         finally:
@@ -70,24 +72,28 @@ class ReaderSurvey:
         except NotUnderstood as error:
             return NodeReaders(reason=str(error))
         except UpstreamError as error:
-            if error.status == _NOT_FOUND:  # the topic has just gone there
+            if error.status == _NOT_FOUND:  # the topic has just been deleted there
                 return NodeReaders(reports=())
             return replace(before, reason=f"it cannot be asked: {error}")
 
     def shown(self, topics: Sequence[Topic]) -> tuple[Topic, ...]:
-        """The same topics, with their readers where anything is known of these."""
+        """Return the topics, with their readers where these are known."""
         by_topic: dict[str, dict[str, NodeReaders]] = {}
         for (topic, node), state in self._asked.items():
             by_topic.setdefault(topic, {})[node] = state.known
-        return tuple(self._with_readers(it, by_topic[it.name]) if it.name in by_topic else it for it in topics)
+        return tuple(
+            self._with_readers(topic, by_topic[topic.name]) if topic.name in by_topic else topic for topic in topics
+        )
 
     @staticmethod
     def _with_readers(topic: Topic, known: Mapping[str, NodeReaders]) -> Topic:
-        if all(it.reports is None and not it.reason for it in known.values()):
-            return topic  # nobody has answered yet
-        told = {
-            node: it if it.reports is not None or it.reason else NodeReaders(reason="it has not answered yet")
-            for node, it in known.items()
-        }
-        readers, untold = joined(told)
+        if all(on_node.reports is None and not on_node.reason for on_node in known.values()):
+            return topic  # no node has answered yet
+        not_yet = NodeReaders(reason="it has not answered yet")
+        readers, untold = joined(
+            {
+                node: on_node if on_node.reports is not None or on_node.reason else not_yet
+                for node, on_node in known.items()
+            }
+        )
         return replace(topic, readers=readers, readers_untold=untold)

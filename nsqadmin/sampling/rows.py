@@ -1,4 +1,4 @@
-"""What goes into the series at each sweep."""
+"""Makes the rows that each sweep adds to the series."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """Keeps those of topics that are the same object as before: most are, from one sweep to the next."""
+    """Keeps the rows of topics that are the same object as in the sweep before, as most topics are."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Topic, tuple[KeyedRow, ...]]] = {}
 
     def of(self, snapshot: Snapshot, findings: Iterable[Finding]) -> Iterator[KeyedRow]:
         totals = snapshot.totals
-        wrong = sum(1 for it in findings if it.severity is not Severity.INFO)
+        wrong = sum(1 for finding in findings if finding.severity is not Severity.INFO)
         yield CLUSTER_SERIES, _row(totals, totals.rates, clients=totals.client_count, findings=wrong)
         for node in snapshot.nodes:
             if node.is_reachable:

@@ -1,7 +1,7 @@
-"""The one task that asks the cluster: at each sweep every node, and now and then every nsqlookupd who is there.
+"""The one task that asks the cluster: every node at each sweep, and every nsqlookupd every few sweeps.
 
-A sweep waits for those who answer quickly and no longer: who is slow is shown with what it said last, and with its age;
-its answer, when it comes, is in the next picture. So nobody's slowness is anybody else's.
+A sweep waits for quick answers only, so that a slow node does not delay the others. A slow node is shown with its last
+answer and the age of that; its new answer appears in the picture after it has come.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nsqadmin.cluster.series import SeriesStore
 from nsqadmin.diagnosis.findings import diagnose
 from nsqadmin.sampling.census import Census
 from nsqadmin.sampling.interest import Interest
-from nsqadmin.sampling.node_view import drawn_lookupd, drawn_nodes, producers_of, unanswered_by
+from nsqadmin.sampling.node_view import lookupd_to_show, nodes_to_show, producers_of, unanswered_by
 from nsqadmin.sampling.polling import PATIENCE, Round
 from nsqadmin.sampling.readers import ReaderSurvey
 from nsqadmin.sampling.rows import Rows
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nsqadmin.options import Options
     from nsqadmin.upstream.client import Upstream
 
-_SHARE: Final = 8  # the work of a sweep is at most this part of the time: 12.5 % of a core
+_SHARE: Final = 8  # the pause between sweeps grows until a sweep's work is an eighth of the time: 12.5 % of a core
 
 
 class Sampler:
@@ -49,9 +49,9 @@ class Sampler:
         *,
         wall: Callable[[], float] = time,
     ) -> None:
-        """`options()` is asked anew: the list of nsqlookupds can be changed at run time."""
+        """`options()` is called at each sweep, as the list of nsqlookupds can be changed at run time."""
         self.store = SeriesStore(most_coarse=options().history_series)
-        self.busy_share = 0.0  # of the time, as of the last sweep
+        self.busy_share = 0.0  # the part of a core that the last sweep took
         self._options = options
         self._activity = activity
         self._wall = wall
@@ -64,7 +64,7 @@ class Sampler:
         self._merger = Merger()
         self._rows = Rows()
         self._snapshot = NOTHING_YET
-        self._begun = 0  # sweeps
+        self._begun = 0  # how many sweeps have begun
         self._wake = Wakeup()
         self._swept = trio.Event()
         self._on_snapshot: list[Callable[[Snapshot], None]] = []
@@ -88,24 +88,24 @@ class Sampler:
         return await run_trio(self.refresh, topic)
 
     async def refresh(self, topic: str = "") -> Snapshot:
-        """As `refreshed`, on trio."""
+        """Do what `refreshed` does; for callers on trio."""
         if topic:
             self.look_at(topic)
-        wanted = self._begun + 1  # one that runs already may have asked before what is to be seen happened
+        wanted = self._begun + 1  # a sweep that runs already may have asked before the change that the caller waits for
         self._wake.set()
         with trio.move_on_after(2 * PATIENCE + seconds(self._options().http_client_request_timeout)):
             while self._snapshot.index < wanted:
                 await self._swept.wait()
         return self._snapshot
 
-    def on_snapshot(self, told: Callable[[Snapshot], None]) -> None:
-        """`told` is called after each sweep."""
-        self._on_snapshot.append(told)
+    def on_snapshot(self, callback: Callable[[Snapshot], None]) -> None:
+        """Call `callback` after each sweep."""
+        self._on_snapshot.append(callback)
 
     # The task
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Never returns. Started when there is a first picture."""
+        """Sweep until cancelled. Started when there is a first picture."""
         async with trio.open_nursery() as nursery:
             while True:
                 began = trio.current_time()
@@ -114,7 +114,7 @@ class Sampler:
                     task_status.started()
                 swept, self._swept = self._swept, trio.Event()
                 swept.set()
-                # Rates need two samples, and consumers are asked for from the second one on.
+                # The second sweep follows soon: rates need two samples, and clients are asked for from the second on.
                 pause = self._snapshot.interval if self._snapshot.index > 1 else min(1.0, self._snapshot.interval)
                 with trio.move_on_at(began + pause):
                     await self._wake.wait()
@@ -127,7 +127,7 @@ class Sampler:
         if census.is_due:
             is_first = not census.nodes
             asked = census.start(nursery)
-            if is_first:  # there is nobody to be asked yet
+            if is_first:  # without the census no node is known that could be asked
                 await asked.wait()
                 census.settle()
         began = trio.current_time()
@@ -136,13 +136,13 @@ class Sampler:
         with trio.move_on_at(began + PATIENCE):
             await readers.wait()
         census.settle()
-        self._stats.forget_but(census.nodes)
+        self._stats.keep_only(census.nodes)
         self._work.count_reading(self._upstream.spent)
         with self._work.counted():
             self._snapshot = self._picture()
         with self._work.counted():
-            for told in self._on_snapshot:
-                told(self._snapshot)
+            for callback in self._on_snapshot:
+                callback(self._snapshot)
         self.busy_share = self._work.seconds / self._snapshot.interval
 
     def _ask_nodes(self, nursery: trio.Nursery) -> Round:
@@ -153,8 +153,8 @@ class Sampler:
 
     def _picture(self) -> Snapshot:
         now, before, census = self._wall(), self._snapshot, self._census
-        nodes = drawn_nodes(census.nodes, has_lookupds=census.has_lookupds)
-        lookupds = tuple(drawn_lookupd(address, it) for address, it in census.lookupds.items())
+        nodes = nodes_to_show(census.nodes, has_lookupds=census.has_lookupds)
+        lookupds = tuple(lookupd_to_show(address, state) for address, state in census.lookupds.items())
         answers = [
             answer for node in nodes if node.is_reachable and (answer := census.nodes[node.address].answer) is not None
         ]
@@ -176,5 +176,5 @@ class Sampler:
         self.store.put(self._rows.of(drawn, before.findings), now=now)
         found = replace(drawn, findings=diagnose(drawn, self.store, before=before.findings))
         for event in events_between(before, found, restarted=census.take_restarted()):
-            self._activity.happened(event)
+            self._activity.add_event(event)
         return found

@@ -1,4 +1,4 @@
-"""What they have: each node's /stats, asked for at every sweep."""
+"""Asks each node for its /stats at every sweep."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _BAD_REQUEST: Final = 400
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """How many bytes one node's answer takes of what all of them may."""
+    """One node's share of the bytes that all answers together may have."""
 
     node: AskedNode
     size: int = 0
-    has_made_way: bool = False  # for a node that has been known for longer
+    has_made_way: bool = False  # its answer was dropped for a node that has been known for longer
 
 
 class Stats:
     def __init__(self, upstream: Upstream, wall: Callable[[], float], *, most: int) -> None:
         self._upstream = upstream
         self._wall = wall
-        self._most = most  # bytes of all answers together
-        self._shares: dict[str, _Share] = {}  # by address; those who came first stand first
+        self._most = most  # bytes that all answers together may have
+        self._shares: dict[str, _Share] = {}  # by address; the node that has been known for longest is first
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
     def start(
         self, nursery: trio.Nursery, nodes: Iterable[AskedNode], *, has_clients: bool, topics: Sequence[str]
     ) -> Round:
-        """Asks all nodes; with their clients, or with those of these topics."""
+        """Start asking all nodes: with all their clients, or with those of `topics` only."""
         asked = Round()
         for node in nodes:
             if node.not_before > trio.current_time():
@@ -57,7 +57,7 @@ class Stats:
         return asked
 
     async def _ask_in_turn(self, node: AskedNode, has_clients: bool, topics: Sequence[str]) -> None:
-        # Who was slow before must not take the place of those who are quick.
+        # A node that was slow before must not take the place of those that are quick.
         gate = self._limiter if node.health is Health.OK else trio.CapacityLimiter(1)
         with node.question(node.announced.address, self._wall):
             async with gate:
@@ -87,17 +87,19 @@ class Stats:
             )
             answer = await self._upstream.in_slices(reading)
         if answer.restarted:
-            node.has_history, node.restarted = None, True  # it may be another program now
+            node.has_history, node.restarted = None, True  # it may run another program now
         node.answer = answer
 
     @contextmanager
     def _counted(self, node: AskedNode, got: Document) -> Iterator[None]:
-        """Count the answer while the block reads it, and afterwards instead of the last one if the block succeeds.
+        """Count the answer's size while the block reads it, and from then on in place of the previous answer's size.
 
-        Other answers are read meanwhile, so it counts from the beginning. Whoever registers with nsqlookupd is asked, so
-        nodes that have been known for longer come first: a newcomer makes way when they need the space. Raises UpstreamError
-        when the answer and those of nodes that have been known for longer are too large, and, after the block, when it had
-        to make way meanwhile.
+        It counts from the start of the block, as other answers are read at the same time. If the block fails, the
+        previous answer's size counts again.
+
+        Anybody can register with nsqlookupd, so nodes that have been known for longer take precedence: the answer of a
+        newer node is dropped when they need the space. Raise UpstreamError if the answer, together with those of nodes
+        known for longer, is too large, and after the block if it was dropped meanwhile.
         """
         address = node.announced.address
         share = self._shares.setdefault(address, _Share(node))
@@ -114,12 +116,12 @@ class Stats:
             raise self._too_large(address, got.size, got.withheld)
 
     def _known_before(self, share: _Share) -> int:
-        """Return the bytes of nodes that have been known for longer."""
-        return sum(it.size for it in takewhile(lambda it: it is not share, self._shares.values()))
+        """Return the bytes of the nodes that have been known for longer."""
+        return sum(older.size for older in takewhile(lambda older: older is not share, self._shares.values()))
 
     def _make_room(self) -> None:
-        """Drop answers of those who came last until the others are not too large together."""
-        excess = sum(it.size for it in self._shares.values()) - self._most
+        """Drop answers, those of the newest nodes first, until the others are not too large together."""
+        excess = sum(share.size for share in self._shares.values()) - self._most
         for address, share in reversed(self._shares.items()):
             if excess <= 0:
                 return
@@ -136,20 +138,21 @@ class Stats:
         )
         return UpstreamError(f"{address}: {reason}", withheld=withheld, not_read=reason)
 
-    def forget_but(self, addresses: Container[str]) -> None:
-        for address in [it for it in self._shares if it not in addresses]:
+    def keep_only(self, addresses: Container[str]) -> None:
+        """Forget all nodes but these."""
+        for address in [known for known in self._shares if known not in addresses]:
             del self._shares[address]
 
     async def _add_clients(self, address: str, document: dict[str, Any], topics: Sequence[str]) -> None:
-        there = {it["topic_name"]: at for at, it in enumerate(document.get("topics") or ())}
+        positions = {raw["topic_name"]: at for at, raw in enumerate(document.get("topics") or ())}
         for topic in topics:
-            if topic in there:
+            if topic in positions:
                 asked = f"/stats?format=json&topic={quote_plus(topic)}"
-                for it in unwrapped(await self._upstream.get_json(address, asked)).get("topics") or ():
-                    document["topics"][there[topic]] = it
+                for raw in unwrapped(await self._upstream.get_json(address, asked)).get("topics") or ():
+                    document["topics"][positions[topic]] = raw
 
     async def _keeps_history(self, address: str) -> bool:
-        """Ours say which argument is missing, where a Go nsqd knows no such endpoint."""
+        """Ask without an argument: our nsqd answers that it is missing, and a Go nsqd does not know the endpoint."""
         try:
             await self._upstream.get(address, "/topic/log")
         except UpstreamError as error:
