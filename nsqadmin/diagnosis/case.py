@@ -1,4 +1,4 @@
-"""One topic or channel that may be in trouble, as its rules see it."""
+"""A case: one topic or channel, with what the rules need to judge it."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from nsqadmin.cluster.model import (
 
 
 class Trends(Protocol):
-    """How numbers went; `SeriesStore` is one."""
+    """The history of numbers; `SeriesStore` is one."""
 
     def recent(self, key: str, metric: Metric, seconds: float) -> Sequence[float]:
-        """The known values of the last seconds, the oldest first."""
+        """Return the known values of the last `seconds`, the oldest first."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is known around it, and what findings about it have in common."""
+    """The surroundings of one topic or channel, and what all findings about it have in common."""
 
     snapshot: Snapshot
     trends: Trends
-    series: str
-    weight: float
+    series: str  # its key in `trends`
+    weight: float  # of its findings
     topic: str
     channel: str = ""
 
@@ -93,7 +93,7 @@ class Case:
 
 
 def first_that_speaks(answers: Iterable[Iterable[Finding]]) -> Iterable[Finding]:
-    """The answer of one rule of a group."""
+    """Return the findings of the first rule of a group that finds anything."""
     for answer in answers:
         if found := list(answer):
             return found

@@ -13,19 +13,19 @@ from nsqadmin.diagnosis.words import counted, name_of, number, one_of, rate, say
 
 _MINUTE: Final = 60.0
 _RECENT: Final = 5 * _MINUTE
-_FEW: Final = 2  # samples: fewer say nothing about a trend
-_PEERS: Final = 3  # consumers: fewer have no usual rate
-_SATURATED: Final = 0.9  # of what consumers ask for
+_FEW: Final = 2  # samples; fewer show no trend
+_PEERS: Final = 3  # consumers; among fewer no rate is the usual one
+_SATURATED: Final = 0.9  # share of the ready count that is in flight
 _STANDSTILL: Final = 0.05  # messages a second
 _REQUEUED: Final = 0.2  # share of deliveries
-_SLOW_SHARE: Final = 0.25  # of what its peers finish
+_SLOW_SHARE: Final = 0.25  # of its peers' median rate
 _MANY_DEFERRED: Final = 100
 
 
 def about_channel(channel: Channel, case: Case) -> Iterator[Finding]:
     for group in _GROUPS:
         yield from first_that_speaks(rule(channel, case) for rule in group)
-    for rule in _BESIDES:
+    for rule in _IN_NO_GROUP:
         yield from rule(channel, case)
 
 
@@ -38,7 +38,7 @@ def _paused(channel: Channel, case: Case) -> Iterator[Finding]:
             "D1",
             Severity.WARNING if channel.depth else Severity.INFO,
             "Paused: nothing is delivered",
-            "Unpause it when its consumers are to go on.",
+            "Unpause it when its consumers may go on.",
             number("waiting", channel.depth),
             action=Kind.UNPAUSE_CHANNEL,
         )
@@ -62,7 +62,7 @@ def _nobody(channel: Channel, case: Case) -> Iterator[Finding]:
         "D3",
         Severity.PROBLEM,
         "No consumer is connected",
-        "Start a consumer, or delete the channel when nobody needs it any more.",
+        "Start a consumer, or delete the channel if nobody needs it any more.",
         number("waiting", channel.depth),
         number("consumers", 0),
         *_lag(channel),
@@ -75,7 +75,7 @@ def _nobody_there(channel: Channel, case: Case) -> Iterator[Finding]:
         return
     names = ", ".join(row.node for row in without)
     unreachable = [row.node for row in without if (node := case.snapshot.node(row.node)) and not node.is_reachable]
-    advice = "Consumers find nodes through nsqlookupd by their broadcast addresses: are these right, and can they be reached from the consumers?"
+    advice = "Consumers find nodes through nsqlookupd by their broadcast addresses: check that these are right, and that the consumers can reach them."
     if unreachable:
         advice += f" From here {', '.join(unreachable)} cannot be reached either."
     yield case.finding(
@@ -98,7 +98,7 @@ def _nobody_ready(channel: Channel, case: Case) -> Iterator[Finding]:
         "D5",
         Severity.PROBLEM,
         "Consumers are connected but ask for nothing (RDY 0)",
-        "They back off after failures, or their max_in_flight is lower than the number of nodes: look at their log, and raise max_in_flight to at least the number of nodes.",
+        "They back off after failures, or their max_in_flight is lower than the number of nodes: look at their logs, and raise max_in_flight to at least the number of nodes.",
         number("waiting", channel.depth),
         number("consumers", channel.client_count),
         number("ready count", 0),
@@ -118,7 +118,7 @@ def _hanging(channel: Channel, case: Case) -> Iterator[Finding]:
         "D7",
         Severity.PROBLEM,
         "Handlers hang: messages time out and nothing is finished",
-        "Look at what the handlers wait for. Where the work is just long: a longer msg_timeout, or TOUCH.",
+        "Find out what the handlers wait for. If the work simply takes long, raise msg_timeout or send TOUCH.",
         rate("timed out", timed_out),
         rate("finished", 0.0),
         number("in flight", channel.in_flight_count),
@@ -152,7 +152,10 @@ def _saturated(channel: Channel, case: Case) -> Iterator[Finding]:
 
 
 def _is_saturated(channel: Channel) -> bool:
-    """They have in hand what they ask for. nsqd counts down nothing: ready is what is asked for altogether."""
+    """Return whether the consumers hold about as many messages as they ask for.
+
+    nsqd does not count RDY down as it delivers, so the ready count includes the messages in flight.
+    """
     return bool(channel.ready_count) and channel.in_flight_count >= _SATURATED * (channel.ready_count or 0)
 
 
@@ -167,44 +170,44 @@ def _failing(channel: Channel, case: Case) -> Iterator[Finding]:
     if requeued <= _STANDSTILL or requeued <= _REQUEUED * deliveries:
         return
     share = requeued / deliveries
-    clients = sorted(channel.clients or (), key=lambda it: -(it.requeue_rate or 0.0))
-    worst = [it for it in clients[:3] if it.requeue_rate]
+    clients = sorted(channel.clients or (), key=lambda client: -(client.requeue_rate or 0.0))
+    worst = [client for client in clients[:3] if client.requeue_rate]
     yield case.finding(
         "D8",
         Severity.PROBLEM,
         f"Handlers fail: {one_of(share)} deliveries is requeued",
-        "Look at the consumers' log, and at the messages that come again.",
+        "Look at the consumers' logs, and at the messages that are requeued.",
         say("requeued", f"{share:.0%} of deliveries"),
         rate("requeued", requeued),
         rate("finished", finished),
-        *(say("requeues", f"{name_of(it)}: {it.requeue_rate:,.1f}/s") for it in worst),
+        *(say("requeues", f"{name_of(client)}: {client.requeue_rate:,.1f}/s") for client in worst),
         window=_RECENT,
     )
 
 
 def _one_slow(channel: Channel, case: Case) -> Iterator[Finding]:
-    clients = [it for it in channel.clients or () if it.finish_rate is not None and it.ready_count]
+    clients = [client for client in channel.clients or () if client.finish_rate is not None and client.ready_count]
     if len(clients) < _PEERS:
         return
-    for it in clients:
-        peers = median(other.finish_rate or 0.0 for other in clients if other is not it)
-        finishing = it.finish_rate or 0.0
-        is_full = it.in_flight_count >= max(1, _SATURATED * it.ready_count)
+    for client in clients:
+        peers = median(other.finish_rate or 0.0 for other in clients if other is not client)
+        finishing = client.finish_rate or 0.0
+        is_full = client.in_flight_count >= max(1, _SATURATED * client.ready_count)
         if is_full and peers > _STANDSTILL and finishing < _SLOW_SHARE * peers:
             yield case.finding(
                 "D9",
                 Severity.WARNING,
-                f"One slow consumer: {name_of(it)}",
-                "It holds messages that the others could have handled: look at that machine, or stop it.",
+                f"One slow consumer: {name_of(client)}",
+                "It holds messages that the others could handle: look at its machine, or stop it.",
                 rate("it finishes", finishing),
                 rate("its peers (median)", peers),
-                number("in flight there", it.in_flight_count),
+                number("in flight there", client.in_flight_count),
                 is_inferred=True,
             )
             return
 
 
-# Besides: D10, D12, D15
+# In no group: D10, D12, D15
 
 
 def _deferred(channel: Channel, case: Case) -> Iterator[Finding]:
@@ -216,22 +219,22 @@ def _deferred(channel: Channel, case: Case) -> Iterator[Finding]:
         "D10",
         Severity.INFO,
         f"{counted(channel.deferred_count, 'message')} wait for their delay",
-        "They were published or requeued with a delay, and are delivered when it is over. They are not part of the depth.",
+        "They were published or requeued with a delay, and are delivered when it is over. The depth does not include them.",
         number("deferred", channel.deferred_count),
         number("waiting", channel.depth),
     )
 
 
 def _sampled(channel: Channel, case: Case) -> Iterator[Finding]:
-    sampling = [it for it in channel.clients or () if it.sample_rate]
+    sampling = [client for client in channel.clients or () if client.sample_rate]
     if not sampling:
         return
-    names = ", ".join(sorted({f"{name_of(it)} takes {it.sample_rate} %" for it in sampling}))
+    names = ", ".join(sorted({f"{name_of(client)} takes {client.sample_rate} %" for client in sampling}))
     yield case.finding(
         "D12",
         Severity.INFO,
         f"{names}, by design",
-        "Who connects with a sample_rate gets that share, and the rest is dropped for this channel.",
+        "A consumer with a sample_rate gets that share of the messages; this channel drops the rest.",
         number("sampling consumers", len(sampling)),
         number("consumers", channel.client_count),
     )
@@ -245,8 +248,8 @@ def _spilling(channel: Channel, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D15",
         Severity.INFO,
-        f"More waits than memory holds, on {', '.join(row.node for row in rows)}",
-        "What is beyond mem-queue-size is read from disk when its turn comes: slower, but nothing is lost.",
+        f"More messages wait than memory holds, on {', '.join(row.node for row in rows)}",
+        "Messages beyond mem-queue-size are read from disk when their turn comes: slower, but none is lost.",
         number("not in memory", channel.backend_depth),
         number("waiting", channel.depth),
         window=_RECENT,
@@ -258,10 +261,10 @@ _GROUPS: Final[tuple[tuple[_Rule, ...], ...]] = (
     (_paused, _nobody, _nobody_there, _nobody_ready, _hanging, _saturated),
     (_failing, _one_slow),
 )
-_BESIDES: Final[tuple[_Rule, ...]] = (_deferred, _sampled, _spilling)
+_IN_NO_GROUP: Final[tuple[_Rule, ...]] = (_deferred, _sampled, _spilling)
 
 
-# What the rules look at
+# Measures
 
 
 def _lag(channel: Channel) -> list[Evidence]:
@@ -272,11 +275,11 @@ def _lag(channel: Channel) -> list[Evidence]:
 
 
 def _by_in_flight(channel: Channel) -> list[Client]:
-    return sorted(channel.clients or (), key=lambda it: -it.in_flight_count)
+    return sorted(channel.clients or (), key=lambda client: -client.in_flight_count)
 
 
 def _held_for(case: Case, holds: Callable[[float, float], bool]) -> float:
-    """For about how long it has been so; 0 when it was not yet so at the sample before."""
+    """Return for about how many seconds `holds` has been true; 0 if it was not at the sample before."""
     depths = case.recent(Metric.DEPTH, _RECENT)
     in_flights = case.recent(Metric.IN_FLIGHT, _RECENT)
     held = 0

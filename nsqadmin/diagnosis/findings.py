@@ -1,4 +1,4 @@
-"""All that is found in a picture."""
+"""Applies all rules to a picture."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _SEVERITIES: Final = {Severity.PROBLEM: 0, Severity.WARNING: 1, Severity.INFO: 2
 
 
 def diagnose(snapshot: Snapshot, trends: Trends, *, before: Iterable[Finding] = ()) -> tuple[Finding, ...]:
-    """All findings, the worst first. What was found before keeps the time when it was found first."""
+    """Return all findings, the worst first. A finding that was there before keeps its time."""
     found = [
         *(finding for topic in snapshot.topics for finding in _about(topic, snapshot, trends)),
         *(finding for node in snapshot.nodes for finding in about_node(node, snapshot)),
         *(finding for lookupd in snapshot.lookupds for finding in about_lookupd(lookupd)),
     ]
     known = {finding.key: finding.since for finding in before}
-    dated = (replace(it, since=it.since or known.get(it.key, snapshot.taken_at)) for it in found)
+    dated = (replace(finding, since=finding.since or known.get(finding.key, snapshot.taken_at)) for finding in found)
     return tuple(sorted(dated, key=_order))
 
 
 def _about(topic: Topic, snapshot: Snapshot, trends: Trends) -> Iterator[Finding]:
-    """About it, and about each of its channels."""
+    """Yield the findings about a topic and about each of its channels."""
     yield from about_topic(topic, Case.of_topic(topic, snapshot, trends))
     for channel in topic.channels:
         if not channel.name.startswith(TAIL_PREFIX):

@@ -1,4 +1,4 @@
-"""Rules about one nsqd or nsqlookupd: D16. All of them may speak at once."""
+"""Rules about one nsqd or nsqlookupd: D16. Each of them may find something."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nsqadmin.diagnosis.words import TOO_MANY_NODES, number, say
 
 _RULE: Final = "D16"
 _SKEW: Final = 10.0  # seconds
-_ABOVE_ALL: Final = 1e9  # a node that is gone weighs more than all that waits elsewhere
+_ABOVE_ALL: Final = 1e9  # a node that is gone weighs more than any backlog elsewhere
 
 _VERDICTS: Final[Mapping[Health, str]] = {
     Health.DOWN: "does not answer",
@@ -70,7 +70,7 @@ def _without_token(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"{node.address} is asked without the token",
-            "If the node is yours, add it to --nsqd-token-to and let it speak HTTPS; if nobody knows it, find out who "
+            "If the node is yours, add it to --nsqd-token-to and enable HTTPS on it; if nobody knows it, find out who "
             "registers it with nsqlookupd.",
             say("why", node.token_withheld),
         )
@@ -81,39 +81,43 @@ def _sick(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
         yield _finding(
             node,
             Severity.PROBLEM,
-            f"{node.address} says that it is not well",
-            "Look at its log; most often its disk cannot be written.",
+            f"{node.address} reports that it is not well",
+            "Look at its log; most often it cannot write to its disk.",
             say("it says", node.own_health),
         )
 
 
 def _not_everywhere(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
-    missing = [it.address for it in snapshot.lookupds if it.is_reachable and it.address not in node.lookupds]
+    missing = [
+        lookupd.address
+        for lookupd in snapshot.lookupds
+        if lookupd.is_reachable and lookupd.address not in node.lookupds
+    ]
     if snapshot.has_lookupds and missing:
         yield _finding(
             node,
             Severity.WARNING,
             f"{node.address} is not registered with {', '.join(missing)}",
-            "Consumers that ask there do not find it: is that nsqlookupd among its --lookupd-tcp-address, and reachable from it?",
+            "Consumers that ask there do not find it: check that its --lookupd-tcp-address names that nsqlookupd, and that it can reach it.",
             say("registered with", ", ".join(node.lookupds) or "none"),
         )
 
 
 def _old(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
     if node.out_of_date:
-        newest = max((it.version for it in snapshot.nodes), default="")
+        newest = max((other.version for other in snapshot.nodes), default="")
         yield _finding(
             node,
             Severity.INFO,
             f"{node.address} is older than the others",
-            "Upgrade it when it suits.",
+            "Upgrade it when convenient.",
             say("version", node.version),
             say("newest", newest),
         )
 
 
 def _twice(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
-    twins = [it.hostname for it in snapshot.nodes if _is_twin(it, node)]
+    twins = [other.hostname for other in snapshot.nodes if _is_twin(other, node)]
     if twins:
         yield _finding(
             node,
@@ -139,7 +143,7 @@ def _wrong_clock(node: Node, snapshot: Snapshot) -> Iterator[Finding]:
             node,
             Severity.WARNING,
             f"The clock of {node.address} is {abs(node.clock_skew):,.0f} s {'ahead' if node.clock_skew > 0 else 'behind'}",
-            "Ages and latencies are wrong until the clocks agree: is NTP running?",
+            "Ages and latencies are wrong until the clocks agree: check that NTP is running.",
             say("ahead of ours by", f"{node.clock_skew:,.1f} s"),
         )
 
@@ -160,7 +164,7 @@ def _finding(node: Node, severity: Severity, verdict: str, advice: str, *evidenc
         verdict=verdict,
         advice=advice,
         node=node.address,
-        evidence=tuple(it for it in evidence if it.value),
+        evidence=tuple(row for row in evidence if row.value),
         since=node.since if not node.is_reachable else 0.0,
         weight=_ABOVE_ALL if severity is Severity.PROBLEM else 0.0,
     )

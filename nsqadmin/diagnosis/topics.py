@@ -13,16 +13,16 @@ from nsqadmin.diagnosis.words import counted, number, rate, say
 
 _MINUTE: Final = 60.0
 _HOUR: Final = 60 * _MINUTE
-_FEW: Final = 2  # samples: fewer say nothing about a trend
+_FEW: Final = 2  # samples; fewer show no trend
 _STANDSTILL: Final = 0.05  # messages a second
-_BURST: Final = 3.0
-_BURST_AT_LEAST: Final = 5.0  # messages a second: three times nothing is no burst
-_BURST_SAMPLES: Final = 12  # to know what is usual
-_BURST_NOW: Final = 3  # samples, the newest ones, that may belong to it
+_BURST: Final = 3.0  # times the usual rate
+_BURST_AT_LEAST: Final = 5.0  # messages a second; three times next to nothing is no burst
+_BURST_SAMPLES: Final = 12  # samples that are needed to know the usual rate
+_BURST_NOW: Final = 3  # of the newest samples that may belong to the burst
 
 
 def about_topic(topic: Topic, case: Case) -> Iterator[Finding]:
-    """About itself, and not about its channels."""
+    """Yield the findings about the topic itself, without its channels."""
     yield from first_that_speaks(rule(topic, case) for rule in _WAITING)
     yield from _burst(topic, case)
 
@@ -33,7 +33,7 @@ def _paused(topic: Topic, case: Case) -> Iterator[Finding]:
             "D1",
             Severity.WARNING if topic.depth else Severity.INFO,
             "Paused: new messages wait in the topic",
-            "Unpause it when its channels are to get them.",
+            "Unpause it when its channels may get them.",
             number("waiting", topic.depth),
             action=Kind.UNPAUSE_TOPIC,
         )
@@ -50,7 +50,7 @@ def _paused(topic: Topic, case: Case) -> Iterator[Finding]:
 
 
 def _no_channel(topic: Topic, case: Case) -> Iterator[Finding]:
-    without = {row.node for row in topic.nodes} - {row.node for it in topic.channels for row in it.nodes}
+    without = {row.node for row in topic.nodes} - {row.node for channel in topic.channels for row in channel.nodes}
     waiting = sum(row.depth for row in topic.nodes if row.node in without)
     if not waiting:
         return
@@ -73,7 +73,7 @@ def _not_handed_over(topic: Topic, case: Case) -> Iterator[Finding]:
     yield case.finding(
         "D14",
         Severity.PROBLEM,
-        "nsqd does not hand over to the channels",
+        "nsqd does not hand messages over to the channels",
         "It lacks CPU, or its disk is slow or full: look at the node and at its log.",
         number("waiting in the topic", topic.depth),
         say("on", ", ".join(row.node for row in topic.nodes if row.depth)),
@@ -99,7 +99,7 @@ def _burst(topic: Topic, case: Case) -> Iterator[Finding]:
         "D11",
         Severity.INFO,
         f"A burst: {now:,.0f}/s are published, usually {usual:,.0f}/s" + (f"; most of it by {main}" if main else ""),
-        "Its channels lag until it is over; look at the drain times.",
+        "Its channels lag until the burst is over; look at their drain times.",
         rate("now", now),
         rate("median before", usual),
         *([rate(f"by {main}", by_producer[main])] if main else []),
@@ -108,7 +108,7 @@ def _burst(topic: Topic, case: Case) -> Iterator[Finding]:
 
 
 def _rates_of_producers(topic: Topic, snapshot: Snapshot) -> dict[str, float]:
-    """By hostname."""
+    """Return the rates at which the topic's producers publish, by hostname."""
     found: dict[str, float] = {}
     for producer in snapshot.producers or ():
         for name, _, published in producer.counts:

@@ -1,4 +1,4 @@
-"""How evidence is written."""
+"""The wording of evidence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def counted(count: int, what: str) -> str:
 
 
 def one_of(share: float) -> str:
-    """0.33 → "1 of 3"."""
+    """Put a share into words: 0.33 is "1 of 3"."""
     return f"{share * 10:.0f} of 10" if share > 0.5 else f"1 of {round(1 / share)}"
 
 

@@ -212,7 +212,7 @@ def test_d1_and_d2_of_topics() -> None:
         ({"health": Health.DOWN, "error": "refused"}, "does not answer"),
         ({"health": Health.NEVER, "error": "no such host"}, "has never answered"),
         ({"health": Health.SLOW}, "is slow to answer"),
-        ({"own_health": "NOK - disk"}, "says that it is not well"),
+        ({"own_health": "NOK - disk"}, "reports that it is not well"),
         ({"lookupds": ()}, "is not registered with l1:4161"),
         ({"out_of_date": True}, "is older than the others"),
         ({"clock_skew": -30.0}, "is 30 s behind"),
